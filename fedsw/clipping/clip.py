@@ -77,7 +77,7 @@ def clip_cotangents(
         )
     margins = Safety() if safety is None else safety
     g, q = gram.detach().to(torch.float64), cotangents.detach().to(torch.float64).reshape(n, d)
-    finite = torch.isfinite(g).flatten(1).all(1) & torch.isfinite(q).all(1)
+    finite = torch.isfinite(g.sum((1, 2)) + q.sum(1))  # a sum is finite only if all its terms are
     g = torch.where(finite[:, None, None], g, 0.0)
     q = torch.where(finite[:, None], q, 0.0)
     limit = bound / margins.shrink

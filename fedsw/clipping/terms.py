@@ -48,7 +48,9 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
         pulled = [
             (
                 term.head,
-                clip_cotangents(tape.gram(term.head), term.cotangents, term.bound, mode=term.mode, safety=safety),
+                clip_cotangents(
+                    tape.gram(term.head), term.cotangents, term.bound, mode=term.mode, safety=safety
+                ),
             )
             for term in terms
         ]
