@@ -38,12 +38,14 @@ class _Section(BaseModel):
 class Data(_Section):
     """Which records the clients hold.
 
-    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` and the law's parameters
-    are for the synthetic source only. `row_norm` scales every record's features to that l2 norm by itself (no
-    statistic of the data is used), so that the clips hardly bite.
+    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
+    bite. `public` is the labelled public data set that domain adaptation learns from.
     """
 
-    source: Literal["synthetic", "adult"] = "synthetic"
+    source: Literal["synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps"] = "synthetic"
+    public: Literal["mnist", "usps"] | None = None
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
@@ -66,21 +68,39 @@ class Partition(_Section):
 
 
 class Model(_Section):
-    """The trained model and its initialisation seed (apart from sampling and noise)."""
+    """The trained model and its initialisation seed (apart from sampling and noise).
 
-    kind: Literal["logistic", "mlp", "encoder-decoder"] = "logistic"
+    `latent` is the dimension of a representation, of an autoencoder's latent space or of a generator's input;
+    `particles` the number of points of a flow.
+    """
+
+    kind: Literal[
+        "logistic", "mlp", "encoder-decoder", "image-autoencoder", "generator", "particles", "adaptor"
+    ] = "logistic"
     hidden: tuple[PositiveInt, ...] = ()
     latent: PositiveInt = 2
+    particles: PositiveInt = 1_000
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     seed: Seed = 0
 
 
 class Objective(_Section):
-    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups."""
+    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
 
-    task: Literal["classification", "regression", "representation"] = "classification"
-    penalty: Literal["statistical-parity", "equality-of-odds"] = "statistical-parity"
+    An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
+    its samples to the private records, and adaptation matches the private records' features to public ones'.
+    `protected` says whose records the guarantee is for: the target's, or the generator's own inputs as well.
+    """
+
+    task: Literal[
+        "classification", "regression", "representation", "autoencoder", "generation", "adaptation"
+    ] = "classification"
+    penalty: Literal[
+        "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"
+    ] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    prior_radius: PositiveFloat = 1.0
+    protected: Literal["target", "both"] = "target"
 
 
 class Clip(_Section):
@@ -114,6 +134,8 @@ class Training(_Section):
     records of every group where that is given.
 
     `averaging` in (0, 1) releases the mean of that last fraction of the iterates (post-processing, free).
+    `decay` in (0, 1] lets the learning rate fall linearly to 0 over that last fraction of the rounds.
+    `momentum` is Adam's first coefficient too (0.9 where it is 0); `second_moment` its second.
     """
 
     rounds: PositiveInt = 500
@@ -122,7 +144,9 @@ class Training(_Section):
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: PositiveFloat = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     precision: Literal["float32", "float64"] = "float32"
     micro_batch: PositiveInt = 65_536
     device: Literal["cpu", "cuda"] = "cpu"
@@ -136,7 +160,7 @@ class Privacy(_Section):
     Delta the full replacement sensitivity) is given and epsilon follows.
     """
 
-    trust: Literal["central", "none"] = "central"
+    trust: Literal["central", "none", "local-gradient", "local-slices", "local-release"] = "central"
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
@@ -193,9 +217,45 @@ class Privacy(_Section):
 
     @property
     def noisy(self) -> bool:
-        """Whether a run adds noise: trust 'central' with a finite epsilon or a noise multiplier."""
+        """Whether a run adds noise: any trust but 'none', with a finite epsilon or a noise multiplier."""
         finite = self.epsilon is not None and math.isfinite(self.epsilon)
-        return self.trust == "central" and (finite or self.noise_multiplier is not None)
+        return self.trust != "none" and (finite or self.noise_multiplier is not None)
+
+    @property
+    def local(self) -> bool:
+        """Whether every client protects its own records, from the server too."""
+        return self.trust.startswith("local-")
+
+
+class Local(_Section):
+    """How clients protect their own records under the local trust models; docs/threat-models.md.
+
+    Attributes:
+        bins: `local-gradient`: bins of [-M, M] in the noised table of every direction and group.
+        table_share: `local-gradient`: the table's share of mu^2, the rest is the contribution's.
+        algorithm: `local-slices`: gradients of a sliced distance to noised slices, or a particle flow, with fresh
+            slices every round or with `directions` stored slices that were noised once.
+        order: q of `dp-swd`, p of the losses of `local-release`.
+        diffusion: lambda of a flow's own noise.
+        profile: accounting of random slices: "exact", "bernstein" (RR), or "clt" (RR, SPF; not a guarantee).
+        loss: `local-release`: what the generator is trained with on the privatised records.
+        norm, mechanism, calibration: the ball that released records are projected onto and their noise.
+        diameter: "replacement" (2 rho), or "paper" for RCO's sup ||x||, which is not a guarantee.
+        dct: release cosine coefficients of square images.
+    """
+
+    bins: PositiveInt = 32
+    table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
+    order: Literal[1, 2] = 2
+    diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    profile: Literal["exact", "bernstein", "clt"] = "exact"
+    loss: Literal["entropic", "plain", "sinkhorn", "wavelet"] = "entropic"
+    norm: Literal["l1", "l2"] = "l2"
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    calibration: Literal["analytic", "rco"] = "analytic"
+    diameter: Literal["replacement", "paper"] = "replacement"
+    dct: bool = False
 
 
 class Federation(_Section):
@@ -224,6 +284,7 @@ class Experiment(_Section):
     slicing: Slicing = Slicing()
     training: Training = Training()
     privacy: Privacy = Privacy()
+    local: Local = Local()
     federation: Federation = Federation()
     seed: Seed | None = None
     evaluate_every: PositiveInt = 25
