@@ -92,7 +92,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         ("training.rounds=2.5", ["training.rounds", "2.5", "integer"]),
         ("clip.loss=inf", ["clip.loss", "finite"]),
         ("clip.output='1'", ["clip.output", "'1'"]),
-        ("model.kind=forest", ["model.kind", "forest", "'logistic', 'mlp' or 'encoder-decoder'"]),
+        ("model.kind=forest", ["model.kind", "forest", "'logistic'", "'generator'"]),
         ("model.hidden=[8, 0]", ["model.hidden.1", "greater than 0"]),
         ("model=mlp", ["model", "'mlp'", "section", "model.key=value"]),
         ("model.kind.deep=1", ["model.kind"]),

@@ -1,0 +1,94 @@
+"""Which settings go together: what a task, a model, a data set and a trust model can do with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedsw.sections import Data, Local, Model, Objective, Privacy
+
+_FAIR = ("classification", "regression", "representation")
+
+# What each source's records are: groups and labels, labels alone, or points.
+_TASKS_OF_SOURCE: Mapping[str, tuple[str, ...]] = {
+    "synthetic": _FAIR,
+    "adult": ("classification", "representation"),
+    "ring": ("generation",),
+    "gaussians": ("generation",),
+    "digits": ("generation", "autoencoder"),
+    "mnist": ("generation", "autoencoder", "adaptation"),
+    "fashion-mnist": ("generation", "autoencoder"),
+    "usps": ("generation", "autoencoder", "adaptation"),
+}
+_MODELS_OF_TASK: Mapping[str, tuple[str, ...]] = {
+    "classification": ("logistic", "mlp"),
+    "regression": ("logistic", "mlp"),
+    "representation": ("encoder-decoder",),
+    "autoencoder": ("image-autoencoder", "encoder-decoder"),
+    "generation": ("generator", "particles"),
+    "adaptation": ("adaptor",),
+}
+_PENALTIES_OF_TASK: Mapping[str, tuple[str, ...]] = {
+    "classification": ("statistical-parity", "equality-of-odds"),
+    "regression": ("statistical-parity",),
+    "representation": ("statistical-parity", "equality-of-odds"),
+    "autoencoder": ("prior-matching",),
+    "generation": ("distribution-matching",),
+    "adaptation": ("distribution-matching",),
+}
+_TASKS_OF_TRUST: Mapping[str, tuple[str, ...]] = {
+    "none": tuple(_MODELS_OF_TASK),
+    "central": tuple(_MODELS_OF_TASK),
+    "local-gradient": _FAIR,
+    "local-slices": ("generation", "adaptation"),
+    "local-release": ("generation",),
+}
+_WHY_NOT: Mapping[str, str] = {
+    "local-gradient": "its noised tables rank the outputs of private groups against each other",
+    "local-slices": "it matches private features that no parameter moves, by their noised projections",
+    "local-release": "it releases records once, for a generator to learn from",
+}
+
+
+def misfit(data: Data, model: Model, objective: Objective, privacy: Privacy, local: Local) -> str | None:
+    """What does not go together, with what would; None if everything does."""
+    return _misfit_of_task(data, model, objective) or _misfit_of_trust(model, objective, privacy, local)
+
+
+def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | None:
+    task = objective.task
+    for name, value, known in (
+        ("model.kind", model.kind, _MODELS_OF_TASK),
+        ("objective.penalty", objective.penalty, _PENALTIES_OF_TASK),
+    ):
+        if value not in known[task]:
+            return f"{name} {value!r} with objective.task {task!r}: use {_either(known[task])}"
+    if task not in _TASKS_OF_SOURCE[data.source]:
+        tasks = _either(_TASKS_OF_SOURCE[data.source])
+        fit = _either(tuple(source for source, fits in _TASKS_OF_SOURCE.items() if task in fits))
+        return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
+    if task == "adaptation" and data.public in (None, data.source):
+        return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
+    if task == "generation" and objective.alpha != 1:
+        return f"objective.alpha is {objective.alpha}; a generator has no loss but the distance: set it to 1"
+    return None
+
+
+def _misfit_of_trust(model: Model, objective: Objective, privacy: Privacy, local: Local) -> str | None:
+    trust, task = privacy.trust, objective.task
+    if task not in _TASKS_OF_TRUST[trust]:
+        able = _either(tuple(name for name, tasks in _TASKS_OF_TRUST.items() if task in tasks))
+        return f"privacy.trust {trust!r} cannot run {task!r}: {_WHY_NOT[trust]}. Trust models that can: {able}"
+    flows = trust == "local-slices" and local.algorithm != "dp-swd"
+    if flows != (model.kind == "particles"):
+        return (
+            f"model.kind {model.kind!r} with trust {trust!r} and local.algorithm {local.algorithm!r}: 'particles' are "
+            "moved by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
+        )
+    if objective.protected == "both" and (task != "generation" or trust != "central"):
+        return "objective.protected 'both' is about a generator's inputs under trust 'central'; use 'target'"
+    return None
+
+
+def _either(names: tuple[str, ...]) -> str:
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
