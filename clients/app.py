@@ -38,7 +38,11 @@ def outputs(message: Message, context: Context) -> Message:
     node, config = _node(context), _config(message)
     round_, attempt, counts = int(config["round"]), int(config["attempt"]), [int(c) for c in config["counts"]]
     key = batch_key(node.task, round_, attempt)
-    _, projected = node.forward(_theta(node, message), node.draw(key, counts), round_, attempt)
+    records = node.draw(key, counts)
+    if not node.task.private_parameters:
+        projected = node.task.fixed_outputs(records)
+        return Message(RecordDict({"arrays": ArrayRecord({"outputs": _array(projected)})}), reply_to=message)
+    _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = cast(dict[str, Any], context.state[_STATE])
     state.update({"round": round_, "attempt": attempt, "counts": counts, "key": key})
     return Message(RecordDict({"arrays": ArrayRecord({"outputs": _array(projected)})}), reply_to=message)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsw.data import Records
-from fedsw.task import Task, load_dataset, split
+from fedsw.sources import load_dataset, split
+from fedsw.task import Task
 
 
 def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:

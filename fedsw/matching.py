@@ -1,4 +1,4 @@
-"""Objectives that match the outputs of private records to a sample of somebody else's: a prior, a generator, a domain."""
+"""Objectives that match the outputs of private records to another sample: a prior's, a generator's, a domain's."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,25 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw import clipping, data, models
-from fedsw.data import Dataset, Records
-from fedsw.experiment import Data, Experiment, ExperimentError, Partition
+from fedsw import clipping, data, heads, models
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.matching import Counterpart, Matching
 from fedsw.objectives import Clip, Objective
-from fedsw.randomness import Stream
+from fedsw.randomness import Label, Stream
 from fedsw.sliced import direction_shape, directions, project
-
-Target = Literal["class", "point"]
+from fedsw.sources import load_dataset
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record.
-
-    Heads are parameter-free functions of what the model returns, so that clipping sees every parameter.
-    """
+    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
 
     experiment: Experiment
-    objective: Objective
+    objective: Objective | Matching
     clip: Clip
     features: int
     groups: tuple[str, ...]
@@ -49,23 +46,22 @@ class Task:
         """
         dataset = load_dataset(experiment, data_dir)
         features, groups, classes = dataset.train.features.shape[1], dataset.groups, len(dataset.classes)
-        goal, asked = experiment.objective, experiment.clip
-        if goal.task == "representation":
-            dimension = experiment.model.latent
-        elif goal.task == "regression":
-            dimension = 2
-        else:
-            dimension = 1 if classes == 2 else classes
-        objective = Objective(
-            penalty=goal.penalty,
-            groups=len(groups),
-            classes=classes if goal.penalty == "equality-of-odds" else 1,
-            alpha=goal.alpha,
-        )
+        dimension = _dimension(experiment, features, classes)
+        asked = experiment.clip
         clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)
-        model = _build(experiment, features, dimension)
-        clipping.check(model)
-        return cls(experiment, objective, clip, features, groups, classes, dimension, models.count_parameters(model))
+        model = _build(experiment, features, dimension, classes)
+        if experiment.model.kind != "particles":
+            clipping.check(model)
+        return cls(
+            experiment,
+            _objective(experiment, len(groups), classes),
+            clip,
+            features,
+            groups,
+            classes,
+            dimension,
+            models.count_parameters(model),
+        )
 
     @classmethod
     @functools.lru_cache(maxsize=64)
@@ -88,7 +84,8 @@ class Task:
 
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
-        return _build(self.experiment, self.features, self.dimension).to(self.device, self.dtype)
+        model = _build(self.experiment, self.features, self.dimension, self.classes)
+        return model.to(self.device, self.dtype)
 
     def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
         """The model with the flat parameters `theta` loaded."""
@@ -110,12 +107,7 @@ class Task:
     def outputs(self, raw: Tensor | tuple[Tensor, ...]) -> Tensor:
         """The penalty's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
         kind, centre = self.experiment.objective.task, self.experiment.clip.centre
-        if kind == "representation":
-            return raw[0] - centre
-        assert isinstance(raw, Tensor)
-        if kind == "regression" or self.classes == 2:
-            return torch.sigmoid(raw) - centre
-        return torch.softmax(raw, dim=-1) - centre
+        return heads.outputs(kind, raw, classes=self.classes) - centre
 
     def projected(self, raw: Tensor | tuple[Tensor, ...]) -> Tensor:
         """The outputs inside the ball of radius M: what a client may send under `central`."""
@@ -126,17 +118,29 @@ class Task:
         return torch.zeros((0, self.dimension), dtype=self.dtype)
 
     def losses(self, raw: Tensor | tuple[Tensor, ...], records: Records) -> Tensor:
-        """Task loss of every record (n,): cross-entropy, squared error, or squared reconstruction error."""
-        kind = self.experiment.objective.task
-        if kind == "representation":
-            return (raw[1] - self.inputs(records)).square().sum(dim=-1)
-        assert isinstance(raw, Tensor)
-        target = records.target.to(self.device)
-        if kind == "regression":
-            return (torch.sigmoid(raw) - target.to(self.dtype)).square().sum(dim=-1)
-        if self.classes == 2:
-            return F.binary_cross_entropy_with_logits(raw[:, 0], target.to(self.dtype), reduction="none")
-        return F.cross_entropy(raw, target, reduction="none")
+        """Task loss of every record (n,); see `fedsw.heads.losses`."""
+        return heads.losses(
+            self.experiment.objective.task,
+            raw,
+            features=self.inputs(records),
+            target=records.target.to(self.device),
+            classes=self.classes,
+        )
+
+    def fixed_outputs(self, records: Records) -> Tensor:
+        """Outputs of records that no parameter moves (a generator's target), inside the ball of radius M."""
+        return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
+
+    @property
+    def private_parameters(self) -> bool:
+        """Whether private records pass through the trained parameters, so that clients contribute gradients."""
+        return isinstance(self.objective, Objective) or self.objective.private_parameters
+
+    def latents(self, count: int, *purpose: Label) -> Tensor:
+        """Standard normal inputs (count, latent) of a generator: public, seeded apart from data, sampling and noise."""
+        latent = self.experiment.model.latent
+        normals = Stream.seeded(self.experiment.slicing.seed, "latents", *purpose).normals(count * latent)
+        return torch.from_numpy(normals).reshape(count, latent).to(self.device, self.dtype)
 
     def directions(self, round_: int, attempt: int) -> Tensor:
         """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
@@ -162,51 +166,40 @@ class Task:
         return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
 
 
-def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
-    """The experiment's data set, kept in memory for the other nodes of this process.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-    """
-    target: Target = "point" if experiment.objective.task == "regression" else "class"
-    return _load(experiment.data, target, data_dir or experiment.data.data_dir)
-
-
-def split(dataset: Dataset, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
-    """Positions of each client's records in the training part; disjoint, exhaustive, decided by the partition seed."""
-    return data.partition(
-        dataset.train,
-        clients,
-        scheme=partition.scheme,
-        concentration=partition.concentration,
-        by=partition.by,
-        seed=partition.seed,
-    )
+def _objective(experiment: Experiment, groups: int, classes: int) -> Objective | Matching:
+    goal, clip = experiment.objective, experiment.clip
+    if goal.penalty == "prior-matching":
+        return Matching("prior", goal.alpha, goal.prior_radius)
+    if goal.penalty == "distribution-matching":
+        counterpart: Counterpart = "generator" if goal.task == "generation" else "domain"
+        return Matching(counterpart, goal.alpha, clip.output, both=goal.protected == "both")
+    odds = goal.penalty == "equality-of-odds"
+    return Objective(penalty=goal.penalty, groups=groups, classes=classes if odds else 1, alpha=goal.alpha)
 
 
-@functools.lru_cache(maxsize=4)
-def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    if spec.source == "adult":
-        return data.adult(data_dir)
-    return data.synthetic(
-        spec.records,
-        n_test=spec.test_records,
-        p=spec.correlation,
-        d_core=spec.core_features,
-        d_spurious=spec.spurious_features,
-        var_core=spec.core_variance,
-        var_spurious=spec.spurious_variance,
-        target=target,
-        seed=spec.seed,
-    )
+def _dimension(experiment: Experiment, features: int, classes: int) -> int:
+    task = experiment.objective.task
+    if task in ("representation", "autoencoder", "adaptation"):
+        return experiment.model.latent
+    if task == "generation":
+        return features
+    if task == "regression":
+        return 2
+    return 1 if classes == 2 else classes
 
 
-def _build(experiment: Experiment, features: int, outputs: int) -> nn.Module:
+def _build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
     spec = experiment.model
     if spec.kind == "logistic":
         return models.logistic(features, outputs, seed=spec.seed)
     if spec.kind == "mlp":
         return models.mlp(features, spec.hidden, outputs, activation=spec.activation, seed=spec.seed)
+    if spec.kind == "generator":
+        return models.generator(spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed)
+    if spec.kind == "particles":
+        return models.Particles(spec.particles, outputs, seed=spec.seed)
+    if spec.kind == "image-autoencoder":
+        return models.ImageAutoencoder(math.isqrt(features), spec.latent, seed=spec.seed)
+    if spec.kind == "adaptor":
+        return models.Adaptor(math.isqrt(features), spec.latent, classes, seed=spec.seed)
     return models.EncoderDecoder(features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed)
-
-

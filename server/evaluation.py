@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from fedsw import metrics
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError
-from fedsw.task import Task, load_dataset
+from fedsw.sources import load_dataset
+from fedsw.task import Task
 from server.run_directory import RunDirectory
 
 _RIDGE = 1e-3

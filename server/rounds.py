@@ -14,10 +14,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsw import wire
-from fedsw.objectives import contribution_bound
+from fedsw.objectives import Objective, contribution_bound
 from fedsw.sensitivity import Sensitivity
 from fedsw.sliced import project, spread
 from server.cohort import FederationError, Member, online
+from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, exchange
 from server.plan import SLACK, Draw, Plan, draw, sensitivities
 
@@ -63,7 +64,9 @@ class Rounds:
         self, grid: Grid, plan: Plan, members: Sequence[Member], traffic: Traffic, begin: Callable[[int], int]
     ) -> None:
         self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
-        settings = plan.task.experiment.federation
+        settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
+        self._counterpart = counterpart_of(plan.task)
+        self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
 
@@ -103,8 +106,47 @@ class Rounds:
             return None
         theta_directions = task.directions(round_, attempt)
         bounds = sensitivities(task, settled.batch, spread(theta_directions))
-        cotangents = _cotangents(plan, settled, [outputs[m.client] for m in members], theta_directions)
+        stacked = _stack(settled, [outputs[m.client] for m in members], task.clip.output)
+        total = torch.zeros(task.parameters, dtype=torch.float64)
+        by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
+        if other is not None:
+            total += other
+        if not task.private_parameters:
+            return Aggregate(round_, attempt, total, settled, bounds, len(members), None)
         weight = task.objective.task_weight(settled.total)
+        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), weight, lost)
+        if len(parts) < self._least:
+            return None
+        for part in parts:
+            total += part
+        return Aggregate(round_, attempt, total, settled, bounds, len(parts), loss)
+
+    def _matched(
+        self, stacked: list[Tensor], directions: Tensor, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Rank matching: cotangents by cell, and the contribution of the other side where it is not the clients'."""
+        objective = self._plan.task.objective
+        if isinstance(objective, Objective):
+            found = objective.cotangents(stacked, directions, ties=self._ties, memory_limit=self._memory_limit)
+            return found, None
+        assert self._counterpart is not None
+        sample = self._counterpart.sample(theta, len(stacked[0]), round_, attempt)
+        own, other = objective.cotangents(
+            stacked[0], sample, directions, ties=self._ties, memory_limit=self._memory_limit
+        )
+        return [own], self._counterpart.contribution(other)
+
+    def _contributions(
+        self,
+        round_: int,
+        attempt: int,
+        model: ArrayRecord,
+        members: Sequence[Member],
+        cotangents: Sequence[Tensor],
+        weight: float,
+        lost: dict[int, str],
+    ) -> tuple[list[Tensor], float | None]:
+        """The second exchange: what the clients that answer within their bound contribute, in client order."""
         replies = self._exchange(
             wire.GRADIENTS,
             members,
@@ -119,6 +161,7 @@ class Rounds:
                 for m, own in zip(members, cotangents, strict=True)
             },
         )
+        task = self._plan.task
         parts = self._read(members, replies, "contribution", [(task.parameters,)] * len(members), lost)
         for member, own in zip(members, cotangents, strict=True):
             if member.client in parts:
@@ -127,14 +170,8 @@ class Rounds:
                 if not weighs <= most:
                     lost[member.client] = f"its contribution weighs {weighs:.6g}, above its clip bound {most:.6g}"
                     del parts[member.client]
-        if len(parts) < self._least:
-            return None
-        total = torch.zeros(task.parameters, dtype=torch.float64)
-        for member in members:
-            if member.client in parts:
-                total += parts[member.client].double()
-        loss = _mean_loss([replies[m.client] for m in members if m.client in parts])
-        return Aggregate(round_, attempt, total, settled, bounds, len(parts), loss)
+        present = [member.client for member in members if member.client in parts]
+        return [parts[client].double() for client in present], _mean_loss([replies[client] for client in present])
 
     def _exchange(
         self, kind: str, members: Sequence[Member], contents: Mapping[int, RecordDict]
@@ -178,24 +215,20 @@ class Rounds:
             )
 
 
-def _cotangents(plan: Plan, settled: Draw, outputs: Sequence[Tensor], directions: Tensor) -> list[Tensor]:
-    """Stack outputs by cell in client order, rank-match the cells, and cut the cotangents back by client.
-
-    Outputs are projected again here: a client's word is not a bound.
-    """
-    task = plan.task
+def _stack(settled: Draw, outputs: Sequence[Tensor], radius: float) -> list[Tensor]:
+    """Outputs by cell, in client order, projected again: a client's word is not a bound."""
     edges = [np.cumsum((0, *row)) for row in settled.counts]
-    cells = range(len(settled.batch))
-    stacked = [
-        project(torch.cat([out[e[c] : e[c + 1]] for out, e in zip(outputs, edges, strict=True)]), task.clip.output)
-        for c in cells
+    return [
+        project(torch.cat([out[e[c] : e[c + 1]] for out, e in zip(outputs, edges, strict=True)]), radius)
+        for c in range(len(settled.batch))
     ]
-    slicing = task.experiment.slicing
-    by_cell = task.objective.cotangents(
-        stacked, directions, ties=slicing.ties, memory_limit=slicing.memory_limit_mb * 2**20
-    )
+
+
+def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
+    """Cotangents by client, in the order of the cells."""
+    cells = range(len(settled.batch))
     pieces = [torch.split(q, [row[c] for row in settled.counts]) for c, q in zip(cells, by_cell, strict=True)]
-    return [torch.cat([pieces[c][client] for c in cells]) for client in range(len(outputs))]
+    return [torch.cat([pieces[c][client] for c in cells]) for client in range(len(settled.counts))]
 
 
 def _config(round_: int, attempt: int, **extra: list[int] | float) -> ConfigRecord:

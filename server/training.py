@@ -18,10 +18,12 @@ class Trainer:
         self._parameter = torch.nn.Parameter(theta.detach().to(torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
-        self._steps = 0
+        self._settings, self._steps = settings, 0
         if settings.optimizer == "adam":
             self._optimizer: torch.optim.Optimizer = torch.optim.Adam(
-                [self._parameter], lr=settings.learning_rate, betas=(settings.momentum or 0.9, 0.999)
+                [self._parameter],
+                lr=settings.learning_rate,
+                betas=(settings.momentum or 0.9, settings.second_moment),
             )
         else:
             self._optimizer = torch.optim.SGD(
@@ -46,6 +48,8 @@ class Trainer:
     def step(self, released: Tensor) -> None:
         """One optimizer step along a released gradient."""
         self._parameter.grad = released
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._settings, self._steps)
         self._optimizer.step()
         self._steps += 1
         averaged = max(1, self._steps - self._first_averaged + 1)
@@ -62,6 +66,13 @@ class Trainer:
             self._parameter.copy_(state.theta)
             self._average.copy_(state.average)
         self._optimizer.load_state_dict(state.optimizer)
+
+
+def learning_rate(settings: Training, steps: int) -> float:
+    """The rate of the step after `steps`: constant, then linear to 0 over the last `decay` of the rounds."""
+    decaying = settings.decay * settings.rounds
+    left = settings.rounds - steps
+    return settings.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
 
 
 def signal_to_noise(released: Tensor, sigma: float) -> float | None:
