@@ -1,20 +1,31 @@
 """Data sets and how they are spread over clients."""
 
 from fedsw.data.adult import adult
+from fedsw.data.digits import digits
 from fedsw.data.files import find_data
+from fedsw.data.images import fashion_mnist, mnist, resized, usps
 from fedsw.data.partition import from_flwr_datasets, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
 from fedsw.data.synthetic import synthetic
+from fedsw.data.toys import gaussians, mode_centres, ring
 
 __all__ = [
     "Dataset",
     "Records",
     "adult",
     "concatenate",
+    "digits",
+    "fashion_mnist",
     "find_data",
     "from_flwr_datasets",
+    "gaussians",
+    "mnist",
+    "mode_centres",
     "partition",
     "require_groups",
+    "resized",
+    "ring",
     "synthetic",
+    "usps",
     "validate",
 ]

@@ -11,11 +11,17 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Source:
-    """A downloadable data set: where its files are published and the sha256 each must have."""
+    """A downloadable data set: where its files are published and the sha256 each must have.
+
+    `folders` are the subfolders it is looked for in, by default the one of its name. Where `ambiguous`, another
+    data set has files of the same names, and a folder counts only if its path ends in one of `folders`.
+    """
 
     url: str
     sha256: Mapping[str, str]
     licence: str
+    folders: tuple[str, ...] = ()
+    ambiguous: bool = False
 
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
@@ -30,6 +36,42 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             ),
             licence="CC BY 4.0",
         ),
+        "mnist": Source(
+            url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+            sha256=MappingProxyType(
+                {
+                    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                }
+            ),
+            licence="CC BY-SA 3.0",
+            folders=("mnist", "MNIST/raw"),
+            ambiguous=True,
+        ),
+        "fashion-mnist": Source(
+            url="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            sha256=MappingProxyType(
+                {
+                    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                }
+            ),
+            licence="MIT",
+            folders=("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
+            ambiguous=True,
+        ),
+        "usps": Source(
+            url="https://raw.githubusercontent.com/niuers/Learning-From-Data-A-Short-Course/"
+            "35684e893b63bf4039bafcc6d34fe935851baf9a/data/",
+            sha256=MappingProxyType(
+                {"usps.h5": "734f88c541104a956d88be2c95d03b4a463ffd74ccc2ba9c80841fb98e3fcb36"},
+            ),
+            licence="none stated; used for research",
+        ),
     }
 )
 
@@ -37,10 +79,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 def find_data(name: str, data_dir: str | Path | None = None) -> Path:
     """The folder that holds every file of a data set, downloading it if it was not said where it is.
 
-    With `data_dir`, that folder and its subfolder `name` are searched, and nothing else. Without it, the
-    same is done in the folder named by FEDSW_DATA; then the files are taken from the download cache, or
-    downloaded into it. A downloaded file must have the sha256 on record; a file you put somewhere yourself
-    is taken as it is.
+    With `data_dir`, its subfolders of the data set's names (`Source.folders`) and that folder itself are
+    searched, and nothing else. Without it, the same is done in the folder named by FEDSW_DATA; then the files
+    are taken from the download cache, or downloaded into it. A downloaded file must have the sha256 on record;
+    a file you put somewhere yourself is taken as it is, and one that ends in .gz may lie there unzipped.
 
     Raises:
         ValueError: if the data set is unknown.
@@ -50,18 +92,32 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
         raise ValueError(f"no data set {name!r} has files; known: {', '.join(SOURCES)}")
     variable = os.environ.get("FEDSW_DATA")
     given = data_dir if data_dir is not None else variable
-    searched = [Path(given) / name, Path(given)] if given else []
+    searched = _places(name, Path(given)) if given else []
     wanted = SOURCES[name].sha256
     for folder in searched:
-        if all((folder / file).is_file() for file in wanted):
+        if all(stored(folder, file).is_file() for file in wanted):
             return folder
     if data_dir is not None:
         raise FileNotFoundError(
-            f"{name}: {' and '.join(wanted)} are not together in {_listed(searched)}. Point --data-dir at "
+            f"{name}: {_files(wanted)} in {_listed(searched)}. Point --data-dir at "
             f"their folder, or leave it out to use FEDSW_DATA ({variable or 'not set'}) or a download from "
             f"{SOURCES[name].url}"
         )
     return _download(name, searched, variable)
+
+
+def stored(folder: Path, file: str) -> Path:
+    """Path of a file in a folder, or of its unzipped form if only that is there."""
+    unzipped = folder / file.removesuffix(".gz")
+    return unzipped if unzipped.is_file() and not (folder / file).is_file() else folder / file
+
+
+def _places(name: str, given: Path) -> list[Path]:
+    source = SOURCES[name]
+    folders = source.folders or (name,)
+    parts = given.resolve().parts
+    named = any(parts[-len(Path(folder).parts) :] == Path(folder).parts for folder in folders)
+    return [*(given / folder for folder in folders), *([given] if named or not source.ambiguous else [])]
 
 
 def _download(name: str, searched: list[Path], variable: str | None) -> Path:
@@ -80,11 +136,15 @@ def _download(name: str, searched: list[Path], variable: str | None) -> Path:
             )
         except (OSError, ValueError) as fault:
             raise FileNotFoundError(
-                f"{name}: {' and '.join(source.sha256)} are not together in {_listed([*searched, folder])}, "
+                f"{name}: {_files(source.sha256)} in {_listed([*searched, folder])}, "
                 f"and the download of {source.url + file} failed: {_short(fault)}. Put the files in a folder "
                 f"and name it with --data-dir or in FEDSW_DATA ({variable or 'not set'})"
             ) from fault
     return folder
+
+
+def _files(wanted: Mapping[str, str]) -> str:
+    return f"{' and '.join(wanted)} {'are not together' if len(wanted) > 1 else 'is not'}"
 
 
 def _listed(folders: list[Path]) -> str:

@@ -1,0 +1,210 @@
+"""Image data sets as rows of pixels in [0, 1]: MNIST, Fashion-MNIST, USPS, and any of them at another size."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsw.data.files import find_data, stored
+from fedsw.data.idx import read_idx
+from fedsw.data.records import Dataset, Records
+
+DIGITS = tuple("0123456789")
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+MNIST_SIDE = 28
+USPS_SIDE = 16
+
+_CHUNK = 8192
+
+Part = tuple[Tensor, Tensor, Tensor]
+"""Features (n, side * side) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
+
+
+def mnist(data_dir: str | Path | None = None) -> Dataset:
+    """MNIST: 60 000 private and 10 000 held-out digits of 28x28 pixels.
+
+    Features are the 784 pixels row by row in [0, 1] (bytes divided by 255), the target is the digit, and all
+    records are in one group. Ids count the private images from 0 in the order of the file and go on with the
+    held-out ones.
+
+    Args:
+        data_dir: where the four IDX files are; see `find_data`.
+
+    Raises:
+        FileNotFoundError: if the files are not found and cannot be downloaded.
+        ValueError: if a file is not what its header says, the two files of a part differ in number, or a label
+            or a side is outside its range; the file, the value and the limit are named.
+
+    Source: Y. LeCun, C. Cortes, C. Burges.
+    """
+    return _idx_dataset("mnist", data_dir, DIGITS)
+
+
+def fashion_mnist(data_dir: str | Path | None = None) -> Dataset:
+    """Fashion-MNIST: 60 000 private and 10 000 held-out pictures of clothes of 28x28 pixels, in ten classes.
+
+    As `mnist` in everything else.
+
+    Source: H. Xiao, K. Rasul, R. Vollgraf 2017.
+    """
+    return _idx_dataset("fashion-mnist", data_dir, FASHION)
+
+
+def usps(data_dir: str | Path | None = None, *, side: int = USPS_SIDE) -> Dataset:
+    """USPS: 7291 private and 2007 held-out digits of 16x16 pixels in [0, 1], or resized to another side.
+
+    Args:
+        data_dir: where usps.h5 is; see `find_data`.
+        side: 16 for the images as they are; another one goes through `resized`.
+
+    Raises:
+        FileNotFoundError: if the file is not found and cannot be downloaded.
+        ModuleNotFoundError: if h5py is not installed.
+        ValueError: if an array is missing or has a shape or a value outside its range (named).
+
+    Source: J. Hull 1994, in the 16x16 form of The Elements of Statistical Learning.
+    """
+    path = stored(find_data("usps", data_dir), "usps.h5")
+    try:
+        import h5py
+    except ModuleNotFoundError as fault:
+        raise ModuleNotFoundError(
+            "the data set 'usps' is an HDF5 file, and h5py is not installed: `pip install h5py`"
+        ) from fault
+    try:
+        with h5py.File(path, "r") as file:
+            arrays = [np.asarray(file[name]) for name in ("train/data", "train/target", "test/data", "test/target")]
+    except (OSError, KeyError) as fault:
+        raise ValueError(f"{path} has no arrays train/data, train/target, test/data and test/target: {fault}") from None
+    train = _hdf5_part(path, "train", arrays[0], arrays[1], first_id=0)
+    test = _hdf5_part(path, "test", arrays[2], arrays[3], first_id=len(arrays[0]))
+    dataset = image_dataset("usps", train, test, classes=DIGITS)
+    return dataset if side == USPS_SIDE else resized(dataset, side)
+
+
+def resized(dataset: Dataset, side: int) -> Dataset:
+    """The same records with their square images at another side, in [0, 1].
+
+    Bilinear interpolation, with the triangle widened when it shrinks so that every pixel counts (torch's
+    antialias), then clamped. Each image is treated alone, by weights that no record decides.
+
+    Args:
+        dataset: one whose features are square images, row by row.
+        side: of the images returned, at least 1; the side they have returns the data set itself.
+
+    Raises:
+        ValueError: if the side is below 1 or the features are no square image.
+    """
+    if side < 1:
+        raise ValueError(f"side = {side}; an image has at least 1 pixel")
+    width = dataset.train.features.shape[1]
+    old = math.isqrt(width)
+    if old * old != width or dataset.feature_names != pixel_names(old):
+        raise ValueError(f"{dataset.name}: its {width} features are not the pixels of a square image")
+    if old == side:
+        return dataset
+
+    def resize(records: Records) -> Records:
+        features = torch.empty(len(records), side * side)
+        for start in range(0, len(records), _CHUNK):
+            part = records.features[start : start + _CHUNK].reshape(-1, 1, old, old)
+            new = F.interpolate(part, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
+            features[start : start + _CHUNK] = new.reshape(len(part), -1)
+        return dataclasses.replace(records, features=features.clamp_(0, 1))
+
+    return dataclasses.replace(
+        dataset, train=resize(dataset.train), test=resize(dataset.test), feature_names=pixel_names(side)
+    )
+
+
+def image_dataset(name: str, train: Part, test: Part, *, classes: tuple[str, ...]) -> Dataset:
+    """A data set of square images, all in the group "all", from its two parts."""
+
+    def records(part: Part) -> Records:
+        features, target, ids = part
+        return Records(features, torch.zeros(len(ids), dtype=torch.int64), target, ids)
+
+    return Dataset(
+        name=name,
+        train=records(train),
+        test=records(test),
+        feature_names=pixel_names(math.isqrt(train[0].shape[1])),
+        groups=("all",),
+        classes=classes,
+    )
+
+
+def pixel_names(side: int) -> tuple[str, ...]:
+    """Names of the pixels of a square image, row by row."""
+    return tuple(f"pixel({row},{column})" for row in range(side) for column in range(side))
+
+
+def _idx_dataset(name: str, data_dir: str | Path | None, classes: tuple[str, ...]) -> Dataset:
+    folder = find_data(name, data_dir)
+    train = _idx_part(folder, "train", first_id=0, classes=len(classes))
+    return image_dataset(
+        name, train, _idx_part(folder, "t10k", first_id=len(train[2]), classes=len(classes)), classes=classes
+    )
+
+
+def _idx_part(folder: Path, part: str, *, first_id: int, classes: int) -> Part:
+    image_path = stored(folder, f"{part}-images-idx3-ubyte.gz")
+    label_path = stored(folder, f"{part}-labels-idx1-ubyte.gz")
+    images, labels = read_idx(image_path, dims=3), read_idx(label_path, dims=1)
+    if images.shape[1:] != (MNIST_SIDE, MNIST_SIDE):
+        raise ValueError(f"{image_path}: images of {images.shape[1]}x{images.shape[2]} pixels; 28x28 are expected")
+    _require_labels(label_path, labels, len(images), classes)
+    features = torch.empty(len(images), MNIST_SIDE**2)
+    for start in range(0, len(images), _CHUNK):  # a second copy as floats would be 190 MB
+        part_bytes = torch.from_numpy(images[start : start + _CHUNK].reshape(-1, MNIST_SIDE**2).copy())
+        features[start : start + _CHUNK] = part_bytes
+    return (
+        features.div_(255),
+        torch.from_numpy(labels.astype(np.int64)),
+        torch.arange(first_id, first_id + len(images)),
+    )
+
+
+def _hdf5_part(path: Path, part: str, images: object, labels: object, *, first_id: int) -> Part:
+    pixels, target = np.asarray(images), np.asarray(labels)
+    if pixels.ndim != 2 or pixels.shape[1] != USPS_SIDE**2 or not np.issubdtype(pixels.dtype, np.floating):
+        raise ValueError(
+            f"{path}: {part}/data is {pixels.dtype} of shape {pixels.shape}; numbers (n, 256) are expected"
+        )
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        row, column = np.argwhere(~((pixels >= 0) & (pixels <= 1)))[0]
+        raise ValueError(
+            f"{path}: {part}/data, row {row}, column {column} is {pixels[row, column]}; it must be in [0, 1]"
+        )
+    _require_labels(path, target, len(pixels), len(DIGITS))
+    return (
+        torch.from_numpy(pixels.astype(np.float32)),
+        torch.from_numpy(target.astype(np.int64)),
+        torch.arange(first_id, first_id + len(pixels)),
+    )
+
+
+def _require_labels(path: Path, labels: np.ndarray, images: int, classes: int) -> None:
+    if labels.shape != (images,):
+        raise ValueError(f"{path}: labels of shape {labels.shape} for {images} images; each has one")
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(outside):
+        row = int(outside[0])
+        raise ValueError(f"{path}: label {row} is {labels[row]}; it must be 0 .. {classes - 1}")
