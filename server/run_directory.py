@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,9 @@ class RunDirectory:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(tensors, self.path / "model.safetensors")
 
-    def write_outputs(self, outputs: Tensor, sensitive: Tensor, target: Tensor) -> None:
-        """Store held-out outputs for the plots."""
-        np.savez_compressed(
-            self.path / "outputs.npz", outputs=outputs.numpy(), sensitive=sensitive.numpy(), target=target.numpy()
-        )
+    def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
+        """Store held-out outputs, and what else the plots need, by name."""
+        np.savez_compressed(self.path / "outputs.npz", **{name: array.numpy() for name, array in arrays.items()})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         self._replace(name, json.dumps(jsonable(content), indent=2) + "\n")
