@@ -1,18 +1,16 @@
-"""The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
+"""Perceptrons: classifiers, generators, and pairs that meet in a latent space."""
 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: Mapping[str, type[nn.Module]] = MappingProxyType({"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU})
+from fedsw.models.initial import Seed, generator_of, linear
 
-Seed = int | torch.Generator
+ACTIVATIONS: Mapping[str, type[nn.Module]] = MappingProxyType({"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU})
 
 
 class EncoderDecoder(nn.Module):
@@ -35,7 +33,7 @@ class EncoderDecoder(nn.Module):
     ) -> None:
         """Build both from one seed; see `mlp` for the arguments."""
         super().__init__()
-        generator = _generator(seed)
+        generator = generator_of(seed)
         self.encoder = mlp(features, hidden, latent, activation=activation, seed=generator)
         self.decoder = mlp(latent, tuple(hidden)[::-1], features, activation=activation, seed=generator)
 
@@ -52,6 +50,24 @@ def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequentia
         ValueError: as `mlp` does.
     """
     return mlp(features, (), outputs, seed=seed)
+
+
+def generator(
+    latent: int,
+    hidden: Sequence[int],
+    features: int,
+    *,
+    activation: str = "relu",
+    seed: Seed = 0,
+) -> nn.Sequential:
+    """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
+
+    Raises:
+        ValueError: as `mlp` does.
+
+    Source: RLL, Appendix D.2, for the widths.
+    """
+    return mlp(latent, hidden, features, activation=activation, seed=seed)
 
 
 def mlp(
@@ -86,63 +102,9 @@ def mlp(
     for name, width in widths.items():
         if width < 1:
             raise ValueError(f"{name} = {width}; a layer has at least 1 unit")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     sizes = list(widths.values())
     layers: list[nn.Module] = []
     for inputs, units in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [_linear(inputs, units, generator), ACTIVATIONS[activation]()]
+        layers += [linear(inputs, units, generator), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
-
-
-def count_parameters(module: nn.Module) -> int:
-    """r, the number of trainable numbers of a module."""
-    return sum(parameter.numel() for parameter in _trainable(module).values())
-
-
-def flatten(module: nn.Module) -> Tensor:
-    """The trainable parameters as one new vector (r,), in the order of `module.parameters()`, detached.
-
-    Raises:
-        ValueError: if the module has none.
-    """
-    parameters = _trainable(module)
-    if not parameters:
-        raise ValueError(f"{type(module).__name__} has no trainable parameter: there is nothing to learn")
-    return torch.cat([parameter.detach().reshape(-1) for parameter in parameters.values()])
-
-
-def load_flat(module: nn.Module, vector: Tensor) -> None:
-    """Overwrite the trainable parameters with a vector (r,) in the order of `flatten`, cast to their types.
-
-    Raises:
-        ValueError: if the vector has another shape; the module is then unchanged.
-    """
-    parameters = _trainable(module)
-    sizes = [parameter.numel() for parameter in parameters.values()]
-    if tuple(vector.shape) != (sum(sizes),):
-        told = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in parameters.items())
-        raise ValueError(
-            f"a vector of shape {tuple(vector.shape)} does not fit {type(module).__name__} with "
-            f"{sum(sizes)} trainable numbers ({told}); flatten() of the same model gives one that does"
-        )
-    with torch.no_grad():
-        for parameter, part in zip(parameters.values(), torch.split(vector.detach(), sizes), strict=True):
-            parameter.copy_(part.reshape(parameter.shape))
-
-
-def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def _generator(seed: Seed) -> torch.Generator:
-    return seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
-
-
-def _linear(inputs: int, units: int, generator: torch.Generator) -> nn.Linear:
-    with torch.random.fork_rng(devices=[]):  # torch initialises from its global generator; put it back
-        layer = nn.Linear(inputs, units)
-    bound = 1 / math.sqrt(inputs)
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
-    return layer

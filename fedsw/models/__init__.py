@@ -1,0 +1,22 @@
+"""The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
+
+from fedsw.models.flat import count_parameters, flatten, load_flat
+from fedsw.models.images import Adaptor, ImageAutoencoder
+from fedsw.models.initial import Seed
+from fedsw.models.particles import Particles
+from fedsw.models.perceptrons import ACTIVATIONS, EncoderDecoder, generator, logistic, mlp
+
+__all__ = [
+    "ACTIVATIONS",
+    "Adaptor",
+    "EncoderDecoder",
+    "ImageAutoencoder",
+    "Particles",
+    "Seed",
+    "count_parameters",
+    "flatten",
+    "generator",
+    "load_flat",
+    "logistic",
+    "mlp",
+]

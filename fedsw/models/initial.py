@@ -1,0 +1,52 @@
+"""Layers initialised from an explicit generator: torch's global one is neither read nor moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+Seed = int | torch.Generator
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def generator_of(seed: Seed) -> torch.Generator:
+    """A CPU generator of that seed, or the one given."""
+    return seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+
+
+def linear(inputs: int, units: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer, weights and biases uniform on +-1/sqrt(inputs)."""
+    return _drawn(lambda: nn.Linear(inputs, units), generator)
+
+
+def convolution(
+    channels: int, filters: int, kernel: int, generator: torch.Generator, *, stride: int = 1, bias: bool = True
+) -> nn.Conv2d:
+    """A 2-D convolution that keeps the side (or divides it by the stride), uniform on +-1/sqrt(fan-in)."""
+    return _drawn(
+        lambda: nn.Conv2d(channels, filters, kernel, stride=stride, padding=kernel // 2, bias=bias), generator
+    )
+
+
+def xavier(layer: Layer, generator: torch.Generator) -> Layer:
+    """The layer with weights uniform on +-sqrt(6 / (fan-in + fan-out)) and biases 0 (Glorot, Bengio 2010)."""
+    with torch.no_grad():
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+        if layer.bias is not None:
+            layer.bias.zero_()
+    return layer
+
+
+def _drawn(build: Callable[[], Layer], generator: torch.Generator) -> Layer:
+    with torch.random.fork_rng(devices=[]):  # torch initialises from its global generator; put it back
+        layer = build()
+    bound = 1 / math.sqrt(layer.weight[0].numel())
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return layer
