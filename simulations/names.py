@@ -9,6 +9,8 @@ from fedsw.console import number, to_float
 
 _NAMES = {
     "accuracy": "accuracy",
+    "sw2": "SW₂",
+    "sw2_to_prior": "SW₂ to prior",
     "mean_squared_error": "squared error",
     "disparate_impact": "DI",
     "w2_squared": "W₂²",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedsw.console import number, to_float
 from simulations.figures import colour, histogram_by_group, house_style, limits_of, marker, new_panels, save
 from simulations.names import metric_name, ordered_metrics
+from simulations.pictures import draw_latent, draw_samples
 from simulations.record import Outputs, RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def draw_run(directory: Path) -> list[Path]:
         "metrics.png": draw_metrics(record),
         "privacy.png": draw_privacy(record),
         "outputs.png": draw_outputs(record),
+        "samples.png": draw_samples(record),
+        "latent.png": draw_latent(record),
     }
     return [save(figure, directory / "plots" / name) for name, figure in figures.items() if figure is not None]
 
@@ -93,7 +96,7 @@ def draw_outputs(record: RunRecord) -> Figure | None:
     For equality of odds the records of each class are drawn apart, since groups are compared within classes.
     """
     outputs = record.outputs
-    if outputs is None or not len(outputs.values):
+    if outputs is None or not len(outputs.values) or "reference" in outputs.extra:
         return None
     draw = _scatters if outputs.values.shape[1] == 2 else _histograms
     figure = draw(outputs, _strata(record, outputs))

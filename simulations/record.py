@@ -16,11 +16,16 @@ from fedsw.experiment import Experiment, parse_experiment
 
 @dataclass(frozen=True)
 class Outputs:
-    """Held-out outputs of the released model: `values` (n, d), `sensitive` (n,), `target` (n,) or (n, t)."""
+    """Held-out outputs of the released model: `values` (n, d), `sensitive` (n,), `target` (n,) or (n, t).
+
+    Generated samples have neither group nor label: zeros. `extra` holds the other arrays by name: held-out samples to
+    compare with, images, reconstructions, decoded samples.
+    """
 
     values: NDArray[np.float64]
     sensitive: NDArray[np.int64]
     target: NDArray[Any]
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,10 @@ def _read_outputs(path: Path) -> Outputs | None:
         return None
     try:
         with np.load(path) as arrays:
-            values = np.asarray(arrays["outputs"], dtype=np.float64)
-            return Outputs(values.reshape(len(values), -1), arrays["sensitive"], arrays["target"])
+            found = {name: arrays[name] for name in arrays.files}
+            values = np.asarray(found.pop("outputs"), dtype=np.float64)
+            none = np.zeros(len(values), dtype=np.int64)
+            sensitive, target = found.pop("sensitive", none), found.pop("target", none)
+            return Outputs(values.reshape(len(values), -1), sensitive, target, found)
     except (KeyError, ValueError, OSError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
