@@ -85,8 +85,8 @@ def test_no_point_of_the_ball_is_nearer_than_the_l1_projection():
 
 
 def test_rows_far_outside_keep_their_largest_coordinates():
-    values = torch.tensor([[1e300, -1e300, 1e299], [-1e18, 0.0, 3.0]], dtype=torch.float64)
-    expected = torch.tensor([[0.5, -0.5, 0.0], [-1.0, 0.0, 0.0]], dtype=torch.float64)
+    values = torch.tensor([[1e300, -1e300, 1e299], [-1e18, 0.0, 3.0], [1.7e308, 0.0, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.5, -0.5, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(project_ball(values, 1.0, "l1"), expected)
 
 
@@ -209,12 +209,13 @@ def test_in_coefficient_space_the_l1_ball_is_one_of_coefficients():
 
 
 @pytest.mark.parametrize("dct", [False, True])
-def test_a_record_that_is_not_finite_counts_as_the_centre_and_disturbs_no_other(dct):
-    release = replace(GAUSSIAN, centre=-1e307, dct=dct)
+@pytest.mark.parametrize("kind", [GAUSSIAN, LAPLACE])
+def test_a_record_that_is_not_finite_counts_as_the_centre_and_disturbs_no_other(kind, dct):
+    release = replace(kind, centre=-1e307, dct=dct)
     features = torch.zeros(4, 4, dtype=torch.float64)
     features[0, 1], features[1, 2], features[2] = math.nan, -math.inf, 1.7e308
     rows = release.project(features)
-    assert torch.isfinite(rows).all() and (rows[:3] == 0).all() and float(rows[3].norm()) == pytest.approx(1.5)
+    assert torch.isfinite(rows).all() and (rows[:3] == 0).all() and float(rows[3].norm(p=release.order)) == pytest.approx(1.5)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
