@@ -85,8 +85,13 @@ def test_no_point_of_the_ball_is_nearer_than_the_l1_projection():
 
 
 def test_rows_far_outside_keep_their_largest_coordinates():
-    values = torch.tensor([[1e300, -1e300, 1e299], [-1e18, 0.0, 3.0], [1.7e308, 0.0, 0.0]], dtype=torch.float64)
-    expected = torch.tensor([[0.5, -0.5, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    values, expected = torch.zeros(3, 6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64)
+    values[0, :3], expected[0, :3] = (
+        torch.tensor([1e300, -1e300, 1e299], dtype=torch.float64),
+        torch.tensor([0.5, -0.5, 0.0]),
+    )
+    values[1, :3], expected[1, :3] = torch.tensor([-1e18, 0.0, 3.0]), torch.tensor([-1.0, 0.0, 0.0])
+    values[2, 1], expected[2, 1] = 1.7e308, 1.0
     torch.testing.assert_close(project_ball(values, 1.0, "l1"), expected)
 
 
@@ -215,7 +220,8 @@ def test_a_record_that_is_not_finite_counts_as_the_centre_and_disturbs_no_other(
     features = torch.zeros(4, 4, dtype=torch.float64)
     features[0, 1], features[1, 2], features[2] = math.nan, -math.inf, 1.7e308
     rows = release.project(features)
-    assert torch.isfinite(rows).all() and (rows[:3] == 0).all() and float(rows[3].norm(p=release.order)) == pytest.approx(1.5)
+    assert torch.isfinite(rows).all() and (rows[:3] == 0).all()
+    assert float(rows[3].norm(p=release.order)) == pytest.approx(1.5)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
