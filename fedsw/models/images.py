@@ -28,10 +28,8 @@ class ImageAutoencoder(nn.Module):
 
     Source: RLL, Table 3, and the authors' notebook `notebook_swae.ipynb` (github.com/rvitores/
         LearningDPslicedWasserstein) for what the table leaves open: slope, mean pooling, nearest-neighbour doubling,
-        no bias in convolutions. Two deviations. The initialisation is Xavier's with a convolution's true fans; the
-        notebook counts channels only, which starts with codes far outside the ball that they are clipped to. The
-        forward pass ends before the sigmoid: the cross-entropy of logits is exact where the paper's, of probabilities,
-        has to be cut off at 1e-6.
+        no bias in convolutions, the initialisation (`xavier`). One deviation: the forward pass ends before the
+        sigmoid, since the cross-entropy of logits is exact where the notebook's, of probabilities, is cut off at 1e-6.
     """
 
     def __init__(self, side: int = 28, latent: int = 6, *, seed: Seed = 0) -> None:

@@ -34,9 +34,14 @@ def convolution(
 
 
 def xavier(layer: Layer, generator: torch.Generator) -> Layer:
-    """The layer with weights uniform on +-sqrt(6 / (fan-in + fan-out)) and biases 0 (Glorot, Bengio 2010)."""
+    """The layer with weights uniform on +-sqrt(6 / (a + b)) and biases 0, for a weight of a outputs and b inputs.
+
+    A convolution counts its channels only, not the pixels of its kernel: a 3x3 one starts with weights three times
+    those of Glorot and Bengio 2010, which keeps an image alive through convolutions without normalisation.
+    """
+    bound = math.sqrt(6 / (layer.weight.shape[0] + layer.weight.shape[1]))
     with torch.no_grad():
-        nn.init.xavier_uniform_(layer.weight, generator=generator)
+        layer.weight.uniform_(-bound, bound, generator=generator)
         if layer.bias is not None:
             layer.bias.zero_()
     return layer
