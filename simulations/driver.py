@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from fedsw.experiment import Experiment
 from server.observer import Observer, Silent
 
-Engine = Literal["inprocess", "ray", "flwr"]
+Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,17 @@ def _drive(
     from server.app import app_for
     from server.federation import Job
     from server.run_directory import RunDirectory
-    from simulations.engines import flwr_run, inprocess, ray
+    from simulations.engines import deployed, flwr_run, inprocess, ray
 
     clients = experiment.federation.clients
     try:
         if engine == "flwr":
             RunDirectory(directory).write_config(experiment, engine)
             flwr_run.run(directory, clients, resume=resume)
+        elif engine in ("deployed", "deployed-stock"):
+            RunDirectory(directory).write_config(experiment, engine)
+            stock = engine == "deployed-stock"
+            deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
         else:
             drive = ray.run if engine == "ray" else inprocess.run
             drive(app_for(Job(experiment, directory, engine, observer or Silent(), resume)), client_app, clients)

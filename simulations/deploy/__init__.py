@@ -1,0 +1,1 @@
+"""The pieces of a deployment: certificates, node keys, processes, the SuperLink and the SuperNodes."""

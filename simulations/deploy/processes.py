@@ -1,0 +1,138 @@
+"""Processes that a deployment starts, and only those, are stopped again: on exit, on an error, and if it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from simulations import OFFLINE
+from simulations.deploy.watchdog import end, marked
+
+MARK = "FEDSW_DEPLOYMENT"
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+
+class Processes:
+    """A set of processes with everything they start, marked by a random word in their environment.
+
+    Each has a session of its own (Ctrl-C reaches only us, and we stop them in order) and a log file. A watchdog that
+    holds one end of a pipe stops the marked processes if this process dies without doing so, whatever killed it.
+
+    Use it as a context manager.
+
+    Args:
+        logs: folder of the log files.
+        environment: set for every process besides ours; telemetry, update checks and run-time installs are off.
+    """
+
+    def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.mark = secrets.token_hex(16)
+        self._logs = logs
+        own_scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        self._environment = {**os.environ, "PATH": own_scripts, **(environment or {}), **OFFLINE, MARK: self.mark}
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-P", str(_WATCHDOG), MARK, self.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command; what it prints goes to `<name>.log`."""
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                list(command),
+                env={**self._environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started[name] = process
+        return process
+
+    def log(self, name: str) -> Path:
+        """The log file of a process."""
+        return self._logs / f"{name}.log"
+
+    def said(self, name: str, characters: int = 2000) -> str:
+        """The end of what a process printed."""
+        path = self.log(name)
+        return path.read_text(encoding="utf-8", errors="replace")[-characters:].strip() if path.exists() else ""
+
+    def ended(self, name: str) -> bool:
+        """Whether the process of this name has ended."""
+        return self._started[name].poll() is not None
+
+    def alive(self) -> list[psutil.Process]:
+        """Every living process that carries the mark: those started here, and all that they started."""
+        return marked(MARK, self.mark)
+
+    def stop(self) -> None:
+        """Ask all of them to end (SIGTERM), wait, and kill what is left; returns when none is left."""
+        end(MARK, self.mark)
+        for process in self._started.values():
+            process.wait()
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+            self._watchdog.wait()
+
+
+def script(name: str) -> str:
+    """The path of one of Flower's commands, beside the Python that runs this.
+
+    Raises:
+        FileNotFoundError: if the app's extra is not installed.
+    """
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{name} is not installed beside {sys.executable}; install the extra: pip install 'fedsw[app]'"
+        )
+    return str(path)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
+    """Wait until a process that was started here listens on a port of this machine.
+
+    Raises:
+        RuntimeError: with what it printed, if it ends or takes more than `limit` seconds.
+    """
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    what = "ended" if process.poll() is not None else f"did not listen on port {port} within {limit:g} s"
+    raise RuntimeError(f"the {name} {what}; it said:\n{processes.said(name)}")

@@ -1,0 +1,82 @@
+"""The SuperNode of one client: its command line, and a supervisor that starts it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulations.deploy.processes import script
+from simulations.deploy.superlink import WARM
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a client's SuperNode is started with.
+
+    `data_dir` is where this node's files are and `state_dir` where it keeps what must outlive its process; both
+    reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
+    """
+
+    superlink: str
+    authority: Path
+    key: Path
+    client: int
+    clients: int
+    data_dir: Path | None = None
+    state_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.client < self.clients:
+            raise ValueError(
+                f"partition-id {self.client} is not below num-partitions {self.clients}; clients are numbered from 0"
+            )
+        for path, what in ((self.authority, "certificate of the authority"), (self.key, "node key")):
+            if not path.is_file():
+                raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it, and it is copied to this machine")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise FileNotFoundError(f"no data directory at {self.data_dir}")
+
+    @property
+    def node_config(self) -> dict[str, int | str]:
+        """The configuration the ClientApp sees."""
+        config: dict[str, int | str] = {"partition-id": self.client, "num-partitions": self.clients}
+        if self.data_dir is not None:
+            config["data-dir"] = str(self.data_dir.resolve())
+        if self.state_dir is not None:
+            config["state-dir"] = str(self.state_dir.resolve())
+        return config
+
+
+def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
+    """The command that starts a SuperNode.
+
+    Args:
+        port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
+            one has none.
+    """
+    start = [script("flower-supernode")] if stock else [*WARM, "supernode"]
+    options = [
+        "--superlink",
+        node.superlink,
+        "--root-certificates",
+        str(node.authority),
+        "--auth-supernode-private-key",
+        str(node.key),
+        "--node-config",
+        node_config_text(node.node_config),
+    ]
+    return [*start, *options, *(["--host", "127.0.0.1", "--port", str(port)] if stock else [])]
+
+
+def node_config_text(config: Mapping[str, int | str]) -> str:
+    """The configuration as `--node-config` wants it: TOML pairs in one line.
+
+    Raises:
+        ValueError: for a text with a double quote in it, which Flower's reader would cut in two.
+    """
+    for key, value in config.items():
+        if '"' in str(value):
+            raise ValueError(f"{key} {value!r} holds a double quote, which a node's configuration cannot; rename it")
+    return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
