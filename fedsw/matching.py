@@ -28,7 +28,8 @@ class Matching:
         counterpart: what the private outputs are matched to.
         alpha: weight of the distance, between 0 and 1. Only a prior comes with a private task loss: a generator has
             none, and a domain's is over public records.
-        radius: A, the ball that holds the counterpart's outputs.
+        radius: A, the ball that holds the counterpart's outputs; a generator's alone need none, as no bound on
+            records without parameters looks at it.
         both: for a generator, protect its inputs as well as the records it learns from.
 
     Source: RLL, Sections 4 and 6, Appendix D.2.

@@ -59,10 +59,16 @@ class Generator(Counterpart):
         self._tape: Tape | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
-        """Samples of fresh inputs."""
+        """Samples of fresh inputs.
+
+        They are projected only where they are protected too: the bound for public samples does not look at their
+        radius, and a sample that strayed out of the ball must be pulled back along its whole way.
+        """
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._task.latents(count, "generator", round_, attempt))
-        return self._task.projected(self._tape.raw)
+        if self._task.experiment.objective.protected == "both":
+            return self._task.projected(self._tape.raw)
+        return self._task.outputs(self._tape.raw).detach().cpu()
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Clipped Jacobians of the samples, transposed, applied to their cotangents."""
