@@ -10,6 +10,7 @@ from torch import Tensor
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError
+from fedsw.generation import uniform_ball
 from fedsw.matching import Matching
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.sources import load_public
@@ -40,8 +41,6 @@ class Prior(Counterpart):
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Fresh points for the attempt."""
-        from fedsw.generation import uniform_ball
-
         stream = Stream.seeded(self._task.experiment.slicing.seed, "prior", round_, attempt)
         return uniform_ball(count, self._task.dimension, self._task.experiment.objective.prior_radius, stream)
 

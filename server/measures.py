@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedsw import metrics
 from fedsw.data import Records
+from fedsw.generation import uniform_ball
 from fedsw.heads import Raw
 from fedsw.randomness import Stream
 from fedsw.sliced import directions, sliced_w2
@@ -78,8 +79,6 @@ def _representation(task: Task, records: Records, model: nn.Module) -> Measured:
 
 
 def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
-    from fedsw.generation import uniform_ball
-
     raw, outputs, loss = _outputs_and_loss(task, records, model)
     assert isinstance(raw, tuple)
     radius = task.experiment.objective.prior_radius
