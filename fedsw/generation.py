@@ -32,8 +32,9 @@ def uniform_ball(n: int, d: int, radius: float, stream: Stream) -> Tensor:
     if not 0 < radius < math.inf:
         raise ValueError(f"radius = {radius}; it must be finite and above 0")
     normals = torch.from_numpy(stream.normals(n * d)).reshape(n, d)
-    length = radius * torch.from_numpy(stream.uniforms(n)) ** (1 / d)
-    return normals * (length / torch.linalg.vector_norm(normals, dim=1)).unsqueeze(1)
+    length = radius * torch.from_numpy(stream.uniforms(n)).pow(1 / d)
+    points: Tensor = normals * (length / torch.linalg.vector_norm(normals, dim=1)).unsqueeze(1)
+    return points
 
 
 def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> float:
@@ -66,7 +67,7 @@ def modes_covered(generated: Tensor, centres: Tensor, *, radius: float, least: f
     """
     if generated.ndim != 2 or centres.ndim != 2 or generated.shape[1] != centres.shape[1] or not len(generated):
         raise ValueError(
-            f"samples {tuple(generated.shape)} and centres {tuple(centres.shape)}: (m, d) and (k, d) are expected, m > 0"
+            f"samples {tuple(generated.shape)} and centres {tuple(centres.shape)}; (m, d) and (k, d) are expected"
         )
     if not (radius > 0 and least > 0):
         raise ValueError(f"radius = {radius}, least = {least}; both must be above 0")
@@ -143,13 +144,11 @@ def classifier_accuracy(
     features = train_x.detach().to(torch.float32)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     for _ in range(epochs):
-        for batch in torch.randperm(len(features), generator=order).split(_BATCH):
+        for batch in torch.split(torch.randperm(len(features), generator=order), _BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(model(features[batch]), train_y[batch]).backward()
+            torch.autograd.backward(F.cross_entropy(model(features[batch]), train_y[batch]))
             optimizer.step()
     with torch.no_grad():
-        right = [
-            (model(x.to(torch.float32)).argmax(dim=1) == y).sum()
-            for x, y in zip(test_x.split(_CHUNK), test_y.split(_CHUNK), strict=True)
-        ]
-    return float(sum(int(count) for count in right) / len(test_x))
+        images, labels = torch.split(test_x.to(torch.float32), _CHUNK), torch.split(test_y, _CHUNK)
+        right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in zip(images, labels, strict=True))
+    return right / len(test_x)
