@@ -77,24 +77,26 @@ def clip_cotangents(
         )
     margins = Safety() if safety is None else safety
     g, q = gram.detach().to(torch.float64), cotangents.detach().to(torch.float64).reshape(n, d)
+    limit = bound / margins.shrink
+    if mode not in ("spectral", "row"):
+        raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
+    if d == 1:  # one number a record, for which both clips are the same
+        g = g[:, 0]
+        clipped = q * _weights(g.clamp(min=0) * (1 + margins.eta), limit)
+        return torch.where((g + q).abs() < math.inf, clipped, 0.0).reshape(cotangents.shape)
     finite = torch.isfinite(g.sum((1, 2)) + q.sum(1))  # a sum is finite only if all its terms are
     g = torch.where(finite[:, None, None], g, 0.0)
     q = torch.where(finite[:, None], q, 0.0)
-    limit = bound / margins.shrink
     if mode == "spectral":
         clipped = _spectral(g, q, limit, margins.eta)
-    elif mode == "row":
+    else:
         squares = torch.diagonal(g, dim1=1, dim2=2).clamp(min=0) * (1 + margins.eta)
         clipped = q * _weights(squares, limit / math.sqrt(d))
-    else:
-        raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
     return clipped.reshape(cotangents.shape)
 
 
 def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
     """Apply min(1, limit / sqrt(eigenvalue)) in the eigenbasis of every Gram matrix."""
-    if gram.shape[-1] == 1:
-        return q * _weights(gram[:, 0].clamp(min=0) * (1 + eta), limit)
     largest = gram.abs().amax(dim=(1, 2))
     scale = torch.where(largest > 0, largest, 1.0)[:, None]
     unit = gram / scale[:, None]

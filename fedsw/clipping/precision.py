@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,24 +30,41 @@ _SWITCHES: list[tuple[Any, str, Any]] = (
 )
 
 
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
+class full_precision:
     """Switch autocast and every reduced float32 mode off, and put the caller's settings back.
 
     A Gram matrix of relative error 1e-3 (TF32, bfloat16) lets Jacobians through that are far above the bound;
     cuDNN's TF32 is on by default. Inside itself it has nothing left to do.
     """
-    if _inside.get():
-        yield
-        return
-    token = _inside.set(True)
-    before = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
-    for backend, switch, exact in _SWITCHES:
-        setattr(backend, switch, exact)
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for (backend, switch, _), value in zip(_SWITCHES, before, strict=True):
-            setattr(backend, switch, value)
-        _inside.reset(token)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.type
+        self._token: Token[bool] | None = None
+
+    def __enter__(self) -> None:
+        if _inside.get():
+            return
+        self._token = _inside.set(True)
+        self._before = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
+        for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
+            if value != exact:
+                setattr(backend, switch, exact)
+        self._autocast: torch.autocast | None = None
+        if torch.is_autocast_enabled(self._device):
+            self._autocast = torch.autocast(self._device, enabled=False)
+            self._autocast.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is None:
+            return
+        try:
+            if self._autocast is not None:
+                self._autocast.__exit__(kind, fault, trace)
+        finally:
+            for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
+                if value != exact:
+                    setattr(backend, switch, value)
+            _inside.reset(self._token)
+            self._token = None

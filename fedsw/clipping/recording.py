@@ -63,8 +63,10 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
             single = isinstance(returned, Tensor)
             outputs = _outputs(returned, part.stop - start)
             sources = {call.edge.node: call.source for call in calls}
-            refuse_strays(leaf_nodes([each for each in outputs if each.requires_grad], sources), names)
-            blocks.append(Block(part, outputs, tuple(calls)))
+            live = [each for each in outputs if each.requires_grad]
+            refuse_strays(leaf_nodes(live, sources), names)
+            bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
+            blocks.append(Block(part, outputs, tuple(calls), bare))
     return Tape(module, blocks, single=single)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from fedsw.clipping.coverage import leaf_nodes, refuse_strays, trainable_names
+from fedsw.clipping.coverage import leaf_nodes, refuse_strays
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
 from fedsw.clipping.rules import Rule
@@ -34,11 +37,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Block:
-    """A run of consecutive records: what the module returned for them, and its calls."""
+    """A run of consecutive records: what the module returned for them, and its calls.
+
+    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent.
+    """
 
     rows: slice
     outputs: tuple[Tensor, ...]
     calls: tuple[Call, ...]
+    bare: bool
 
     def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Pull cotangents of the outputs back to the output of every call, and no further."""
@@ -49,6 +56,8 @@ class Block:
         ]
         if not pairs or not self.calls:
             return [None] * len(self.calls)
+        if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
+            return [pairs[0][1]]
         return list(
             torch.autograd.grad(
                 [output for output, _ in pairs],
@@ -58,6 +67,21 @@ class Block:
                 allow_unused=True,
             )
         )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A head whose Gram matrices were taken.
+
+    Attributes:
+        edge: where in the graph it was made.
+        health: (n,) float64, not finite for the records whose outputs or Gram matrices were not finite.
+        slope: (n, d) float64, its derivative in the one column that the module returned, if it is one.
+    """
+
+    edge: GradientEdge
+    health: Tensor
+    slope: Tensor | None
 
 
 class Tape:
@@ -73,17 +97,21 @@ class Tape:
     def __init__(self, module: nn.Module, blocks: Sequence[Block], *, single: bool) -> None:
         """Keep the blocks of a forward pass; `single` says that the module returned one bare tensor."""
         self._blocks = blocks
-        self._measured: list[tuple[Tensor, GradientEdge, Tensor]] = []
-        self._names = trainable_names(module)
+        self._measured: list[_Measured] = []
+        self._names: dict[int, str] = {}
         self._offsets: dict[int, int] = {}
         self.size = 0
-        for parameter in module.parameters():
+        for name, parameter in module.named_parameters():
             if parameter.requires_grad:
+                self._names[id(parameter)] = name
                 self._offsets[id(parameter)] = self.size
                 self.size += parameter.numel()
         outputs = zip(*(block.outputs for block in blocks), strict=True)
         self._leaves = tuple(_leaf(parts) for parts in outputs)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
+        self._sources = {get_gradient_edge(leaf).node for leaf in self._live}
+        self._column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
+        self._column_gram: Tensor | None = None
         self.records = self._leaves[0].shape[0]
         self.raw: Any = self._leaves[0] if single else self._leaves
 
@@ -95,7 +123,10 @@ class Tape:
     def gram(self, head: Tensor) -> Tensor:
         """Per-sample Gram matrices G_i = J_i J_i^T of J_i = d head_i / d parameters.
 
-        Takes d backward passes, each only down to the outputs of the layers; the products are in float64.
+        Takes d backward passes, each only down to the outputs of the layers; the products are in float64. For a
+        module that returns one column per record, one pass through the layers serves all heads: with u_i = d raw_i /
+        d parameters, J_i = s_i u_i^T for the slopes s_i of the head, and G_i = |u_i|^2 s_i s_i^T, a product of
+        factors without cancellation, as accurate as its factors.
 
         Args:
             head: (n,) or (n, d), float32 or float64, a function of `raw` in which row i depends on row i
@@ -111,17 +142,12 @@ class Tape:
         self._require_head(head)
         self._require_intact()
         d = head.shape[1] if head.dim() == 2 else 1
-        gram = torch.zeros((self.records, d, d), dtype=torch.float64, device=head.device)
         with full_precision(head.device), torch.no_grad():
             rows = [self._below([head], [_unit(head, r)]) for r in range(d)]
-            for block in self._blocks:
-                pulled = [block.backprops(row) for row in rows]
-                for i, call in enumerate(block.calls):
-                    deltas = _together([each[i] for each in pulled])
-                    if deltas:
-                        gram[block.rows] += call.rule.gram(call.layer, call.input, deltas)
-        finite = _finite_rows(gram) & _finite_rows(head.detach())
-        self._measured.append((head, get_gradient_edge(head), finite))
+            slope = self._slopes(rows) if self._column else None
+            gram = self._layers_gram(rows) if slope is None else self._chained(slope)
+            health = _row_sums(gram) + _row_sums(head)
+        self._measured.append(_Measured(get_gradient_edge(head), health, slope))
         return gram
 
     def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
@@ -143,28 +169,57 @@ class Tape:
             ValueError: if a head was never measured, or a cotangent has another shape.
         """
         self._require_intact()
-        device = self._leaves[0].device
-        total = torch.zeros(self.size, dtype=torch.float64, device=device)
-        keep = torch.ones(self.records, dtype=torch.bool, device=device)
-        used = [(head, cotangent) for head, cotangent in terms if cotangent is not None]
-        for head, cotangent in used:
-            if cotangent.numel() != head.numel() or cotangent.shape[:1] != head.shape[:1]:
-                raise ValueError(
-                    f"cotangents of shape {tuple(cotangent.shape)} for a head of shape {tuple(head.shape)}; "
-                    "give one cotangent to every output."
-                )
-            keep = keep & self._finite(head) & _finite_rows(cotangent)
-        if not used:
-            return total
-        heads = [head for head, _ in used]
-        cotangents = [_clean(each.reshape(head.shape), keep).to(head.dtype) for head, each in used]
-        with full_precision(device), torch.no_grad():
-            row = self._below(heads, cotangents)
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        used: list[tuple[Tensor, Tensor, _Measured]] = []
+        with full_precision(self.device), torch.no_grad():
+            for head, cotangent in terms:
+                if cotangent is None:
+                    continue
+                if cotangent.numel() != head.numel() or cotangent.shape[:1] != head.shape[:1]:
+                    raise ValueError(
+                        f"cotangents of shape {tuple(cotangent.shape)} for a head of shape {tuple(head.shape)}; "
+                        "give one cotangent to every output."
+                    )
+                used.append((head, cotangent.detach(), self._found(head)))
+            if not used:
+                return total
+            health = (part for _, each, found in used for part in (found.health, _row_sums(each)))
+            keep = functools.reduce(operator.add, health).abs() < math.inf
+            row = self._along(used, keep) if self._column else self._through(used, keep)
             for block in self._blocks:
+                kept = self._part(keep, block)
                 for call, delta in zip(block.calls, block.backprops(row), strict=True):
                     if delta is not None:
-                        self._add(total, call, delta, keep[block.rows])
+                        self._add(total, call, delta, kept)
         return total
+
+    def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
+        """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
+        gram = torch.zeros((self.records, len(rows), len(rows)), dtype=torch.float64, device=self.device)
+        for block in self._blocks:
+            pulled = [block.backprops(row) for row in rows]
+            for i, call in enumerate(block.calls):
+                deltas = _together([each[i] for each in pulled])
+                if deltas:
+                    self._part(gram, block).add_(call.rule.gram(call.layer, call.input, deltas))
+        return gram
+
+    def _part(self, values: Tensor, block: Block) -> Tensor:
+        """A view of the values of a block's records."""
+        return values if len(self._blocks) == 1 else values[block.rows]
+
+    def _slopes(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
+        """Derivatives (n, d), float64, of the columns of a head in the one column of the module."""
+        found = _together([next((each for each in row if each is not None), None) for row in rows])
+        columns = [each.reshape(self.records, 1) for each in found or [torch.zeros_like(self._live[0])] * len(rows)]
+        return (columns[0] if len(columns) == 1 else torch.cat(columns, 1)).to(torch.float64)
+
+    def _chained(self, slope: Tensor) -> Tensor:
+        """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
+        if self._column_gram is None:
+            ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
+            self._column_gram = self._layers_gram([ones])
+        return slope.unsqueeze(2) * slope.unsqueeze(1) * self._column_gram
 
     def _add(self, total: Tensor, call: Call, delta: Tensor, keep: Tensor) -> None:
         """Add one call's sum over its records to the flat total, in float64."""
@@ -172,7 +227,7 @@ class Tape:
         sums = call.rule.gradient(call.layer, _clean(call.input, keep), _clean(delta, keep))
         for name, value in sums.items():
             offset = self._offsets[id(getattr(call.layer, name))]
-            total[offset : offset + value.numel()] += value.reshape(-1)
+            total[offset : offset + value.numel()].add_(value.reshape(-1))
 
     def _below(self, heads: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         """Pull cotangents of heads back to the module's outputs; None where none arrives."""
@@ -180,12 +235,23 @@ class Tape:
         found = {id(leaf): each for leaf, each in zip(self._live, pulled, strict=True)}
         return [found.get(id(leaf)) for leaf in self._leaves]
 
-    def _finite(self, head: Tensor) -> Tensor:
-        """Which records had finite outputs and Gram matrices when this head was measured."""
+    def _through(self, used: Sequence[tuple[Tensor, Tensor, _Measured]], keep: Tensor) -> list[Tensor | None]:
+        """Pull cotangents of measured heads back to the module's outputs through the graph of the heads."""
+        cotangents = [_clean(each.reshape(head.shape), keep).to(head.dtype) for head, each, _ in used]
+        return self._below([head for head, _, _ in used], cotangents)
+
+    def _along(self, used: Sequence[tuple[Tensor, Tensor, _Measured]], keep: Tensor) -> list[Tensor | None]:
+        """Pull cotangents of measured heads back to the module's one column by their slopes."""
+        parts = [each.reshape(found.slope.shape) * found.slope for _, each, found in used if found.slope is not None]
+        down = torch.where(keep, functools.reduce(operator.add, map(_row_sums, parts)), 0.0)
+        return [down.to(leaf.dtype).reshape(leaf.shape) if leaf.requires_grad else None for leaf in self._leaves]
+
+    def _found(self, head: Tensor) -> _Measured:
+        """What was noted when this head was measured."""
         edge = get_gradient_edge(head) if head.requires_grad else None
-        for _, measured, finite in self._measured:
-            if edge is not None and measured.node is edge.node and measured.output_nr == edge.output_nr:
-                return finite
+        for found in self._measured:
+            if edge is not None and found.edge.node is edge.node and found.edge.output_nr == edge.output_nr:
+                return found
         raise ValueError(
             f"a head of shape {tuple(head.shape)} was never measured on this tape: clipped cotangents belong "
             "to the very tensor whose Gram matrix they were clipped with (the unprojected outputs, not their "
@@ -200,7 +266,7 @@ class Tape:
         if head.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
         reached = list(leaf_nodes([head], {})) if head.requires_grad else []
-        if not {get_gradient_edge(leaf).node for leaf in self._live} & set(reached):
+        if not self._sources.intersection(reached):
             raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
         refuse_strays(reached, self._names)
 
@@ -221,8 +287,10 @@ def _leaf(parts: Sequence[Tensor]) -> Tensor:
 
 def _unit(head: Tensor, r: int) -> Tensor:
     """The cotangent that selects column r of a head for every record."""
+    if head.shape[1:].numel() == 1:
+        return torch.ones_like(head)
     unit = torch.zeros_like(head)
-    (unit if head.dim() == 1 else unit[:, r]).fill_(1.0)
+    unit[:, r].fill_(1.0)
     return unit
 
 
@@ -232,9 +300,11 @@ def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
     return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]
 
 
-def _finite_rows(values: Tensor) -> Tensor:
-    """Which records have finite values: a sum is finite only if all its terms are."""
-    return torch.isfinite(values.flatten(1).sum(1)) if values.dim() > 1 else torch.isfinite(values)
+def _row_sums(values: Tensor) -> Tensor:
+    """Sums (n,) of every record's values: finite only if all its terms are."""
+    if values.shape[1:].numel() == 1:
+        return values.detach().reshape(-1)
+    return values.detach().flatten(1).sum(1)
 
 
 def _summable(a: Tensor, delta: Tensor) -> Tensor:
@@ -245,7 +315,7 @@ def _summable(a: Tensor, delta: Tensor) -> Tensor:
 
 def _total(values: Tensor) -> Tensor:
     """Sum of the magnitudes of every record, not finite if one of them is not."""
-    return values.flatten(1).abs().sum(1).to(torch.float64)
+    return _row_sums(values.abs()).to(torch.float64)
 
 
 def _clean(values: Tensor, keep: Tensor) -> Tensor:

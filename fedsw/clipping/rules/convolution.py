@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, tiled
+from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, stacked_gram, tiled
 from fedsw.clipping.rules.rule import Rule, trains
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -37,6 +37,12 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
     shared, varying = (narrow, wide) if layer.transposed else (wide, narrow)
     kernel, floats = outer_cost(sites, shared, varying, len(deltas))
 
+    def plane_gram(part: slice) -> Tensor:
+        windows = F.unfold(
+            _source(layer, a[part], deltas[0]).to(torch.float64), layer.kernel_size, layer.dilation, 0, layer.stride
+        )
+        return stacked_gram([each[part].flatten(2) for each in deltas], windows)
+
     def part_gram(part: slice) -> Tensor:
         if layer.transposed:
             fixed = _site_rows(layer, a[part])
@@ -46,7 +52,8 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
             moving = [_site_rows(layer, each[part]) for each in deltas]
         return outer_gram(fixed, moving, kernel=kernel)
 
-    return tiled(a.shape[0], floats * layer.groups, part_gram)
+    plain = isinstance(layer, nn.Conv2d) and layer.groups == 1 and not kernel
+    return tiled(a.shape[0], floats * layer.groups, plane_gram if plain else part_gram)
 
 
 def _gradient(layer: Convolution, a: Tensor, delta: Tensor) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, tiled
+from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, squared_norms, tiled
 from fedsw.clipping.rules.rule import Rule, trains
 
 # Layers with no more weights than this sum over records in float64: it costs them nothing, and the rounding of a
@@ -17,12 +17,9 @@ _EXACT_SUM = 2**12
 
 def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     if a.dim() == 2:
-        scale = torch.zeros(a.shape[0], dtype=torch.float64, device=a.device)
-        if trains(layer, "weight"):
-            scale = scale + inner_products([a])[:, 0, 0]
-        if trains(layer, "bias"):
-            scale = scale + 1
-        return inner_products(deltas) * scale[:, None, None]
+        squares = squared_norms(a) if trains(layer, "weight") else a.new_zeros(a.shape[0], dtype=torch.float64)
+        scale = squares.add_(1.0) if trains(layer, "bias") else squares
+        return inner_products(deltas).mul_(scale.reshape(-1, 1, 1))
     n = a.shape[0]
     gram = torch.zeros((n, len(deltas), len(deltas)), dtype=torch.float64, device=a.device)
     if trains(layer, "weight"):

@@ -26,9 +26,7 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
 
     def part_gram(part: slice) -> Tensor:
         if d == 1:
-            only = flat[0][part].to(torch.float64)
-            norms: Tensor = torch.linalg.vector_norm(only, dim=1)
-            return norms.square().reshape(-1, 1, 1)
+            return squared_norms(flat[0][part]).reshape(-1, 1, 1)
         first = flat[0][part]
         stacked = torch.empty((first.shape[0], d, first.shape[1]), dtype=torch.float64, device=first.device)
         for r, row in enumerate(flat):
@@ -36,6 +34,12 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
         return torch.bmm(stacked, stacked.mT)
 
     return tiled(n, d * flat[0].shape[1], part_gram)
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """Squared norms (n,) of rows (n, width), each summed in float64."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms.square_()
 
 
 def outer_cost(sites: int, shared: int, varying: int, d: int) -> tuple[bool, int]:
@@ -71,6 +75,22 @@ def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Te
         return (gram + gram.mT) / 2
     jacobian = v.reshape(n, blocks, sites, d * wide).mT @ s
     rows = _by_row(jacobian.reshape(n, blocks, 1, d, wide * s.shape[-1]))
+    return torch.bmm(rows, rows.mT)
+
+
+def stacked_gram(varying: Sequence[Tensor], shared: Tensor) -> Tensor:
+    """What `outer_gram` forms by the small Jacobian, for factors that lie site by site: no copy but to float64.
+
+    Args:
+        varying: d tensors v_r, of shape (n, o, T).
+        shared: s, of shape (n, p, T), float64.
+    """
+    d, (n, wide, sites) = len(varying), varying[0].shape
+    v = torch.empty((n, d, wide, sites), dtype=torch.float64, device=shared.device)
+    for r, each in enumerate(varying):
+        v[:, r] = each
+    jacobian = torch.bmm(v.reshape(n, d * wide, sites), shared.mT)
+    rows = jacobian.reshape(n, d, wide * shared.shape[1])
     return torch.bmm(rows, rows.mT)
 
 

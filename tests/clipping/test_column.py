@@ -1,0 +1,136 @@
+"""A module that returns one column per record: its layers are measured once, heads by the chain rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedsw.clipping import Safety, Term, clipped_sum, record, recording
+from tests.clipping.naive import Flat, jacobian, naive_sum
+
+HEADS = {
+    "raw": lambda raw: raw,
+    "probability": lambda raw: torch.sigmoid(raw) - 0.5,
+    "loss": lambda raw: nn.functional.softplus(raw[:, 0]),
+    "two classes": lambda raw: torch.softmax(torch.cat([raw, 2 * raw.tanh()], 1), 1),
+    "three powers": lambda raw: torch.cat([raw, raw.square(), raw**3], 1),
+}
+
+
+class WithLatent(nn.Module):
+    """A latent without gradient beside the one column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def forward(self, x):
+        return x.detach().cumsum(1), self.layers(x)
+
+
+MODELS = {
+    "logistic": lambda: nn.Linear(4, 1),
+    "wrapped": lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 1, bias=False))),
+    "deep": lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.ELU(), nn.Linear(6, 1)),
+    "activated": lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1), nn.Softplus()),
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), Flat(nn.Conv1d(2, 1, 2))),
+}
+
+
+def _relative(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("rows", [100, 3])
+@pytest.mark.parametrize("model_name", MODELS)
+@pytest.mark.parametrize("mode", ["spectral", "row"])
+def test_clipped_sums_of_several_heads_equal_the_loop(model_name, mode, rows, monkeypatch):
+    monkeypatch.setattr(recording, "_block_rows", lambda module, tensors: rows)
+    torch.manual_seed(0)
+    model, x = MODELS[model_name]().double(), torch.randn(7, 4, dtype=torch.float64)
+    tape = record(model, x)
+    terms, expected = [], 0.0
+    for head in HEADS.values():
+        values = head(tape.raw)
+        q = torch.randn_like(values)
+        norms = sorted(float(jacobian(model, x, i, lambda out, i: head(out)).norm()) for i in range(7))  # noqa: B023
+        bound = norms[3]
+        terms.append(Term(values, q, bound, mode))
+        expected = expected + naive_sum(model, x, q, bound, mode, head=lambda out, i: head(out))  # noqa: B023
+    assert _relative(clipped_sum(tape, terms, safety=Safety.off()), expected) < 1e-9
+
+
+def test_a_latent_without_gradient_beside_the_column_changes_nothing():
+    torch.manual_seed(0)
+    model, x = WithLatent().double(), torch.randn(6, 4, dtype=torch.float64)
+    tape = record(model, x)
+    q = torch.randn(6, 1, dtype=torch.float64)
+    found = clipped_sum(tape, [Term(tape.raw[1].sigmoid(), q, 0.05)], safety=Safety.off())
+    assert _relative(found, naive_sum(model, x, q, 0.05, head=lambda out, i: out[1].sigmoid())) < 1e-9
+
+
+def test_the_layers_are_walked_once_for_all_heads(monkeypatch):
+    walks = []
+
+    class Counted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            walks.append(1)
+            return gradient
+
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.last(Counted.apply(self.first(x)))
+
+    tape = record(Watched(), torch.randn(5, 3))
+    heads = [tape.raw.sigmoid(), tape.raw.tanh(), torch.cat([tape.raw, tape.raw.exp()], 1)]
+    clipped_sum(tape, [Term(head, torch.ones_like(head), 1.0) for head in heads])
+    assert len(walks) == 2  # one to measure, one to pull back
+
+
+def test_a_hook_that_changes_the_gradient_of_the_only_layers_output_is_measured():
+    """The backprop of a layer whose output is the module's is the cotangent itself, unless a hook stands between."""
+
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x):
+            out = self.layer(x)
+            out.register_hook(lambda gradient: 3 * gradient)
+            return out
+
+    torch.manual_seed(0)
+    model, x = Hooked().double(), torch.randn(4, 3, dtype=torch.float64)
+    q = torch.ones(4, 1, dtype=torch.float64)
+    tape = record(model, x)
+    for bound in (1.0, 1e9):
+        found = clipped_sum(tape, [Term(tape.raw, q, bound)], safety=Safety.off())
+        assert _relative(found, naive_sum(model, x, q, bound)) < 1e-9
+
+
+@pytest.mark.parametrize("ratio", [10.0, 1e4])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_record_leaves_above_its_bound_in_float32(seed, ratio):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    x = torch.randn(1, 8)
+    for head in HEADS.values():
+        tape = record(model, x)
+        values = head(tape.raw)
+        gram = tape.gram(values)
+        bound = float(torch.linalg.eigvalsh(gram[0])[-1]) ** 0.5 / ratio
+        for _ in range(3):
+            q = torch.randn_like(values)
+            norm = float(clipped_sum(tape, [Term(values, q, bound)]).norm())
+            assert norm <= bound * float(q.double().norm())
