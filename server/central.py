@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from fedsw.accounting import Ledger
+from fedsw.noise import noised
 from fedsw.randomness import Stream
 from server.plan import Plan, charges
 from server.rounds import Aggregate, Release
@@ -13,8 +12,9 @@ from server.rounds import Aggregate, Release
 def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Release:
     """Charge one round to the ledger, then add N(0, sigma^2) to its sum.
 
-    Guarantee: sigma = multiplier * max over groups of Delta; the noise is added in float64 before any cast. The
-    ledger row is on disk before the noise is drawn, so a crash can only over-count what was released.
+    Guarantee: sigma = multiplier * max over groups of Delta; the released float64 vector is the exactly noised sum,
+    rounded to a grid (`fedsw.noise.noised`), before any cast. The ledger row is on disk before the noise is drawn, so a
+    crash can only over-count what was released.
 
     Raises:
         BudgetExhausted: before anything is released, when the round would exceed the ledger's epsilon.
@@ -22,8 +22,7 @@ def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Release:
     sigma = plan.multiplier * max(bound.value for bound in aggregate.sensitivities)
     costs = charges(plan, aggregate.draw, aggregate.sensitivities)
     spent = ledger.spend(aggregate.round, aggregate.attempt, costs, sigma)
-    noise = torch.from_numpy(_noise_stream(plan, aggregate).normals(aggregate.vector.numel()))
-    return Release(aggregate.vector + sigma * noise, sigma, spent)
+    return Release(noised(aggregate.vector, sigma, _noise_stream(plan, aggregate)), sigma, spent)
 
 
 def _noise_stream(plan: Plan, aggregate: Aggregate) -> Stream:

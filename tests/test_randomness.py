@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw.randomness import Stream, smallest_keys, split_sample
+from fedsw.randomness import BLOCK, Stream, box_muller, smallest_keys, split_sample
 
 
 def test_two_secure_streams_never_agree():
@@ -25,9 +26,17 @@ def test_a_seeded_stream_repeats_and_every_purpose_has_its_own():
     assert not np.array_equal(Stream.seeded(8, "noise", 1, 0).words(4), Stream.seeded(7, "noise", 1, 0).words(4))
 
 
-def test_reading_a_stream_in_pieces_is_reading_it_whole():
+@pytest.mark.parametrize("count", [10, 3 * BLOCK + 5])
+def test_reading_a_stream_in_pieces_is_reading_it_whole(count):
     whole, pieces = Stream.seeded(1), Stream.seeded(1)
-    assert np.array_equal(whole.words(10), np.concatenate([pieces.words(3), pieces.words(7)]))
+    assert np.array_equal(whole.words(count), np.concatenate([pieces.words(3), pieces.words(count - 3)]))
+
+
+def test_words_are_the_keystream_of_chacha20():
+    key = bytes(range(32))
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    expected = np.frombuffer(cipher.update(bytes(8 * (BLOCK + 7))), dtype="<u8")
+    assert np.array_equal(Stream(key).words(BLOCK + 7), expected)
 
 
 def test_uniforms_stay_inside_the_open_interval_and_are_uniform():
@@ -36,11 +45,48 @@ def test_uniforms_stay_inside_the_open_interval_and_are_uniform():
     assert stats.kstest(uniforms, "uniform").pvalue > 1e-3
 
 
-def test_normals_are_standard_normal_and_uncorrelated():
-    normals = Stream.seeded(4).normals(400_001)
-    assert len(normals) == 400_001 and np.isfinite(normals).all()
+@pytest.mark.parametrize("count", [0, 1, 2, 7, BLOCK - 1, 2 * BLOCK + 5])
+def test_normals_are_the_box_muller_transform_of_the_streams_words(count):
+    """Block by block: the first half of a block's words are the radii of both its halves, the second the angles."""
+    stream, expected = Stream.seeded(2), []
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        words = stream.words(size + size % 2).astype(np.int64)
+        radii, angles = np.split((words + np.longdouble(0.5)) / np.longdouble(2) ** 63, 2)
+        lengths = np.sqrt(-2 * np.log(np.abs(radii)))
+        turned = np.pi * angles.astype(np.float64)
+        expected.append(np.concatenate([lengths * np.cos(turned), lengths * np.sin(turned)])[:size])
+    normals = Stream.seeded(2).normals(count)
+    assert normals.dtype == np.float64 and len(normals) == count
+    assert np.allclose(normals, np.concatenate([np.empty(0), *expected]).astype(np.float64), rtol=1e-14, atol=1e-14)
+
+
+def test_normals_follow_the_normal_law_to_its_tails():
+    """Kolmogorov-Smirnov on a million, and exact binomial tests of the counts beyond 3, 4 and 5 on either side."""
+    normals = Stream.seeded(4).normals(1_000_001)
+    assert len(normals) == 1_000_001 and np.isfinite(normals).all()
     assert stats.kstest(normals, "norm").pvalue > 1e-3
-    assert abs(np.corrcoef(normals[:200_000], normals[200_000:400_000])[0, 1]) < 0.01
+    for bound in (3.0, 4.0, 5.0):
+        for beyond in ((normals > bound).sum(), (normals < -bound).sum()):
+            assert stats.binomtest(int(beyond), len(normals), stats.norm.sf(bound)).pvalue > 1e-3
+
+
+def test_the_two_normals_of_a_pair_are_independent():
+    """Signs, ranks and sizes of R cos t and R sin t, which share their words."""
+    blocks = Stream.seeded(5).normals(16 * BLOCK).reshape(16, 2, BLOCK // 2)
+    cosines, sines = blocks[:, 0].ravel(), blocks[:, 1].ravel()
+    for one, other in ((cosines, sines), (cosines**2, sines**2), (np.abs(cosines), sines), (cosines, np.abs(sines))):
+        assert stats.pearsonr(one, other).pvalue > 1e-3
+    cells = [np.searchsorted(stats.norm.ppf(np.arange(1, 16) / 16), x) for x in (cosines, sines)]
+    table = np.bincount(16 * cells[0] + cells[1], minlength=256)
+    assert stats.chisquare(table).pvalue > 1e-3
+
+
+def test_the_words_at_both_ends_give_finite_normals():
+    words = np.array([0, 2**64 - 1, 2**63, 2**63 - 1, 1, 0, 0, 2**63, 2**63 - 1, 2**62], dtype=np.uint64)
+    normals = np.empty(10)
+    least, most = box_muller(words, normals)
+    assert np.isfinite(normals).all() and least == 0.0 and 9.4 < most < 9.5
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 2**32))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.randomness import Stream
 from fedsw.task import Task
+from server import central
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 from tests.federations import Federation, small
 
@@ -64,8 +64,8 @@ def _undecided(task: Task) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.4], ids=["as it is", "mutant: noise at 0.4"])
 def test_the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small(tmp_path, monkeypatch, share):
-    normals = Stream.normals
-    monkeypatch.setattr(Stream, "normals", lambda self, count: share * normals(self, count))
+    noised = central.noised
+    monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
     mu = shown_mu(*(_released(tmp_path, monkeypatch, label) for label in (0, 1)))
     shown, claimed = epsilon_of_gaussian(mu, DELTA), epsilon_of_gaussian(1.0, DELTA)
     if share == 1.0:
