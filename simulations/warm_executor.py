@@ -1,22 +1,23 @@
-"""Flower 1.41 without a new Python process for every message: warm SuperNodes, and a SuperLink to go with them.
+"""Flower 1.41 without a new Python process for every message: a SuperNode with a long-lived ClientApp.
 
-    python -P warm_executor.py superlink|supernode [the options of flower-superlink or flower-supernode]
+    python -P warm_executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
+                               --node-config "partition-id=0 num-partitions=5"
 
-Optional: `flower-superlink` and `flower-supernode` carry the same apps with the same keys and certificates, at 6 to 18
-seconds an exchange. This is the only module that uses Flower's private interfaces; it refuses any other Flower.
-It runs by path and imports neither clients, server, fedsw nor simulations: code comes from the app bundle alone.
+Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With its counterpart
+warm_superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
+path and imports neither clients, server, fedsw nor simulations: the app's code comes from the app bundle alone.
 
-A SuperNode here is two processes. The *node* holds the key and talks to the SuperLink. The *worker* holds the ClientApp
-and answers message after message; it never sees the key. A worker belongs to one bundle: for a bundle with another
-hash it is ended and a fresh process is started, so that code of an old version can't answer for a new one. A worker
-that outlives its message's time to live is killed; the node goes on. The state of a run stays with the node.
+Two processes are at work. The *node* has the key and talks to the SuperLink: one request that waits for a message and
+brings it whole, one that takes the reply whole. The *worker* has the ClientApp and answers message after message. A
+worker belongs to one bundle: for a bundle with another hash it is ended and a fresh process is started, so code of an
+old version can't answer for a new one. A worker that outlives its message's time to live is killed, and the node goes
+on. The state of a run stays with the node, as in Flower's SuperNode.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import importlib.metadata
 import os
 import signal
@@ -26,116 +27,175 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from logging import ERROR, INFO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 PINNED = "1.41."
-POLL_SECONDS = 0.02
-IDLE_POLL_SECONDS = 0.5
 _RUNS_KEPT = 16
-_FASTER = {"initial_backoff": 0.02, "backoff_cap": 0.5}
-_LOAD_SECONDS = 120.0
-_FROM_OUTSIDE = ("/v1/fleet/", "/health")
+_PAUSE_SECONDS = 1.0
 
 
-def supernode(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    """Be a worker, if the first argument says so, and else a node.
+
+    Raises:
+        SystemExit: with another Flower than the one this module was written for.
+    """
+    version = importlib.metadata.version("flwr")
+    if not version.startswith(PINNED):
+        raise SystemExit(f"warm clients need Flower {PINNED}x, not {version}; --stock uses Flower's own SuperNode")
+    if arguments[:1] == ["worker"]:
+        work(int(arguments[1]))
+    else:
+        serve(arguments)
+
+
+def serve(arguments: list[str]) -> None:
     """Connect, and answer messages until a signal comes or the SuperLink no longer knows this node."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.common.config import parse_config_args
     from flwr.supercore import log
-    from flwr.supernode.fleet_http_connection import http_request_response
+    from flwr.supernode import fleet_http_connection
 
-    parser = argparse.ArgumentParser("warm_executor.py supernode")
+    parser = argparse.ArgumentParser("warm_executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
-    parser.add_argument("--max-wait-time", type=float)
     asked = parser.parse_args(arguments)
     key: Any = load_ssh_private_key(Path(asked.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
-    with http_request_response(
-        asked.superlink, False, asked.root_certificates, (key, key.public_key()), None, asked.max_wait_time
-    ) as connection:
-        log(INFO, "SuperNode ID: %s", connection[0])
-        node = _Node(connection, parse_config_args([asked.node_config]))
+    clients = list[Any]()
+
+    class Client(fleet_http_connection.FleetHttpClient):
+        """Flower's, within reach: the connection below keeps its own to itself."""
+
+        def __enter__(self) -> Client:
+            clients.append(self)
+            return self
+
+    connection: Any = fleet_http_connection
+    connection.FleetHttpClient = Client
+    with connection.http_request_response(
+        asked.superlink, False, asked.root_certificates, (key, key.public_key())
+    ) as (node_id, _, _, get_run, get_fab, *_):
+        log(INFO, "SuperNode ID: %s", node_id)
+        node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab)
         try:
-            node.serve()
+            node.run()
         finally:
             node.close()
 
 
-class _Node:
-    """The node's loop: pull a message, have the worker answer it, push the reply."""
+class Node:
+    """Takes a message, has the worker answer it, gives the reply."""
 
-    def __init__(self, connection: Any, config: dict[str, Any]) -> None:
-        self._id, self._receive, self._send, self._get_run, self._get_fab, *rest = connection
-        self._pull, self._push, self._confirm = rest
-        self._config = config
+    def __init__(self, client: Any, node_id: int, config: dict[str, Any], get_run: Any, get_fab: Any) -> None:
+        self._client, self._id, self._config = client, node_id, config
+        self._get_run, self._get_fab = get_run, get_fab
         self._runs: OrderedDict[int, tuple[Any, Any, dict[str, Any]]] = OrderedDict()
         self._states: OrderedDict[int, Any] = OrderedDict()
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
 
-    def serve(self) -> None:
+    def run(self) -> None:
+        """Serve without end.
+
+        Raises:
+            SystemExit: if the SuperLink does not know this node any more, or is not a warm one.
+        """
         import httpx
         from flwr.supercore import log
 
-        pause = POLL_SECONDS
         while True:
             try:
-                received = self._receive()
+                received = self._take()
             except httpx.HTTPStatusError as refused:
-                if refused.response.status_code in (401, 403):
-                    raise SystemExit(f"the SuperLink no longer knows this node: {refused}") from refused
+                if refused.response.status_code == httpx.codes.UNAUTHORIZED:
+                    raise SystemExit("the SuperLink no longer knows this node") from refused
+                if refused.response.status_code == httpx.codes.NOT_FOUND:
+                    raise SystemExit("this SuperLink has no warm clients; start the node with --stock") from refused
                 received = None
-            if received is None:
-                time.sleep(pause)
-                pause = min(IDLE_POLL_SECONDS, pause * 1.1)
-                continue
-            pause = POLL_SECONDS
-            try:
-                self._answer(*received)
-            except Exception as fault:  # a reply that came too late, a run that has ended: the node goes on
-                log(ERROR, "message %s: %s: %s", received[0].metadata.message_id, type(fault).__name__, fault)
+                log(ERROR, "the SuperLink refuses to give messages: %s", refused)
+                time.sleep(_PAUSE_SECONDS)
+            except httpx.TransportError as fault:
+                received = None
+                log(ERROR, "the SuperLink is out of reach: %s", fault)
+                time.sleep(_PAUSE_SECONDS)
+            if received is not None:
+                try:
+                    self._answer(received)
+                except Exception as fault:  # a reply that came too late, a run that has ended: the node goes on
+                    log(ERROR, "%s: %s: %s", received.metadata.message_type, type(fault).__name__, fault)
 
     def close(self) -> None:
         """End the worker."""
         if self._worker is not None:
             self._worker.end()
 
-    def _answer(self, header: Any, tree: Any) -> None:
-        from flwr.app import Context, RecordDict
-        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-        from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+    def _take(self) -> Any | None:
+        """The next message, whole; None if there is none for a while."""
+        from flwr.app import Message
+        from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+        from flwr.proto.node_pb2 import Node as NodeProto
+        from flwr.supercore.inflatable.inflatable_object import get_object_id
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-        began, run_id = time.monotonic(), header.metadata.run_id
-        run, fab, run_config = self._run(run_id)
-        message: Any = pull_and_inflate_object_from_tree(
-            tree,
-            lambda object_id: self._pull(run_id, object_id),
-            lambda object_id: self._confirm(run_id, object_id),
-            **_FASTER,
+        request = PullMessagesRequest(node=NodeProto(node_id=self._id))
+        header, *objects = call(self._client, "/v1/fleet/take", [request.SerializeToString()])
+        response = PullMessagesResponse.FromString(header)
+        if not response.messages_list:
+            return None
+        message_id = response.message_object_trees[0].object_id
+        contents = {get_object_id(content): content for content in objects}
+        message: Any = inflate_object_from_contents(message_id, contents)
+        if not isinstance(message, Message):
+            raise TypeError(f"the SuperLink sent a {type(message).__name__}, not a message")
+        message.metadata.__dict__["_message_id"] = message_id
+        return message
+
+    def _give(self, reply: Any, seconds: float) -> None:
+        from flwr.app.message import remove_content_from_message
+        from flwr.common.serde import message_to_proto
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.node_pb2 import Node as NodeProto
+        from flwr.supercore.inflatable.inflatable_object import (
+            get_all_nested_objects,
+            get_object_tree,
+            no_object_id_recompute,
         )
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        state = self._states.get(run.series_id)
+
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            header = remove_content_from_message(reply) if reply.has_content() else reply
+            request = PushMessagesRequest(
+                node=NodeProto(node_id=self._id),
+                messages_list=[message_to_proto(header)],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[seconds],
+            )
+            objects = [item.deflate() for item in get_all_nested_objects(reply).values()]
+        call(self._client, "/v1/fleet/give", [request.SerializeToString(), *objects])
+
+    def _answer(self, message: Any) -> None:
+        from flwr.app import Context, RecordDict
+
+        began, run_id = time.monotonic(), message.metadata.run_id
+        run, fab, run_config = self._run(run_id)
         context = Context(
             run_id=run_id,
             node_id=self._id,
-            node_config=self._config,
-            state=RecordDict() if state is None else state,
+            node_config=dict(self._config),
+            state=self._states.get(run.series_id) or RecordDict(),
             run_config=dict(run_config),
             series_id=run.series_id,
         )
-        worker = self._worker_for(fab)
-        reply, state = worker.answer(message, context, began + header.metadata.ttl)
-        self._states[run.series_id] = state
+        if self._worker is None or not self._worker.serves(fab.hash_str):
+            self.close()
+            self._worker = Worker(fab.content, fab.hash_str)
+        reply, self._states[run.series_id] = self._worker.answer(message, context, began + message.metadata.ttl)
         _forget_oldest(self._states)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        wanted, session = self._send(reply, get_object_tree(reply), time.monotonic() - began)
-        for object_id, item in get_all_nested_objects(reply).items():
-            if object_id in wanted:
-                self._push(run_id, session, object_id, item.deflate())
+        self._give(reply, time.monotonic() - began)
 
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
         from flwr.common.config import get_fused_config_from_fab
@@ -147,25 +207,27 @@ class _Node:
             _forget_oldest(self._runs)
         return self._runs[run_id]
 
-    def _worker_for(self, fab: Any) -> _Worker:
-        if self._worker is None or not self._worker.serves(fab.hash_str):
-            self.close()
-            self._worker = _Worker(fab)
-        return self._worker
+
+def call(client: Any, path: str, parts: list[bytes]) -> list[bytes]:
+    """One signed request of several parts, and its answer's parts."""
+    from flwr.proto.recorddict_pb2 import BytesList
+
+    answer = client._unary_unary(path=path, rpc_method=path, request=BytesList(vals=parts), response_type=BytesList)
+    return list(answer.vals)
 
 
-class _Worker:
+class Worker:
     """A process that holds the ClientApp of one bundle."""
 
-    def __init__(self, fab: Any) -> None:
-        self._hash = fab.hash_str
+    def __init__(self, content: bytes, fab_hash: str) -> None:
+        self._hash = fab_hash
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, "worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
             )
         self._pipe = Connection(ours.detach())
-        self._pipe.send((fab.content, fab.hash_str))
+        self._pipe.send((content, fab_hash))
 
     def serves(self, fab_hash: str) -> bool:
         """Whether this process is alive and holds the bundle with this hash."""
@@ -197,7 +259,7 @@ class _Worker:
         self._process.wait()
 
 
-def worker(arguments: list[str]) -> None:
+def work(descriptor: int) -> None:
     """Load the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
     from flwr.app import Error, Message  # noqa: F401  (unpickled below)
     from flwr.common.constant import ErrorCode
@@ -205,7 +267,7 @@ def worker(arguments: list[str]) -> None:
 
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides
-    pipe = Connection(int(arguments[0]))
+    pipe = Connection(descriptor)
     app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
     try:
         app = load_client_app(*pipe.recv())
@@ -246,92 +308,6 @@ def load_client_app(content: bytes, fab_hash: str) -> Callable[..., Any]:
     return app
 
 
-def superlink(arguments: list[str]) -> None:
-    """`flower-superlink` whose server apps collect replies without long pauses.
-
-    From other machines it answers SuperNodes only: registering keys and starting runs, for which Flower asks for no
-    proof of who is asking, is left to this machine.
-    """
-    import uvicorn
-    from flwr.superlink import extensions
-    from starlette.middleware import Middleware
-
-    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
-    stock_superexec, serve = command._get_superexec_command, uvicorn.run
-    command._get_superexec_command = lambda *a, **k: [*_role("superexec"), *stock_superexec(*a, **k)[1:]]
-    extensions.get_middleware = lambda: (Middleware(LoopbackOnly),)
-    uvicorn.run = lambda *a, **k: serve(*a, **{**k, "access_log": False})  # a line for every object of every message
-    sys.argv = ["flower-superlink", *arguments]
-    command.flower_superlink()
-
-
-class LoopbackOnly:
-    """Refuses (403) every request of another machine that is not a SuperNode's."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_FROM_OUTSIDE) or _is_local(scope.get("client")):
-            await self._app(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"only from the machine the SuperLink runs on"})
-
-
-def superexec(arguments: list[str]) -> None:
-    """`flower-superexec` that starts server apps in the role below."""
-    from flwr.supercore.cli.flower_superexec import flower_superexec
-    from flwr.supercore.superexec.executor import subprocess_executor
-
-    class Launcher:
-        DEVNULL = subprocess.DEVNULL
-
-        @staticmethod
-        def Popen(command: list[str], **options: Any) -> Any:  # noqa: N802  (the name that is replaced)
-            if command[0] == "flwr-serverapp":
-                command = [*_role("serverapp"), *command[1:]]
-            return subprocess.Popen(command, **options)
-
-    subprocess_executor.subprocess = Launcher
-    sys.argv = ["flower-superexec", *arguments]
-    flower_superexec()
-
-
-def serverapp(arguments: list[str]) -> None:
-    """`flwr-serverapp` that looks again after 20 ms, not 1 s, for a reply whose objects are still on their way."""
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
-
-    inflatable_utils.pull_objects.__kwdefaults__.update(_FASTER)
-    sys.argv = ["flwr-serverapp", *arguments]
-    flwr_serverapp()
-
-
-def register(arguments: list[str]) -> None:
-    """Admit node keys at a SuperLink in one process: register ADDRESS CA PUBLIC_KEY..."""
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.proto.control_pb2 import RegisterNodeRequest
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-    address, authority, *keys = arguments
-    client = ControlHttpClient.from_server_address(
-        address, False, authority, [RuntimeVersionHttpInterceptor(component_name="flwr")]
-    )
-    for key in keys:
-        response = client.RegisterNode(RegisterNodeRequest(public_key=try_load_public_key(Path(key))))
-        print(f"node {response.node_id}: {key}")
-
-
-def _role(name: str) -> list[str]:
-    return [sys.executable, "-P", __file__, name]
-
-
-def _is_local(peer: Any) -> bool:
-    return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
-
-
 def _forget_oldest(kept: OrderedDict[int, Any]) -> None:
     while len(kept) > _RUNS_KEPT:
         kept.popitem(last=False)
@@ -345,27 +321,6 @@ def _leave_with_parent(parent: int) -> None:
 
 def _end(number: int, frame: Any) -> NoReturn:
     raise SystemExit(0)
-
-
-ROLES: dict[str, Callable[[list[str]], None]] = {
-    role.__name__: role for role in (superlink, superexec, serverapp, supernode, worker, register)
-}
-
-
-def main(arguments: list[str]) -> None:
-    """Play the role the first argument names.
-
-    Raises:
-        SystemExit: for an unknown role, or another Flower than the one this module was written for.
-    """
-    version = importlib.metadata.version("flwr")
-    if not version.startswith(PINNED):
-        raise SystemExit(
-            f"warm_executor.py works with Flower {PINNED}x, not {version}; use --stock, which starts Flower's own"
-        )
-    if not arguments or arguments[0] not in ROLES:
-        raise SystemExit(f"choose a role: {', '.join(ROLES)}")
-    ROLES[arguments[0]](arguments[1:])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from simulations.deploy.certificates import ServerCertificates
 from simulations.deploy.processes import Processes, script, wait_until_open
 
 APP = Path(__file__).resolve().parents[2]
-WARM = (sys.executable, "-P", str(APP / "simulations" / "warm_executor.py"))
+_WARM = (sys.executable, "-P", str(APP / "simulations" / "warm_superlink.py"))
 _PROFILE = "fedsw"
 _START_SECONDS = 90.0
 
@@ -22,7 +22,7 @@ def superlink_command(
     certificates: ServerCertificates, host: str, port: int, *, stock: bool, database: Path | None = None
 ) -> list[str]:
     """The command that starts a SuperLink with TLS and SuperNode authentication."""
-    start = [script("flower-superlink")] if stock else [*WARM, "superlink"]
+    start = [script("flower-superlink")] if stock else [*_WARM, "superlink"]
     options = [
         "--host",
         host,
@@ -91,7 +91,7 @@ class SuperLink:
             one = [script("flwr"), "supernode", "register"]
             commands = [[*one, str(key), _PROFILE] for key in public_keys]
         else:
-            commands = [[*WARM, "register", self.address, str(self.authority), *map(str, public_keys)]]
+            commands = [[*_WARM, "register", self.address, str(self.authority), *map(str, public_keys)]]
         for command in commands:
             if self.processes.start("register", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
                 raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from simulations.deploy.processes import script
-from simulations.deploy.superlink import WARM
+
+_WARM = (sys.executable, "-P", str(Path(__file__).resolve().parents[1] / "warm_executor.py"))
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str
         port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
             one has none.
     """
-    start = [script("flower-supernode")] if stock else [*WARM, "supernode"]
+    start = [script("flower-supernode")] if stock else list(_WARM)
     options = [
         "--superlink",
         node.superlink,
