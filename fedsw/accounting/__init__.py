@@ -1,7 +1,8 @@
 """Accounting: what steps cost (epsilon, delta), how much noise a budget needs, and what a run has spent.
 
 Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivity under the replacement of one record
-(for Poisson steps: under its addition or removal), and mu = Delta / sigma is its inverse.
+(for Poisson steps: under its addition or removal; for random slices: the diameter of the features before slicing),
+and mu = Delta / sigma is its inverse.
 """
 
 from fedsw.accounting.budget import budget_report
@@ -11,7 +12,8 @@ from fedsw.accounting.comparison import ACCOUNTANTS, epsilon_by
 from fedsw.accounting.composition import Composition, delta_of, epsilon, epsilon_bracket
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
-from fedsw.accounting.profiles import Step, step_profile
+from fedsw.accounting.profiles import Step, joint, step_profile
+from fedsw.accounting.slicing import Slicing, slicing_rdp
 
 __all__ = [
     "ACCOUNTANTS",
@@ -24,13 +26,16 @@ __all__ = [
     "Ledger",
     "LedgerBusy",
     "LedgerDamaged",
+    "Slicing",
     "Step",
     "budget_report",
     "delta_of",
     "epsilon",
     "epsilon_bracket",
     "epsilon_by",
+    "joint",
     "noise_multiplier",
+    "slicing_rdp",
     "step_profile",
     "steps",
 ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from fedsw.accounting.calibration import noise_multiplier as calibrate
 from fedsw.accounting.calibration import steps as count_steps
 from fedsw.accounting.comparison import compare
+from fedsw.accounting.composition import epsilon as composed_epsilon
 from fedsw.accounting.composition import epsilon_bracket
 from fedsw.accounting.profiles import Sampling, Step
+from fedsw.accounting.slicing import Slicing
 
 CONVENTION = {
     "without-replacement": (
@@ -21,6 +25,11 @@ CONVENTION = {
     ),
 }
 
+SLICED_CONVENTION = (
+    "noise multiplier = sigma / s, s the diameter of the features: the most that the replacement of one record moves "
+    "them before slicing (2 for rows of norm at most 1)"
+)
+
 
 def budget_report(
     *,
@@ -30,6 +39,8 @@ def budget_report(
     epsilon: float | None = None,
     steps: int | None = None,
     sampling: Sampling = "without-replacement",
+    slicing: Slicing | None = None,
+    diameter: float | None = None,
 ) -> dict[str, object]:
     """Solve for the one of noise multiplier, epsilon and steps that is missing, and compare accountants.
 
@@ -41,17 +52,22 @@ def budget_report(
         epsilon: of the guarantee.
         steps: number of noisy releases.
         sampling: scheme of the batches.
+        slicing: the random directions, for releases of sliced features.
+        diameter: of the features, in the units of sigma; only to say what sigma is, and what the same sigma would give
+            if this bounded the norm of a row and not the distance of two.
 
     Returns:
         A JSON-ready dict: ``sampling``, ``relation``, ``sampling_rate`` (the largest), ``delta``,
         ``noise_multiplier``, ``steps``, ``epsilon`` (of the guarantee at that multiplier and those steps, never above
         the one asked), ``solved`` (which was missing), ``bracket`` {lower, upper}, ``accountants`` (rows
-        of name, epsilon or None, guarantee, note) and ``convention``.
+        of name, epsilon or None, guarantee, note) and ``convention``. With ``slicing`` also ``slicing`` {d, k, scheme,
+        and with ``diameter`` diameter and sigma}, and with ``diameter`` one more row, "pld-norm".
 
     Raises:
-        ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon.
+        ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon; for
+            Poisson batches of slices, or a diameter without slices.
 
-    Source: docs/guarantees.md, "The bracket".
+    Source: docs/guarantees.md, "The bracket", "Random slicing".
     """
     given = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
     missing = [name for name, value in given.items() if value is None]
@@ -60,16 +76,26 @@ def budget_report(
             f"give exactly two of noise_multiplier, epsilon and steps; {3 - len(missing)} were given, "
             f"{', '.join(missing) or 'none'} missing."
         )
+    _check_slices(sampling, slicing, diameter)
     rates = [sampling_rate] if isinstance(sampling_rate, int | float) else list(sampling_rate)
     if not rates or not all(0.0 < rate <= 1.0 for rate in rates):
         raise ValueError(f"sampling_rate is {sampling_rate}; every group's rate must lie in (0, 1].")
     rate = float(max(rates))
     if noise_multiplier is None:
         assert epsilon is not None and steps is not None
-        noise_multiplier = calibrate(epsilon, delta, sampling_rate=rate, steps=steps, sampling=sampling)
+        noise_multiplier = calibrate(
+            epsilon, delta, sampling_rate=rate, steps=steps, sampling=sampling, slicing=slicing
+        )
     elif steps is None:
         assert epsilon is not None
-        steps = count_steps(epsilon, delta, sampling_rate=rate, noise_multiplier=noise_multiplier, sampling=sampling)
+        steps = count_steps(
+            epsilon,
+            delta,
+            sampling_rate=rate,
+            noise_multiplier=noise_multiplier,
+            sampling=sampling,
+            slicing=slicing,
+        )
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
     if steps < 1:
@@ -79,10 +105,11 @@ def budget_report(
             if missing == ["steps"]
             else f"steps is {steps}; at least 1 is needed."
         )
-    step = Step(rate, 1 / noise_multiplier, sampling)
+    step = Step(rate, 1 / noise_multiplier, sampling, slicing)
     counts = {step: steps}
     lower, upper = epsilon_bracket(counts, delta)
-    return {
+    rows = compare(counts, delta)
+    report: dict[str, object] = {
         "solved": missing[0],
         "sampling": sampling,
         "relation": step.relation,
@@ -92,6 +119,28 @@ def budget_report(
         "steps": steps,
         "epsilon": upper,
         "bracket": {"lower": lower, "upper": upper},
-        "accountants": compare(counts, delta),
-        "convention": CONVENTION[sampling],
+        "accountants": rows,
+        "convention": CONVENTION[sampling] if slicing is None else SLICED_CONVENTION,
     }
+    if slicing is not None:
+        report["slicing"] = asdict(slicing)
+    if diameter is not None:
+        assert slicing is not None
+        report["slicing"] = {**asdict(slicing), "diameter": diameter, "sigma": noise_multiplier * diameter}
+        doubled = composed_epsilon({replace(step, mu=2 * step.mu): steps}, delta)
+        note = f"pld at the same sigma if {diameter:g} bounds the norm of a row: the diameter is then twice that"
+        rows.insert(1, {"name": "pld-norm", "epsilon": doubled, "guarantee": True, "note": note})
+    return report
+
+
+def _check_slices(sampling: Sampling, slicing: Slicing | None, diameter: float | None) -> None:
+    if slicing is not None and sampling == "poisson":
+        raise ValueError(
+            "sampling is 'poisson' for random slices: a batch of rows shows its size. Sample without replacement."
+        )
+    if diameter is None:
+        return
+    if slicing is None:
+        raise ValueError(f"diameter is {diameter}, but no slicing is given; the diameter is that of sliced features.")
+    if not 0.0 < diameter < math.inf:
+        raise ValueError(f"diameter is {diameter}; it must be positive and finite.")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.profiles import Sampling, Step
+from fedsw.accounting.slicing import Slicing
 
 MOST_STEPS = 10**7
 """Calibration counts no further."""
@@ -23,12 +24,14 @@ def noise_multiplier(
     steps: int,
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
+    slicing: Slicing | None = None,
 ) -> float:
     """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
 
     Guarantee: epsilon of ``steps`` steps at the returned multiplier, as computed by the accountant, is at most
     ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of sigma / sensitivity. Noise
-    multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the add/remove sensitivity).
+    multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the add/remove sensitivity; random
+    slices, ``slicing``: the diameter of the features).
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
@@ -39,7 +42,7 @@ def noise_multiplier(
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
 
     def meets(multiplier: float) -> bool:
-        return epsilon_by(accountant, {Step(sampling_rate, 1 / multiplier, sampling): steps}, delta) <= epsilon
+        return epsilon_by(accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta) <= epsilon
 
     if not meets(_MOST_MULTIPLIER):
         raise ValueError(
@@ -61,10 +64,12 @@ def steps(
     noise_multiplier: float,
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
+    slicing: Slicing | None = None,
 ) -> int:
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
-    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``.
+    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. The
+    noise multiplier is that of :func:`noise_multiplier`.
 
     Raises:
         ValueError: if epsilon or the noise multiplier is not positive, the sampling rate is not in (0, 1], or delta
@@ -73,7 +78,7 @@ def steps(
     _check(epsilon, sampling_rate)
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
-    step = Step(sampling_rate, 1 / noise_multiplier, sampling)
+    step = Step(sampling_rate, 1 / noise_multiplier, sampling, slicing)
     return largest_count(lambda count: epsilon_by(accountant, {step: count}, delta) <= epsilon)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import index
 from typing import Any
 
 from fedsw.accounting.profiles import Sampling, Step
+from fedsw.accounting.slicing import Slicing
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,17 @@ class Charge:
     Attributes:
         group: one of the ledger's groups.
         sampling_rate: p in [0, 1]; 0 where no record of the group was sampled.
-        sensitivity: full sensitivity Delta >= 0 of the released sum, in the units of sigma.
+        sensitivity: full sensitivity Delta >= 0 of the released sum, in the units of sigma; for slices the diameter
+            of the features, before slicing.
         sampling: ``"without-replacement"`` (a record replaced) or ``"poisson"`` (added or removed).
+        slicing: the random directions through which features were released; None for a sum.
     """
 
     group: str
     sampling_rate: float
     sensitivity: float
     sampling: Sampling = "without-replacement"
+    slicing: Slicing | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Entry:
     sensitivity: float
     sampling: Sampling
     sigma: float
+    slicing: Slicing | None = None
 
 
 def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> dict[str, Step]:
@@ -61,7 +66,10 @@ def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> 
             raise ValueError(
                 f"sensitivity of group {charge.group} is {charge.sensitivity}; it must be >= 0 and finite."
             )
-    return {charge.group: Step(float(charge.sampling_rate), _mu(charge, sigma), charge.sampling) for charge in charges}
+    return {
+        charge.group: Step(float(charge.sampling_rate), _mu(charge, sigma), charge.sampling, charge.slicing)
+        for charge in charges
+    }
 
 
 def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -> dict[str, Any]:
@@ -82,6 +90,7 @@ def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -
                 "sampling_rate": float(charge.sampling_rate),
                 "sensitivity": float(charge.sensitivity),
                 "sampling": charge.sampling,
+                "slicing": None if charge.slicing is None else asdict(charge.slicing),
             }
             for charge in charges
         ],
@@ -91,8 +100,26 @@ def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -
 def entries_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
     """The charges of rows 1, 2, ... one by one."""
     for sequence, row in enumerate(rows, start=1):
-        for charge in row["charges"]:
-            yield Entry(sequence=sequence, round=row["round"], attempt=row["attempt"], sigma=row["sigma"], **charge)
+        for charge in charges_of(row):
+            yield Entry(
+                sequence=sequence,
+                round=row["round"],
+                attempt=row["attempt"],
+                group=charge.group,
+                sampling_rate=charge.sampling_rate,
+                sensitivity=charge.sensitivity,
+                sampling=charge.sampling,
+                sigma=row["sigma"],
+                slicing=charge.slicing,
+            )
+
+
+def charges_of(row: Mapping[str, Any]) -> list[Charge]:
+    """The charges of one row; rows from before slices could be charged have no ``slicing``."""
+    return [
+        Charge(**{**charge, "slicing": Slicing(**charge["slicing"]) if charge.get("slicing") else None})
+        for charge in row["charges"]
+    ]
 
 
 def _mu(charge: Charge, sigma: float) -> float:

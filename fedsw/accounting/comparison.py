@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import torch
 
 from fedsw.accounting.composition import StepCounts, check_delta, epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
+from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,14 @@ class Accountant:
         name: as in experiments and on the command line.
         guarantee: whether its epsilon is an upper bound for the sampling it is used with.
         note: where it comes from and what it takes as noise multiplier.
+        covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
+            directions, and "rdp-wor" for other steps among them; or ``"both"``.
     """
 
     name: str
     guarantee: bool
     note: str
+    covers: Literal["plain", "sliced", "both"] = "plain"
 
 
 ACCOUNTANTS = {
@@ -37,6 +42,7 @@ ACCOUNTANTS = {
             True,
             "privacy loss distribution of the steps' own dominating pairs, discretised from above; "
             "noise multiplier = sigma / full sensitivity",
+            "both",
         ),
         Accountant(
             "gdp-clt-uniform",
@@ -57,6 +63,27 @@ ACCOUNTANTS = {
             "dp_accounting; given sigma / full sensitivity, which its RDP class expects (its PLD class would take "
             "sigma / C and double C for replacement)",
         ),
+        Accountant(
+            "bernstein",
+            True,
+            "Bernstein bound of Rakotomamonjy and Ralaivola 2021 on the slices' sensitivity, its failures (delta/2 in "
+            "all) shared by the releases; then rdp-wor at delta/2; given sigma / diameter",
+            "sliced",
+        ),
+        Accountant(
+            "bernstein-published",
+            False,
+            "the same as published: every release fails with probability delta/2, which is counted once; a guarantee "
+            "for one release only",
+            "sliced",
+        ),
+        Accountant(
+            "clt",
+            False,
+            "central limit of the slices' sensitivity (Rakotomamonjy and Ralaivola 2021) in the place of the bound, "
+            "delta/2 counted once; then rdp-wor at delta/2: an approximation; given sigma / diameter",
+            "sliced",
+        ),
     )
 }
 
@@ -64,14 +91,18 @@ ACCOUNTANTS = {
 def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
     """Epsilon of the steps at delta, by the named accountant.
 
-    Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" only bounds sampling without replacement.
+    Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
+    sampling without replacement.
 
     Raises:
-        ValueError: for an unknown accountant, a delta outside [1e-10, 1), or "rdp-wor" with Poisson steps.
-        ModuleNotFoundError: for "rdp-wor" without dp_accounting.
+        ValueError: for an unknown accountant, a delta outside [1e-10, 1), Poisson steps with "rdp-wor" or what uses
+            it, or random slices that the accountant does not cover.
+        ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
     """
     check_delta(delta)
-    counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
+    counts = _reduced(steps)
+    if accountant in ACCOUNTANTS and (reason := _not_covered(ACCOUNTANTS[accountant], counts)):
+        raise ValueError(f"accountant {accountant} is {reason}; choose pld.")
     if accountant == "pld":
         return epsilon(counts, delta)
     if accountant == "gdp-clt-uniform":
@@ -80,18 +111,31 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
         return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
     if accountant == "rdp-wor":
         return _rdp_epsilon(counts, delta)
+    if accountant == "bernstein":
+        sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
+        return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
+    if accountant == "bernstein-published":
+        return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
+    if accountant == "clt":
+        return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
     raise ValueError(f"accountant is {accountant!r}; choose one of {', '.join(ACCOUNTANTS)}.")
 
 
 def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
-    """What every accountant says of the steps: name, epsilon (None if it has none), guarantee, note."""
-    counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
+    """What every accountant made for such steps says of them: name, epsilon (None if it has none), guarantee, note."""
+    counts = _reduced(steps)
+    other = "plain" if any(step.slicing for step, _ in counts) else "sliced"
     rows: list[dict[str, object]] = []
     for name, accountant in ACCOUNTANTS.items():
+        if accountant.covers == other:
+            continue
         value, note = None, accountant.note
-        if name == "rdp-wor" and any(step.sampling == "poisson" for step, _ in counts):
+        by_rdp = name == "rdp-wor" or accountant.covers == "sliced"
+        if by_rdp and any(step.sampling == "poisson" for step, _ in counts):
             note = "not for Poisson sampling"
-        elif name == "rdp-wor" and importlib.util.find_spec("dp_accounting") is None:
+        elif reason := _not_covered(accountant, counts):
+            note = reason
+        elif by_rdp and importlib.util.find_spec("dp_accounting") is None:
             note = "dp_accounting is not installed (pip install 'fedsw[compare]'); " + note
         else:
             value = epsilon_by(name, counts, delta)
@@ -119,6 +163,33 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
             break
         low, high = (middle, high) if exceeds(middle) else (low, middle)
     return high
+
+
+def _reduced(steps: StepCounts) -> list[tuple[Step, int]]:
+    return [(step.reduced, times) for step, times in (steps.items() if isinstance(steps, Mapping) else steps)]
+
+
+def _not_covered(accountant: Accountant, counts: Iterable[tuple[Step, int]]) -> str:
+    """Why the accountant cannot tell what these steps cost; empty if it can."""
+    schemes = {step.slicing.scheme for step, _ in counts if step.slicing}
+    if accountant.covers == "plain" and schemes:
+        return "not for random slices"
+    if accountant.covers == "sliced" and "orthogonal" in schemes:
+        return "only for slices through independent directions"
+    return ""
+
+
+def _sliced_epsilon(counts: Sequence[tuple[Step, int]], delta: float, share: Callable[[int, int], float]) -> float:
+    """Slices as normal laws at mu sqrt(share(d, k)), the other half of delta set aside for larger shares."""
+    if not any(step.slicing for step, _ in counts):
+        return _rdp_epsilon(counts, delta)
+
+    def bounded(step: Step) -> Step:
+        if step.slicing is None:
+            return step
+        return replace(step, mu=step.mu * math.sqrt(share(step.slicing.d, step.slicing.k)), slicing=None)
+
+    return _rdp_epsilon([(bounded(step), times) for step, times in counts], delta / 2)
 
 
 def _clt_mu(counts: Iterable[tuple[Step, int]], variance: Callable[[float], float]) -> float:

@@ -68,6 +68,7 @@ class Composition:
         if step.mu > _LARGEST_MU:
             self._noiseless = True
             return
+        step = step.reduced
         step = replace(step, sampling_rate=max(step.sampling_rate, _SMALLEST_RATE), mu=max(step.mu, _SMALLEST_MU))
         self._counts[step] = self._counts.get(step, 0) + times
 

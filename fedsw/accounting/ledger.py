@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from fedsw.accounting.account import Account
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
-from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, entries_of
+from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.comparison import ACCOUNTANTS
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged
@@ -237,8 +237,7 @@ class Ledger:
     def _replayed(self) -> Account:
         account = Account(self.groups, self.accountant)
         for row in self._journal.rows():
-            charges = [Charge(**charge) for charge in row["charges"]]
-            account.add(row["round"], row["attempt"], as_steps(charges, row["sigma"], self.groups))
+            account.add(row["round"], row["attempt"], as_steps(charges_of(row), row["sigma"], self.groups))
         return account
 
     @contextmanager

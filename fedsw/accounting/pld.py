@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsw.accounting.discretise import TRUNCATION, grid_masses, rates, step_moments
 from fedsw.accounting.harmonics import Harmonics
 from fedsw.accounting.profiles import Orientation, Step
+from fedsw.accounting.slicing import lost
 
 TAIL = 1e-13
 """Mass of a composition above its window, which counts in full as delta."""
@@ -138,7 +139,8 @@ class Spread:
 def round_off(counts: Mapping[Step, int]) -> float:
     """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles."""
     each = sum(times * (TRUNCATION + 2.0**-53 + step.sampling_rate * 2.0**-49) for step, times in counts.items())
-    return 1e-12 + TAIL + each
+    left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
+    return 1e-12 + TAIL + each + left_out
 
 
 class _Running(Generic[_T]):

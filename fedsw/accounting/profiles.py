@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+from fedsw.accounting.slicing import Slicing, gaussian_mixture
 
 Sampling = Literal["without-replacement", "poisson"]
 Orientation = Literal["symmetric", "remove", "add"]
@@ -27,6 +29,9 @@ class Step:
             and the add/remove sensitivity (||v||) for Poisson.
         sampling: ``"without-replacement"`` (neighbours: one record replaced) or ``"poisson"``
             (neighbours: one record added or removed).
+        slicing: the release goes through random directions, and mu is that before slicing: the diameter s of the
+            features (the replacement bound on ||x - x'||) / sigma. Without replacement it may be of the batch's rows,
+            in uniformly random order; Poisson, only of a sum of contributions. None: no slicing.
 
     Raises:
         ValueError: if a field is outside its range.
@@ -35,6 +40,7 @@ class Step:
     sampling_rate: float
     mu: float
     sampling: Sampling = "without-replacement"
+    slicing: Slicing | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.sampling_rate <= 1.0:
@@ -54,8 +60,20 @@ class Step:
         """The neighbouring relation its guarantee is for."""
         return "replace-one" if self.sampling == "without-replacement" else "add-or-remove-one"
 
+    @property
+    def typical_mu(self) -> float:
+        """mu after slicing, in root mean square; mu itself without."""
+        return self.mu if self.slicing is None else self.mu * math.sqrt(self.slicing.share)
 
-def gaussian_profile(epsilon: Tensor, mu: float) -> Tensor:
+    @property
+    def reduced(self) -> Step:
+        """The same without slicing where slicing takes away a fixed share of mu."""
+        if self.slicing is None or not self.slicing.fixed:
+            return self
+        return replace(self, mu=self.typical_mu, slicing=None)
+
+
+def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
     """Exact delta(epsilon) of N(mu, 1) against N(0, 1), for epsilon >= 0 (float64, elementwise).
 
     With x = epsilon/mu - mu/2, phi the normal density and M = Phi(-.) / phi, Phi(-x) - e^epsilon Phi(-x - mu) is
@@ -72,8 +90,26 @@ def gaussian_profile(epsilon: Tensor, mu: float) -> Tensor:
     return torch.where(x > 0.0, tail, bulk).clamp(min=0.0)
 
 
+def joint(*mus: float) -> float:
+    """mu of several releases computed from one batch: sqrt(sum of squares).
+
+    Releases of one batch are not several steps: given the batch they compose as normal mechanisms, to a normal one of
+    this mu, and sampling amplifies the whole, ``Step(p, joint(...))``. A step for each of them would let every release
+    hide in a batch of its own, and claim too small an epsilon.
+
+    Raises:
+        ValueError: for a mu that is negative or not a number.
+
+    Source: docs/guarantees.md, "The bracket".
+    """
+    for mu in mus:
+        if not mu >= 0.0:
+            raise ValueError(f"mu = sensitivity / sigma is {mu}; it must be >= 0 (inf: no noise).")
+    return math.hypot(*mus)
+
+
 def step_profile(step: Step, epsilon: Tensor) -> Tensor:
-    """Exact delta(epsilon) of one step, for epsilon >= 0 (float64, elementwise).
+    """Exact delta(epsilon) of one step, for epsilon >= 0 (float64, elementwise); from above for slices.
 
     Guarantee: without replacement this is the profile of C_p(G_mu), which bounds every fixed-size batch
     release of the given sensitivity under replacement; for Poisson it is the larger of the two directions
@@ -83,6 +119,7 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
     """
     if step.silent:
         return torch.zeros_like(epsilon)
+    step = step.reduced
     tails = [curves(step, orientation)[0](epsilon) for orientation in orientations(step)]
     return torch.stack(tails).amax(dim=0)
 
@@ -94,20 +131,20 @@ def orientations(step: Step) -> tuple[Orientation, ...]:
 
 def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
     """Profiles, for epsilon >= 0, of the step's dominating pair (P, Q) and of the pair turned round (Q, P)."""
-    p, mu = step.sampling_rate, step.mu
+    p, full = step.sampling_rate, _full_profile(step)
 
-    def mixture(epsilon: Tensor) -> Tensor:
-        return p * gaussian_profile(_unmixed(epsilon, p), mu)
+    def sampled(epsilon: Tensor) -> Tensor:
+        return p * full(_unmixed(epsilon, p))
 
-    def against_mixture(epsilon: Tensor) -> Tensor:
+    def against_sampled(epsilon: Tensor) -> Tensor:
         unmixed = _unmixed_down(epsilon, p)
-        delta = p * torch.exp(epsilon - unmixed) * gaussian_profile(unmixed, mu)
+        delta = p * torch.exp(epsilon - unmixed) * full(unmixed)
         return torch.where(unmixed.isinf(), torch.zeros_like(delta), delta)
 
     pairs: dict[Orientation, tuple[Curve, Curve]] = {
-        "symmetric": (mixture, mixture),
-        "remove": (mixture, against_mixture),
-        "add": (against_mixture, mixture),
+        "symmetric": (sampled, sampled),
+        "remove": (sampled, against_sampled),
+        "add": (against_sampled, sampled),
     }
     return pairs[orientation]
 
@@ -119,6 +156,8 @@ def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, flo
     second.
     """
     p, mu = step.sampling_rate, step.mu
+    if step.slicing is not None:
+        mu = float(gaussian_mixture(step.slicing, mu)[0][-1])  # whose profile none of the mixed ones exceeds
     quantile = math.sqrt(2 * max(math.log(p / tail), 0.0))  # Phi(-z) <= exp(-z^2 / 2)
     gaussian = mu * mu / 2 + mu * quantile
     if gaussian < 1.0:
@@ -129,6 +168,19 @@ def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, flo
     above = against if orientation == "add" else mixture
     below = against if orientation == "remove" else mixture
     return above, min(below, -math.log(tail))
+
+
+def _full_profile(step: Step) -> Curve:
+    """Profile of the step if every record were sampled."""
+    if step.slicing is None:
+        return lambda epsilon: gaussian_profile(epsilon, step.mu)
+    means, weights = (torch.from_numpy(part) for part in gaussian_mixture(step.slicing, step.mu))
+
+    def mixed(epsilon: Tensor) -> Tensor:
+        each = gaussian_profile(epsilon[..., None], means.to(epsilon.device))
+        return each @ weights.to(epsilon.device)
+
+    return mixed
 
 
 def _mills(x: Tensor) -> Tensor:

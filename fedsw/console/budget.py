@@ -18,10 +18,12 @@ _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps":
 
 
 def budget(
-    sampling_rate: Annotated[
-        float, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")
-    ],
     delta: Annotated[float, typer.Option(help="δ of the guarantee, well below 1 / records.")],
+    sampling_rate: Annotated[
+        float | None, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")
+    ] = None,
+    records: Annotated[int | None, typer.Option(help="Records of the group; with --batch instead of -p.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Records of the group in a batch.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of noisy releases.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="σ/Δ, with Δ the full sensitivity under replacement.")
@@ -30,22 +32,43 @@ def budget(
     sampling: Annotated[
         Literal["without-replacement", "poisson"], typer.Option(help="How batches are drawn.")
     ] = "without-replacement",
+    slices: Annotated[
+        int | None, typer.Option(help="Number k of random directions through which features are released.")
+    ] = None,
+    dimension: Annotated[int | None, typer.Option(help="Dimension d of the features that are sliced.")] = None,
+    directions_scheme: Annotated[
+        Literal["iid", "orthogonal"] | None, typer.Option(help="Independent directions (the default), or orthonormal.")
+    ] = None,
+    diameter: Annotated[
+        float | None, typer.Option(help="Most that a replacement moves the features; 2 for rows of norm 1.")
+    ] = None,
+    noise: Annotated[float | None, typer.Option(help="σ of the noise in each slice, with --diameter.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
     compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
 ) -> None:
     """Relate noise multiplier, ε and number of steps: give two of the three, and the other is solved for.
 
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
+    With --slices and --dimension the releases are features through random directions.
     """
-    from fedsw.accounting import budget_report
+    from fedsw.accounting import Slicing, budget_report
 
+    slicing = None
+    if slices is not None and dimension is not None:
+        slicing = Slicing(dimension, slices, directions_scheme or "iid")
+    elif slices is not None or dimension is not None or directions_scheme is not None:
+        raise ValueError(
+            f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
+        )
     report = budget_report(
-        sampling_rate=sampling_rate,
+        sampling_rate=_rate(sampling_rate, records, batch),
         delta=delta,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=_multiplier(noise_multiplier, noise, diameter),
         epsilon=epsilon,
         steps=steps,
         sampling=sampling,
+        slicing=slicing,
+        diameter=diameter,
     )
     if not compare:
         del report["accountants"]
@@ -53,6 +76,29 @@ def budget(
         typer.echo(json_text(report))
     else:
         _print(report)
+
+
+def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
+    if sampling_rate is not None and records is None and batch is None:
+        return sampling_rate
+    if sampling_rate is not None or records is None or batch is None:
+        raise ValueError(
+            f"give --sampling-rate, or both --records and --batch; sampling rate is {sampling_rate}, records is "
+            f"{records}, batch is {batch}."
+        )
+    if not 1 <= batch <= records:
+        raise ValueError(f"batch is {batch} of records {records}; it must be at least 1 and at most all records.")
+    return batch / records
+
+
+def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: float | None) -> float | None:
+    if noise is None:
+        return noise_multiplier
+    if noise_multiplier is not None or diameter is None:
+        raise ValueError(f"noise is {noise}; give it with --diameter, and no --noise-multiplier beside it.")
+    if not (0.0 < noise < math.inf and 0.0 < diameter < math.inf):
+        raise ValueError(f"noise is {noise} and diameter is {diameter}; both must be positive and finite.")
+    return noise / diameter
 
 
 def rounded(value: float, *, up: bool, digits: int = 5) -> str:
@@ -79,6 +125,7 @@ def _print(report: Mapping[str, Any]) -> None:
             (f"ε = {epsilon} at δ = {report['delta']:g}", "bold"),
             f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
             f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
+            _through(report.get("slicing")),
         ),
     )
     rows.add_row("solved for", _SOLVED[report["solved"]])
@@ -90,6 +137,15 @@ def _print(report: Mapping[str, Any]) -> None:
     console.print(rows)
     if "accountants" in report:
         console.print(_accountants_table(report["accountants"]))
+
+
+def _through(slicing: Mapping[str, Any] | None) -> str:
+    if slicing is None:
+        return ""
+    told = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
+    if "diameter" in slicing:
+        told += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
+    return told
 
 
 def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:

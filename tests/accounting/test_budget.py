@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedsw.accounting import Step, budget_report, epsilon
+from fedsw.accounting import Slicing, Step, budget_report, epsilon
 
 
 def test_the_known_epsilon_is_reported_with_its_bracket_and_rivals():
@@ -31,6 +31,18 @@ def test_of_several_groups_the_most_sampled_decides():
     assert several["epsilon"] == epsilon({Step(0.2, 0.5): 50}, 1e-5)
 
 
+def test_slices_are_reported_with_their_diameter_sigma_and_what_a_norm_would_have_meant():
+    asked = {"sampling_rate": 0.05, "delta": 1e-5, "epsilon": 2.0, "steps": 100, "slicing": Slicing(50, 10)}
+    report = budget_report(**asked, diameter=0.5)
+    sigma = report["noise_multiplier"] * 0.5
+    assert report["slicing"] == {"d": 50, "k": 10, "scheme": "iid", "diameter": 0.5, "sigma": sigma}
+    assert "the diameter of the features" in report["convention"] and 1.99 < report["epsilon"] <= 2.0
+    norm = {row["name"]: row["epsilon"] for row in report["accountants"]}["pld-norm"]
+    assert norm == epsilon({Step(0.05, 2 * 0.5 / sigma, slicing=Slicing(50, 10)): 100}, 1e-5)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert "slicing" not in budget_report(sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0, steps=10)
+
+
 def test_poisson_names_its_relation_and_convention():
     report = budget_report(sampling_rate=0.01, delta=1e-5, noise_multiplier=1.0, steps=100, sampling="poisson")
     assert report["relation"] == "add-or-remove-one" and "addition or removal" in report["convention"]
@@ -47,6 +59,9 @@ def test_poisson_names_its_relation_and_convention():
         ({"sampling_rate": [0.1, 0.0]}, "sampling_rate is"),
         ({"delta": 0.0}, "delta is 0.0"),
         ({"steps": None, "epsilon": 1e-3, "noise_multiplier": 0.5}, "does not allow a single step"),
+        ({"diameter": 1.0}, "diameter is 1.0, but no slicing"),
+        ({"slicing": Slicing(5, 2), "diameter": float("nan")}, "diameter is nan"),
+        ({"slicing": Slicing(5, 2), "sampling": "poisson"}, "sampling is 'poisson' for random slices"),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused_by_name(change, named):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.accounting import Step, epsilon, epsilon_by, noise_multiplier, steps
+from fedsw.accounting import Slicing, Step, epsilon, epsilon_by, noise_multiplier, steps
 
 few = settings(deadline=None, derandomize=True, max_examples=6)
 
@@ -51,6 +51,17 @@ def test_calibration_takes_a_few_seconds_at_most():
     began = perf_counter()
     noise_multiplier(1.0, 1e-5, sampling_rate=0.01, steps=5000)
     assert perf_counter() - began < 5.0
+
+
+@pytest.mark.parametrize("slicing", [Slicing(50, 10), Slicing(50, 10, "orthogonal"), Slicing(10, 40, "orthogonal")])
+def test_noise_and_steps_of_slices_meet_epsilon_and_waste_little(slicing):
+    multiplier = noise_multiplier(2.0, 1e-5, sampling_rate=0.05, steps=200, slicing=slicing)
+    assert epsilon({Step(0.05, 1 / multiplier, slicing=slicing): 200}, 1e-5) <= 2.0
+    assert epsilon({Step(0.05, 1 / (multiplier * (1 - 1e-4)), slicing=slicing): 200}, 1e-5) > 2.0
+    count = steps(2.0, 1e-5, sampling_rate=0.05, noise_multiplier=multiplier, slicing=slicing)
+    assert 200 <= count <= 201
+    plain = noise_multiplier(2.0, 1e-5, sampling_rate=0.05, steps=200)
+    assert multiplier == pytest.approx(plain * math.sqrt(slicing.share), rel=0.1)
 
 
 def test_poisson_needs_less_noise_for_its_weaker_relation():

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from fedsw.accounting import ACCOUNTANTS, Step, epsilon, epsilon_by
+from fedsw.accounting import ACCOUNTANTS, Slicing, Step, epsilon, epsilon_by
 from fedsw.accounting.comparison import compare, gaussian_epsilon
 
 # sampling rate, steps, delta, sigma / Delta, RDP-WOR, GDP-CLT uniform, GDP-CLT Poisson
@@ -40,7 +40,7 @@ def test_the_central_limits_are_those_of_opacus(p, count, delta, multiplier):
 def test_a_central_limit_can_claim_less_than_is_true_and_is_not_called_a_guarantee():
     few_loud_steps = {Step(0.01, 2.0): 20}
     assert epsilon_by("gdp-clt-uniform", few_loud_steps, 1e-6) < 0.7 * epsilon(few_loud_steps, 1e-6)
-    assert {name for name, accountant in ACCOUNTANTS.items() if accountant.guarantee} == {"pld", "rdp-wor"}
+    assert {name for name, accountant in ACCOUNTANTS.items() if accountant.guarantee} == {"pld", "rdp-wor", "bernstein"}
 
 
 def test_the_renyi_bound_is_never_below_the_guarantee():
@@ -85,6 +85,46 @@ def test_no_steps_cost_nothing_and_no_noise_costs_everything_in_every_accountant
 def test_the_gaussian_epsilon_is_the_known_one():
     assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.377178, abs=1e-6)
     assert gaussian_epsilon(0.0, 1e-5) == 0.0 and gaussian_epsilon(1.0, 0.5) == 0.0
+
+
+SLICES = {Step(1 / 600, 1.0, slicing=Slicing(784, 200)): 60000}
+
+
+def test_the_published_calculations_for_slices_are_reproduced_beside_the_guarantees():
+    pytest.importorskip("dp_accounting")
+    rows = {row["name"]: row for row in compare(SLICES, 1e-5)}
+    assert {name: row["guarantee"] for name, row in rows.items()} == {
+        "pld": True,
+        "bernstein": True,
+        "bernstein-published": False,
+        "clt": False,
+    }
+    assert 0.966 <= rows["pld"]["epsilon"] <= 0.967
+    assert rows["clt"]["epsilon"] == pytest.approx(2.4787, abs=1e-3)
+    assert rows["bernstein-published"]["epsilon"] == pytest.approx(1656.5, abs=0.5)
+    assert rows["bernstein"]["epsilon"] == pytest.approx(28672, abs=2)
+
+
+def test_one_release_of_slices_is_bounded_as_published():
+    """There the failure of one release is all there is to share."""
+    pytest.importorskip("dp_accounting")
+    once = {Step(1.0, 0.5, slicing=Slicing(30, 20)): 1}
+    bernstein = epsilon_by("bernstein", once, 1e-5)
+    assert bernstein == epsilon_by("bernstein-published", once, 1e-5) > epsilon(once, 1e-5)
+    assert epsilon_by("bernstein", {next(iter(once)): 2}, 1e-5) > epsilon_by("bernstein-published", once, 1e-5)
+
+
+def test_accountants_refuse_slices_that_they_do_not_cover():
+    orthogonal = {Step(0.1, 1.0, slicing=Slicing(5, 3, "orthogonal")): 2}
+    for name in ("gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor"):
+        with pytest.raises(ValueError, match=f"{name} is not for random slices"):
+            epsilon_by(name, SLICES, 1e-5)
+    for name in ("bernstein", "bernstein-published", "clt"):
+        with pytest.raises(ValueError, match=f"{name} is only for slices through independent"):
+            epsilon_by(name, orthogonal, 1e-5)
+    assert [row["epsilon"] is None for row in compare(orthogonal, 1e-5)] == [False, True, True, True]
+    whole, plain = {Step(0.1, 1.0, slicing=Slicing(5, 5, "orthogonal")): 2}, {Step(0.1, 1.0): 2}
+    assert compare(whole, 1e-5) == compare(plain, 1e-5)
 
 
 def test_what_cannot_be_compared_says_why(monkeypatch):

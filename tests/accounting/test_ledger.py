@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sqlite3
+from contextlib import closing
 from time import perf_counter
 
 import pytest
@@ -15,11 +16,13 @@ from fedsw.accounting import (
     Ledger,
     LedgerBusy,
     LedgerDamaged,
+    Slicing,
     Step,
     epsilon,
     epsilon_by,
     noise_multiplier,
 )
+from fedsw.accounting.journal import Journal
 
 GROUPS = ("A=0", "A=1")
 
@@ -47,6 +50,33 @@ def test_spending_costs_what_the_steps_cost_for_the_worst_group(path):
         assert spent == ledger.epsilon() == pytest.approx(worst, rel=1e-9)
         assert ledger.epsilon_by_group()["A=1"] < spent
         assert ledger.released_rounds() == 2 and ledger.guarantee
+
+
+def test_slices_are_charged_kept_and_read_back_as_slices(path):
+    slicing = Slicing(784, 200)
+    with create(path, groups=["all"]) as ledger:
+        spent = ledger.spend(0, 0, [Charge("all", 0.01, 2.0, slicing=slicing)], 4.0)
+        assert spent == pytest.approx(epsilon({Step(0.01, 0.5, slicing=slicing): 1}, 1e-5), rel=1e-9)
+        assert spent < epsilon({Step(0.01, 0.5): 1}, 1e-5)
+        ledger.spend(1, 0, [Charge("all", 0.01, 2.0)], 4.0)
+        ledger.export(path.with_suffix(".json"))
+        total, left = ledger.epsilon(), ledger.rounds_left([Charge("all", 0.01, 2.0, slicing=slicing)], 4.0)
+    with Ledger.open(path) as ledger:
+        assert [entry.slicing for entry in ledger.entries()] == [slicing, None]
+        assert ledger.epsilon() == ledger.replay() == pytest.approx(total, rel=1e-12)
+        assert ledger.rounds_left([Charge("all", 0.01, 2.0, slicing=slicing)], 4.0) == left > 0
+    told = json.loads(path.with_suffix(".json").read_text())
+    assert told["entries"][0]["slicing"] == {"d": 784, "k": 200, "scheme": "iid"}
+
+
+def test_rows_from_before_slices_could_be_charged_are_read(path):
+    create(path, groups=["all"]).close()
+    charge = {"group": "all", "sampling_rate": 0.1, "sensitivity": 1.0, "sampling": "without-replacement"}
+    with closing(Journal.open(path)) as journal:
+        journal.append("0/0", {"round": 0, "attempt": 0, "sigma": 10.0, "charges": [charge]})
+    with Ledger.open(path) as ledger:
+        assert ledger.epsilon() == pytest.approx(epsilon({Step(0.1, 0.1): 1}, 1e-5), rel=1e-9)
+        assert ledger.entries()[0].slicing is None and ledger.entries()[0].sensitivity == 1.0
 
 
 def test_a_calibrated_plan_is_spent_to_its_last_round_and_no_further(path):
@@ -248,6 +278,7 @@ def test_the_export_tells_everything_and_only_that(path, tmp_path):
         "sensitivity": 1.0,
         "sampling": "without-replacement",
         "sigma": 10.0,
+        "slicing": None,
     }
     steps = [(Step(e["sampling_rate"], e["sensitivity"] / e["sigma"]), 1) for e in record["entries"][:1]]
     assert epsilon(steps, record["delta"]) == pytest.approx(record["spent"], rel=1e-9)

@@ -65,9 +65,51 @@ def test_poisson_batches_are_for_adding_or_removing_a_record(capsys: Capture) ->
     assert [row["epsilon"] for row in report["accountants"] if row["name"] == "rdp-wor"] == [None]
 
 
+SLICES = "--slices 200 --dimension 784 --diameter 1 --records 60000 --batch 100 --steps 60000 --delta 1e-5 "
+
+
+def test_random_slices_stand_beside_the_published_calculations_in_one_table(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = budget_json(SLICES + "--noise 1", capsys)
+    rows = {row["name"]: row for row in report["accountants"]}
+    assert 0.966 <= report["epsilon"] == rows["pld"]["epsilon"] <= 0.98
+    assert rows["pld-norm"]["epsilon"] == pytest.approx(2.97, abs=0.005)
+    assert rows["clt"]["epsilon"] == pytest.approx(2.48, abs=0.005) and not rows["clt"]["guarantee"]
+    assert rows["bernstein"]["epsilon"] > 1000 and rows["bernstein"]["guarantee"]
+    assert report["slicing"] == {"d": 784, "k": 200, "scheme": "iid", "diameter": 1.0, "sigma": 1.0}
+    monkeypatch.setenv("COLUMNS", "250")
+    assert main(["budget", *SLICES.split(), "--noise", "1"]) == 0
+    page = capsys.readouterr().out
+    assert "features of dimension 784 through 200 iid directions, diameter 1 and σ = 1" in page
+    lines = [line.split() for line in page.splitlines()]
+    assert [words[0] for words in lines if words[2:3] in (["yes"], ["no"])] == list(rows)
+
+
+def test_slices_take_a_sampling_rate_orthogonal_directions_and_an_epsilon_to_solve_for(capsys: Capture) -> None:
+    line = "--slices 3 --dimension 5 --directions-scheme orthogonal -p 0.1 --delta 1e-5 --no-compare "
+    report = budget_json(line + "--epsilon 1 --steps 20 --diameter 2", capsys)
+    assert 0.99 < report["epsilon"] <= 1 and report["slicing"]["scheme"] == "orthogonal"
+    again = budget_json(line + f"--steps 20 --diameter 2 --noise {report['slicing']['sigma']!r}", capsys)
+    assert again["epsilon"] == pytest.approx(report["epsilon"], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("--slices 0 --dimension 5 -p 0.1 --delta 1e-5 --noise-multiplier 1 --steps 5", "directions, is 0"),
+        ("--slices 5 --dimension -1 -p 0.1 --delta 1e-5 --noise-multiplier 1 --steps 5", "features, is -1"),
+        ("--slices 5 -p 0.1 --delta 1e-5 --noise-multiplier 1 --steps 5", "dimension is None"),
+        ("--directions-scheme iid -p 0.1 --delta 1e-5 --noise-multiplier 1 --steps 5", "need both"),
+        ("--slices 5 --dimension 5 -p 0.1 --delta 1e-5 --noise 0 --diameter 1 --steps 5", "noise is 0.0"),
+        ("--slices 5 --dimension 5 -p 0.1 --delta 1e-5 --noise nan --diameter 1 --steps 5", "noise is nan"),
+        ("--slices 5 --dimension 5 -p 0.1 --delta 1e-5 --noise 1 --diameter -2 --steps 5", "diameter is -2.0"),
+        ("--slices 5 --dimension 5 -p 0.1 --delta 1e-5 --noise 1 --steps 5", "with --diameter"),
+        ("-p 0.1 --delta 1e-5 --noise 1 --diameter 1 --steps 5", "no slicing is given"),
+        ("--records 10 --batch 20 --delta 1e-5 --noise-multiplier 1 --steps 5", "batch is 20 of records 10"),
+        ("--records 10 --delta 1e-5 --noise-multiplier 1 --steps 5", "batch is None"),
+        ("-p 0.1 --records 10 --batch 1 --delta 1e-5 --noise-multiplier 1 --steps 5", "sampling rate is 0.1"),
+        ("--delta 1e-5 --noise-multiplier 1 --steps 5", "give --sampling-rate"),
         ("-p 0.1 --delta 1e-5 --epsilon 1", "exactly two of noise_multiplier, epsilon and steps"),
         ("-p 0.1 --delta 1e-5 --epsilon 1 --steps 5 --noise-multiplier 1", "exactly two"),
         ("-p 0 --delta 1e-5 --epsilon 1 --steps 5", "sampling_rate is 0"),

@@ -1,0 +1,170 @@
+"""Random slicing: the law of what is left of a record's move after random directions, and its Renyi divergence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal, get_args
+
+import numpy as np
+from scipy import special
+
+from fedsw.accounting.lattice import TAIL, Array, Law, beta_law, sum_law
+
+Scheme = Literal["iid", "orthogonal"]
+
+_CELLS = 160
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """Features of dimension d, released through k random directions.
+
+    The release is (Theta, X Theta + V): X the features, one row a record; Theta (d, k) with uniformly distributed unit
+    columns, drawn afresh and independently of everything after the features are fixed; V normal noise. If the
+    replacement of a record moves its features by z, the release moves by ||z^T Theta||, and B = ||z^T Theta||^2 /
+    ||z||^2 has the same law for every z.
+
+    Attributes:
+        d: dimension of the features.
+        k: number of directions.
+        scheme: ``"iid"``, independent directions: B is a sum of k independent Beta(1/2, (d-1)/2); or
+            ``"orthogonal"``, independent orthonormal blocks of d directions, the last one of r = k mod d:
+            B = (k - r) / d + Beta(r/2, (d-r)/2).
+
+    Raises:
+        ValueError: if d or k is not a whole number >= 1, or the scheme is unknown.
+
+    Source: docs/guarantees.md, "Random slicing".
+    """
+
+    d: int
+    k: int
+    scheme: Scheme = "iid"
+
+    def __post_init__(self) -> None:
+        for name, value in (("d, the dimension of the features,", self.d), ("k, the number of directions,", self.k)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is {value}; it must be a whole number, at least 1.")
+        if self.scheme not in get_args(Scheme):
+            raise ValueError(f"scheme of directions is {self.scheme!r}; choose one of {', '.join(get_args(Scheme))}.")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether B is k/d for certain: a line, or full orthonormal blocks."""
+        return self.d == 1 or (self.scheme == "orthogonal" and self.k % self.d == 0)
+
+    @property
+    def share(self) -> float:
+        """k/d, the mean of B."""
+        return self.k / self.d
+
+
+@lru_cache(maxsize=32)
+def law_of_share(slicing: Slicing) -> Law:
+    """The law of B, from above, for a slicing that is not ``fixed``; whole blocks are left out (add k // d)."""
+    d, k = slicing.d, slicing.k
+    if slicing.scheme == "orthogonal":
+        return beta_law(k % d / 2, (d - k % d) / 2)
+    return sum_law(beta_law(0.5, (d - 1) / 2), k, lambda copies: _highest(d, copies))
+
+
+@lru_cache(maxsize=256)
+def gaussian_mixture(slicing: Slicing, mu: float) -> tuple[Array, Array]:
+    """Means and weights of normal laws whose mixed profile is at least E_B delta of N(mu sqrt(B), 1) against N(0, 1).
+
+    For every epsilon >= 0 that delta is an increasing convex function of its value at epsilon = 0. So B is rounded up
+    on a fine lattice, and then every value is split between two of a few nodes so that the mean of delta(0) stays.
+
+    Returns:
+        means: (m,) increasing. weights: (m,), of sum 1 - :func:`lost`.
+    """
+    if slicing.fixed:
+        return np.array([mu * math.sqrt(slicing.share)]), np.ones(1)
+    law = law_of_share(slicing)
+    whole = slicing.k // slicing.d if slicing.scheme == "orthogonal" else 0
+    roots = np.sqrt(whole + law.values)
+    nodes = np.linspace(roots[0], roots[-1], _CELLS + 1)
+    cell = np.clip(np.searchsorted(nodes, roots) - 1, 0, _CELLS - 1)
+    # delta(0) of N(m, 1) is 1 - erfc(m / sqrt(8)); where both ends are 1 in floating point, all goes up.
+    hidden, at_nodes = special.erfc(mu * roots / math.sqrt(8)), special.erfc(mu * nodes / math.sqrt(8))
+    width = (at_nodes[:-1] - at_nodes[1:])[cell]
+    down = np.divide(hidden - at_nodes[cell + 1], width, out=np.zeros_like(hidden), where=width > 0).clip(0.0, 1.0)
+    weights: Array = np.zeros(_CELLS + 1)
+    np.add.at(weights, cell, law.mass * down)
+    np.add.at(weights, cell + 1, law.mass * (1 - down))
+    return mu * nodes[weights > 0], weights[weights > 0]
+
+
+def lost(slicing: Slicing) -> float:
+    """Mass of B that :func:`gaussian_mixture` leaves out: it counts in full as delta."""
+    return 0.0 if slicing.fixed else law_of_share(slicing).lost
+
+
+def slicing_rdp(alpha: float, *, d: int, k: int, mu: float) -> float:
+    """Renyi divergence of order alpha of one release through k independent directions, not subsampled.
+
+    It is k / (alpha - 1) * ln 1F1(1/2; d/2; alpha (alpha - 1) mu^2 / 2), exactly and without failure probability:
+    given Theta the divergence's moment is exp(alpha (alpha - 1) mu^2 B / 2).
+
+    Args:
+        alpha: order > 1.
+        d: dimension of the features.
+        k: number of directions.
+        mu: diameter of the features / sigma.
+
+    Raises:
+        ValueError: if a number is out of range.
+
+    Source: docs/guarantees.md, "Random slicing".
+    """
+    Slicing(d, k)
+    if not 1.0 < alpha < math.inf:
+        raise ValueError(f"alpha is {alpha}; the order must be > 1 and finite.")
+    if not mu >= 0.0:
+        raise ValueError(f"mu = diameter / sigma is {mu}; it must be >= 0.")
+    return k / (alpha - 1) * log_moment(d, alpha * (alpha - 1) * mu * mu / 2)
+
+
+def bernstein_share(d: int, k: int, failure: float) -> float:
+    """A share that B of k independent directions exceeds with probability at most ``failure`` in (0, 1).
+
+    Source: Rakotomamonjy and Ralaivola 2021, Lemma 2.
+    """
+    log = -math.log(failure)
+    return k / d + 2 / 3 * log + 2 / d * math.sqrt(k * (d - 1) / (d + 2) * log)
+
+
+def central_limit_share(d: int, k: int, failure: float) -> float:
+    """The share that a normal law with B's mean and variance exceeds with probability ``failure``: not a bound.
+
+    Source: Rakotomamonjy and Ralaivola 2021, Proposition 1.
+    """
+    return k / d + NormalDist().inv_cdf(1 - failure) / d * math.sqrt(2 * k * (d - 1) / (d + 2))
+
+
+def log_moment(d: int, t: float) -> float:
+    """ln E exp(t B) for one direction, t >= 0: ln 1F1(1/2; d/2; t), without overflow."""
+    if d == 1 or math.isinf(t):
+        return t
+    if t <= 500.0:
+        n = np.arange(40 + int(4 * t))
+        return math.log1p(float(np.cumprod(t * (0.5 + n) / ((d / 2 + n) * (1 + n))).sum()))
+    # Terms rise to the one where their ratio is 1, and fall; the sum over every stride-th is accurate for wide peaks.
+    half = (t - d / 2 - 1) / 2
+    peak = max(0.0, half + math.sqrt(max(0.0, half * half + t / 2 - d / 2)))
+    reach = 40 * math.sqrt(peak + 100)
+    low, high = max(0, int(peak - reach)), int(peak + reach)
+    stride = max(1, (high - low) // 10**4)
+    n = np.arange(low, high + 1, stride)
+    rising = special.gammaln(0.5 + n) - special.gammaln(0.5) - special.gammaln(1.0 + n)
+    logs = rising + n * math.log(t) - (special.gammaln(d / 2 + n) - special.gammaln(d / 2))
+    return max(0.0, float(special.logsumexp(logs)) + math.log(stride))
+
+
+def _highest(d: int, copies: int) -> float:
+    """A value that B of so many independent directions exceeds with probability at most ``TAIL``, by Chernoff."""
+    orders: list[float] = (d * np.logspace(-3, 1, 41)).tolist()
+    return min(float(copies), *((copies * log_moment(d, t) - math.log(TAIL)) / t for t in orders))
