@@ -16,7 +16,7 @@ from fedsw.randomness import BLOCK, KEY_BYTES, Stream, box_muller
 _BITS = 12  # sigma is between 2^11 and 2^12 steps of the grid
 _LEAST_SIGMA, _MOST_SIGMA = 2.0**-900, 2.0**900
 # A float64 result is trusted when it is not within DOUBT of a rounding boundary, in steps, and its radius is in
-# RADII; then its error is below 2^-29 steps. Chances are 1.6e-6 a pair that one of these fails.
+# RADII; then its error is below 2^-28 steps. Chances are 1.6e-6 a pair that one of these fails.
 _DOUBT = 2.0**-22
 _RADII = (2.0**-10, 5.6)
 _MORE_WORDS = 3  # 64-bit words that extend each of a pair's two words when float64 does not settle it
