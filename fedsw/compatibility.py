@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsw.sections import Data, Local, Model, Objective, Privacy
+from fedsw.sections import Data, Local, Model, Objective, Privacy, Training
 
 _FAIR = ("classification", "regression", "representation")
 
@@ -42,6 +42,7 @@ _TASKS_OF_TRUST: Mapping[str, tuple[str, ...]] = {
     "local-slices": ("generation", "adaptation"),
     "local-release": ("generation",),
 }
+_ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
 _WHY_NOT: Mapping[str, str] = {
     "local-gradient": "its noised tables rank the outputs of private groups against each other",
     "local-slices": "it matches private features that no parameter moves, by their noised projections",
@@ -49,9 +50,11 @@ _WHY_NOT: Mapping[str, str] = {
 }
 
 
-def misfit(data: Data, model: Model, objective: Objective, privacy: Privacy, local: Local) -> str | None:
+def misfit(
+    data: Data, model: Model, objective: Objective, privacy: Privacy, local: Local, training: Training
+) -> str | None:
     """What does not go together, with what would; None if everything does."""
-    return _misfit_of_task(data, model, objective) or _misfit_of_trust(model, objective, privacy, local)
+    return _misfit_of_task(data, model, objective) or _misfit_of_trust(model, objective, privacy, local, training)
 
 
 def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | None:
@@ -73,7 +76,9 @@ def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | Non
     return None
 
 
-def _misfit_of_trust(model: Model, objective: Objective, privacy: Privacy, local: Local) -> str | None:
+def _misfit_of_trust(
+    model: Model, objective: Objective, privacy: Privacy, local: Local, training: Training
+) -> str | None:
     trust, task = privacy.trust, objective.task
     if task not in _TASKS_OF_TRUST[trust]:
         able = _either(tuple(name for name, tasks in _TASKS_OF_TRUST.items() if task in tasks))
@@ -84,6 +89,10 @@ def _misfit_of_trust(model: Model, objective: Objective, privacy: Privacy, local
             f"model.kind {model.kind!r} with trust {trust!r} and local.algorithm {local.algorithm!r}: 'particles' are "
             "moved by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
         )
+    if flows and (training.optimizer != "sgd" or training.momentum):
+        return "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
+    if trust != "local-slices" and privacy.accountant in _ACCOUNTANTS_OF_SLICES:
+        return f"privacy.accountant {privacy.accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     if objective.protected == "both" and (task != "generation" or trust != "central"):
         return "objective.protected 'both' is about a generator's inputs under trust 'central'; use 'target'"
     return None

@@ -79,7 +79,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        if found := misfit(self.data, self.model, self.objective, self.privacy, self.local):
+        if found := misfit(self.data, self.model, self.objective, self.privacy, self.local, self.training):
             raise ValueError(found)
         least = self.federation.min_clients
         if least is not None and least > self.federation.clients:

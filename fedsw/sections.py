@@ -154,7 +154,9 @@ class Privacy(Section):
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: Literal["pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor"] = "pld"
+    accountant: Literal[
+        "pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt"
+    ] = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
 
@@ -226,7 +228,6 @@ class Local(Section):
             slices every round or with `directions` stored slices that were noised once.
         order: q of `dp-swd`, p of the losses of `local-release`.
         diffusion: lambda of a flow's own noise.
-        profile: accounting of random slices: "exact", "bernstein" (RR), or "clt" (RR, SPF; not a guarantee).
         loss: `local-release`: what the generator is trained with on the privatised records.
         norm, mechanism, calibration: the ball that released records are projected onto and their noise.
         diameter: "replacement" (2 rho), or "paper" for RCO's sup ||x||, which is not a guarantee.
@@ -238,7 +239,6 @@ class Local(Section):
     algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
     order: Literal[1, 2] = 2
     diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    profile: Literal["exact", "bernstein", "clt"] = "exact"
     loss: Literal["entropic", "plain", "sinkhorn", "wavelet"] = "entropic"
     norm: Literal["l1", "l2"] = "l2"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
