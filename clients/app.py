@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from clients import local_gradient
+from clients.account import ledger_path
 from clients.node import Node, batch_key, join
 from fedsw import wire
+from fedsw.accounting import BudgetExhausted
+from fedsw.local.shares import asks_tables
 
 app = ClientApp()
 
@@ -21,7 +25,11 @@ _STATE = "fedsw"
 def hello(message: Message, context: Context) -> Message:
     """Load and validate this node's records; tell the public group sizes (and, in seeded runs, the record ids)."""
     experiment = str(_config(message)["experiment"])
+    if _STATE in context.state and cast(dict[str, Any], context.state[_STATE])["experiment"] != experiment:
+        raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
     node = join(experiment, context.run_id, context.node_config)
+    if node.task.experiment.privacy.trust == "local-gradient":
+        local_gradient.require_ready(node, ledger_path(context.node_config, context.run_id))
     context.state[_STATE] = ConfigRecord({"experiment": experiment})
     content: dict[str, Any] = {
         "metrics": MetricRecord({"partition-id": int(context.node_config["partition-id"]), "sizes": node.sizes}),
@@ -35,7 +43,7 @@ def hello(message: Message, context: Context) -> Message:
 @app.train("outputs")
 def outputs(message: Message, context: Context) -> Message:
     """First exchange: a fresh batch for this attempt, its projected outputs by group."""
-    node, config = _node(context), _config(message)
+    node, config = _node(context, "central", "none"), _config(message)
     round_, attempt, counts = int(config["round"]), int(config["attempt"]), [int(c) for c in config["counts"]]
     key = batch_key(node.task, round_, attempt)
     records = node.draw(key, counts)
@@ -51,7 +59,8 @@ def outputs(message: Message, context: Context) -> Message:
 @app.train("gradients")
 def gradients(message: Message, context: Context) -> Message:
     """Second exchange: the same batch's clipped contribution. A batch is answered for once and then forgotten."""
-    node, config, state = _node(context), _config(message), cast(dict[str, Any], context.state[_STATE])
+    node, config = _node(context, "central", "none"), _config(message)
+    state = cast(dict[str, Any], context.state[_STATE])
     asked = (int(config["round"]), int(config["attempt"]))
     if (state.get("round"), state.get("attempt")) != asked or "key" not in state:
         raise RuntimeError(
@@ -73,10 +82,53 @@ def gradients(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
-def _node(context: Context) -> Node:
+@app.train("tables")
+def noised_tables(message: Message, context: Context) -> Message:
+    """`local-gradient`, first exchange: a fresh batch, charged to this client's ledger; its noised histograms."""
+    return _protected(message, context, table=None, first=True)
+
+
+@app.train("local_gradients")
+def local_gradients(message: Message, context: Context) -> Message:
+    """`local-gradient`, second exchange: the same batch's clipped contribution, noised for this client's guarantee."""
+    node = _node(context, "local-gradient")
+    table = None
+    if asks_tables(node.task.experiment):
+        cells, bins = len(node.cells), node.task.experiment.local.bins
+        table = _read(message, "arrays", "tables", (cells, None, bins))
+    return _protected(message, context, table=table, first=False)
+
+
+def _protected(message: Message, context: Context, *, table: Tensor | None, first: bool) -> Message:
+    node, config = _node(context, "local-gradient"), _config(message)
+    request = local_gradient.Request(
+        int(config["round"]), int(config["attempt"]), tuple(int(n) for n in config["sizes"]), int(config["records"])
+    )
+    place = ledger_path(context.node_config, context.run_id)
+    state, theta = cast(dict[str, Any], context.state[_STATE]), _theta(node, message)
+    try:
+        if first:
+            answer = local_gradient.noised_table(node, place, theta, request, state)
+        else:
+            answer = local_gradient.noised_contribution(node, place, theta, request, table, state)
+    except BudgetExhausted as exhausted:
+        return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    content: dict[str, Any] = {
+        "arrays": ArrayRecord({"noised": _array(answer.values.to(node.task.dtype))}),
+        "metrics": MetricRecord({"epsilon": answer.epsilon, "sigma": answer.sigma}),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+def _node(context: Context, *trusts: str) -> Node:
+    """This node, which answers only the messages of the trust model that it agreed to."""
     if _STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
-    return join(str(cast(dict[str, Any], context.state[_STATE])["experiment"]), context.run_id, context.node_config)
+    experiment = str(cast(dict[str, Any], context.state[_STATE])["experiment"])
+    node = join(experiment, context.run_id, context.node_config)
+    if (agreed := node.task.experiment.privacy.trust) not in trusts:
+        raise RuntimeError(f"this message belongs to trust {' or '.join(trusts)}; this node agreed to {agreed}")
+    return node
 
 
 def _config(message: Message) -> dict[str, Any]:

@@ -13,6 +13,11 @@ from torch import Tensor
 HELLO = "query.hello"
 OUTPUTS = "train.outputs"
 GRADIENTS = "train.gradients"
+TABLES = "train.tables"
+LOCAL_GRADIENTS = "train.local_gradients"
+
+BUDGET_EXHAUSTED = 1001
+"""Code of the error by which a client declines a release that its own ledger does not allow any more."""
 
 ARRAY_FORMAT = "numpy.ndarray"
 _DTYPES = ("float32", "float64", "int64")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedsw import wire
 
 _POLL_SECONDS = 0.02
 
@@ -22,9 +26,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a client's reply is missing."""
+    """Why a client's reply is missing: in words, and by the code of the client's error if it sent one."""
 
     reason: str
+    code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,18 @@ def exchange(
 def _content(message: Message) -> RecordDict | Fault:
     if message.has_content():
         return message.content
-    return Fault(f"code {message.error.code}: {message.error.reason}")
+    return Fault(f"code {message.error.code}: {message.error.reason}", message.error.code)
+
+
+def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> Tensor | Fault:
+    """The array that a reply carries, if it is there and has its shape; else the fault."""
+    if isinstance(reply, Fault):
+        return reply
+    try:
+        array = cast(ArrayRecord, reply["arrays"])[name]
+        return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=shape, name=name)
+    except (KeyError, ValueError) as fault:
+        return Fault(f"unreadable {name}: {fault}")
 
 
 def _bytes(content: RecordDict) -> int:

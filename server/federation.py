@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
 from fedsw.models import flatten
 from fedsw.task import Task
-from server import central, checkpoint, none
-from server.cohort import gather
+from server import checkpoint, local_gradient
+from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
+from server.method import Method, Trusted
 from server.observer import Observer, Silent
 from server.plan import Plan, make_plan
 from server.rounds import Rounds
@@ -53,19 +55,19 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     torch.set_num_threads(job.experiment.federation.threads)
     traffic = Traffic()
     members = gather(grid, task, traffic)
-    plan = make_plan(task, members)
+    local = job.experiment.privacy.trust == "local-gradient"
+    plan = local_gradient.make_plan(task, members) if local else make_plan(task, members)
     evaluator = Evaluator(task)
     if not job.resume:
         directory.write_config(job.experiment, job.engine)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     job.observer.started(describe_plan(plan, members=len(members)))
-    with _ledger(directory, plan, resume=job.resume) as ledger:
+    with _method(grid, plan, members, traffic, directory, resume=job.resume) as method:
         if job.resume:
             _restore(trainer, directory)
-        rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
         stopped, held_out = "interrupted", dict[str, float]()
         try:
-            stopped = _train(job, plan, rounds, trainer, ledger, evaluator, directory)
+            stopped = _train(job, method, trainer, evaluator, directory)
             held_out = _write_model(task, trainer, evaluator, directory)
         except Exception as failure:
             stopped = f"failed: {failure}"
@@ -77,8 +79,9 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                 engine=job.engine,
                 clients=len(members),
                 stopped=stopped,
-                released=ledger.released_rounds(),
-                spent=ledger.epsilon(),
+                released=method.released_rounds(),
+                spent=method.epsilon(),
+                spent_by_client=method.epsilon_by_client(),
                 held_out=held_out,
                 seconds=time.monotonic() - started,
                 traffic=traffic,
@@ -90,39 +93,35 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
 
 def _train(
     job: Job,
-    plan: Plan,
-    rounds: Rounds,
+    method: Method,
     trainer: Trainer,
-    ledger: Ledger,
     evaluator: Evaluator,
     directory: RunDirectory,
 ) -> str:
     """Rounds from where the trainer stands to the planned last one; returns why it stopped."""
-    release = central.release if job.experiment.privacy.noisy else none.release
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
         began = time.monotonic()
-        aggregate = rounds.run(round_, trainer.theta)
         try:
-            released = release(aggregate, plan, ledger)
+            released = method.round(round_, trainer.theta)
         except BudgetExhausted as exhausted:
             return f"stopped before round {round_}: {exhausted}"
         trainer.step(released.vector)
         checkpoints.save(trainer.state())
         record: dict[str, Any] = {
             "round": round_,
-            "attempt": aggregate.attempt,
+            "attempt": released.attempt,
             "epsilon": released.spent,
             "sigma": released.sigma,
             "snr": signal_to_noise(released.vector, released.sigma),
             "gradient_norm": math.sqrt(float(released.vector.square().sum())),
-            "clients": aggregate.clients,
+            "clients": released.clients,
         }
         if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
             record["held_out"] = evaluator.metrics(trainer.model)
-        if job.experiment.unsafe_metrics and aggregate.training_loss is not None:
-            record["training_loss"] = aggregate.training_loss
+        if job.experiment.unsafe_metrics and released.training_loss is not None:
+            record["training_loss"] = released.training_loss
         record["seconds"] = time.monotonic() - began
         directory.append_metrics(record)
         job.observer.round_done(record)
@@ -134,6 +133,17 @@ def _write_model(task: Task, trainer: Trainer, evaluator: Evaluator, directory: 
     model = task.prepared(task.build_model(), trainer.model)
     directory.write_model(model)
     return evaluator.write_outputs(model, directory)
+
+
+def _method(
+    grid: Grid, plan: Plan, members: Sequence[Member], traffic: Traffic, directory: RunDirectory, *, resume: bool
+) -> Method:
+    """What the trust model does in a round. Under `local-gradient` the clients account, each for itself."""
+    if plan.task.experiment.privacy.trust == "local-gradient":
+        history = directory.read_metrics() if resume else []
+        return local_gradient.LocalGradient(grid, plan, members, traffic, directory.begin_attempt, history)
+    rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
+    return Trusted(rounds, plan, _ledger(directory, plan, resume=resume))
 
 
 def _ledger(directory: RunDirectory, plan: Plan, *, resume: bool) -> Ledger:

@@ -48,6 +48,7 @@ def summarise(
     stopped: str,
     released: int,
     spent: float,
+    spent_by_client: Mapping[int, float],
     held_out: Mapping[str, float],
     seconds: float,
     traffic: Traffic,
@@ -67,6 +68,7 @@ def summarise(
         "released_rounds": released,
         "epsilon": epsilon,
         "epsilon_spent": spent,
+        "epsilon_spent_by_client": {str(client): value for client, value in spent_by_client.items()},
         "delta": plan.delta,
         "nominal": _nominal(experiment),
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
@@ -87,13 +89,13 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
     bounds = plan.sensitivities
     return {
         "relation": bounds[0].relation,
-        "protects": "each record of every client",
+        "protects": _protects(experiment),
         "against": _against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public}),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "accountant": privacy.accountant,
         "accountant_is_guarantee": privacy.accountant in ("pld", "rdp-wor"),
-        "sampling": privacy.sampling,
+        "sampling": "each client's own" if privacy.local else privacy.sampling,
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
@@ -102,9 +104,16 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
     }
 
 
+def _protects(experiment: Experiment) -> str:
+    each = "each record of every client"
+    return f"{each}, by its own client's noise and ledger" if experiment.privacy.local else each
+
+
 def _against(experiment: Experiment) -> str:
     if not experiment.privacy.noisy:
         return "nobody: no noise was added"
+    if experiment.privacy.local:
+        return "everyone, including the server and the other clients"
     counts = "" if experiment.privacy.sampling == "stratified" else ", not of counts per client and round"
     return f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
 

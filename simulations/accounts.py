@@ -10,17 +10,38 @@ from typing import Any
 def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group, and every row.
 
+    Where every client has a ledger of its own the groups are the clients' and the totals those of the worst client.
     Opened for reading only, so it works while the run goes on.
 
     Raises:
         FileNotFoundError: if the run spent nothing yet.
         LedgerDamaged: if a row does not follow from the one before.
     """
+    own = sorted((*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite")))
+    if not own or (directory / "ledger.sqlite").exists():
+        return {"directory": str(directory), **_read(directory / "ledger.sqlite")}
+    accounts = {path.stem.replace("-", " "): _read(path) for path in own}
+    worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
+    return {
+        **worst,
+        "directory": str(directory),
+        "budget": max(account["budget"] for account in accounts.values()),
+        "epsilon_by_group": {client: account["epsilon"] for client, account in accounts.items()},
+        "released_rounds": max(account["released_rounds"] for account in accounts.values()),
+        "head": {client: account["head"] for client, account in accounts.items()},
+        "entries": [
+            {**entry, "group": f"{client}, {entry['group']}"}
+            for client, account in accounts.items()
+            for entry in account["entries"]
+        ],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
     from fedsw.accounting import Ledger
 
-    with Ledger.open(directory / "ledger.sqlite", read_only=True) as ledger:
+    with Ledger.open(path, read_only=True) as ledger:
         return {
-            "directory": str(directory),
             "epsilon": ledger.replay(),
             "epsilon_by_group": ledger.epsilon_by_group(),
             "delta": ledger.delta,

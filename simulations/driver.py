@@ -60,6 +60,7 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
 def _drive(
     experiment: Experiment, directory: Path, engine: Engine, observer: Observer | None, *, resume: bool
 ) -> RunResult:
+    from clients.account import ledgers_in
     from clients.app import app as client_app
     from server.app import app_for
     from server.federation import Job
@@ -67,19 +68,23 @@ def _drive(
     from simulations.engines import deployed, flwr_run, inprocess, ray
 
     clients = experiment.federation.clients
+    ledgers = directory / "clients"
     try:
-        if engine == "flwr":
-            RunDirectory(directory).write_config(experiment, engine)
-            flwr_run.run(directory, clients, resume=resume)
-        elif engine in ("deployed", "deployed-stock"):
-            RunDirectory(directory).write_config(experiment, engine)
-            stock = engine == "deployed-stock"
-            deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
-        else:
-            drive = ray.run if engine == "ray" else inprocess.run
-            drive(app_for(Job(experiment, directory, engine, observer or Silent(), resume)), client_app, clients)
+        with ledgers_in(ledgers, alone=engine == "inprocess"):
+            if engine == "flwr":
+                RunDirectory(directory).write_config(experiment, engine)
+                flwr_run.run(directory, clients, resume=resume)
+            elif engine in ("deployed", "deployed-stock"):
+                RunDirectory(directory).write_config(experiment, engine)
+                stock = engine == "deployed-stock"
+                deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
+            else:
+                drive = ray.run if engine == "ray" else inprocess.run
+                drive(app_for(Job(experiment, directory, engine, observer or Silent(), resume)), client_app, clients)
     except Exception:
         with contextlib.suppress(OSError):
+            if ledgers.is_dir():
+                ledgers.rmdir()
             directory.rmdir()  # only a folder that nothing was written to: the run was refused
         raise
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))

@@ -1,0 +1,269 @@
+"""Laws of a client that trusts nobody: what it charges, what it answers, what it refuses."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+
+from clients import account, local_gradient
+from clients import node as nodes
+from clients.local_gradient import Request, noised_contribution, noised_table
+from clients.node import Node
+from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
+from fedsw.experiment import ExperimentError
+from fedsw.local import shares, tables
+from fedsw.models import flatten
+from fedsw.task import Task
+from tests.federations import small
+
+TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
+
+
+def _node(*overrides: str) -> Node:
+    task = Task.from_experiment(small(*TRUST, *overrides))
+    records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
+    return Node(task, records, task.cells_of(records), task.build_model())
+
+
+def _request(node: Node, round_: int = 1, attempt: int = 0, scale: int = 2) -> Request:
+    own = shares.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
+    return Request(round_, attempt, tuple(scale * count for count in own), 600)
+
+
+def _slot_means(node: Node) -> torch.Tensor:
+    bins = node.task.experiment.local.bins
+    return torch.zeros((len(node.cells), 1, bins), dtype=torch.float64)
+
+
+def _both(node: Node, place, request: Request, state: dict) -> tuple:
+    theta = flatten(node.model)
+    first = noised_table(node, place, theta, request, state)
+    return first, noised_contribution(node, place, theta, request, _slot_means(node), state)
+
+
+def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_path):
+    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    for round_ in (1, 2):
+        _both(node, place, _request(node, round_), state)
+    noised_table(node, place, flatten(node.model), _request(node, 3), state)  # its contribution is never asked for
+    with Ledger.open(place) as ledger:
+        entries = ledger.entries()
+        assert [(e.round, e.attempt, e.group) for e in entries] == [(r, 0, "records") for r in (1, 2, 3)]
+        assert all(e.sensitivity / e.sigma == pytest.approx(1.0, rel=1e-12) for e in entries)
+        assert all(e.sampling_rate == shares.sampling_rate(node.sizes, 0.2) for e in entries)
+        assert ledger.budget == pytest.approx(
+            shares.shares(node.task.experiment, rate=entries[0].sampling_rate, delta=ledger.delta).epsilon
+        )
+
+
+def test_an_attempt_is_answered_for_once_in_either_exchange(tmp_path):
+    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    request, theta = _request(node), flatten(node.model)
+    noised_table(node, place, theta, request, state)
+    with pytest.raises(AlreadySpent):
+        noised_table(node, place, theta, request, state)
+    noised_contribution(node, place, theta, request, _slot_means(node), state)
+    with pytest.raises(RuntimeError, match="holds no batch"):
+        noised_contribution(node, place, theta, request, _slot_means(node), state)
+    with pytest.raises(AlreadySpent):
+        noised_table(node, place, theta, request, state)
+    assert "key" not in state and node.batch is None
+
+
+def test_a_contribution_for_another_attempt_is_refused(tmp_path):
+    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    noised_table(node, place, flatten(node.model), _request(node), state)
+    with pytest.raises(RuntimeError, match="fresh attempt"):
+        noised_contribution(node, place, flatten(node.model), _request(node, 1, 1), _slot_means(node), state)
+
+
+def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
+    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    for round_ in range(1, 5):
+        _both(node, place, _request(node, round_), state)
+    monkeypatch.setattr(local_gradient, "noised", lambda *a: pytest.fail("noise was drawn"))
+    with pytest.raises(BudgetExhausted):
+        noised_table(node, place, flatten(node.model), _request(node, 5), state)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.0])
+def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, alpha):
+    order = []
+    spend, noised = Ledger.spend, local_gradient.noised
+    monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
+    monkeypatch.setattr(local_gradient, "noised", lambda *a: (order.append("noise"), noised(*a))[1])
+    node, place, state = _node(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
+    if alpha:
+        _both(node, place, _request(node), state)
+    else:
+        noised_contribution(node, place, flatten(node.model), _request(node), None, state)
+    assert order == (["charge", "noise", "noise"] if alpha else ["charge", "noise"])
+
+
+def test_without_a_penalty_the_contribution_has_the_whole_budget(tmp_path):
+    node, place = _node("objective.alpha=0.0", "clip.loss=1.0"), tmp_path / "client-0.sqlite"
+    request = _request(node)
+    answer = noised_contribution(node, place, flatten(node.model), request, None, {})
+    assert answer.sigma == pytest.approx(shares.SLACK * 2 * 1.0 / sum(request.sizes), rel=1e-12)
+
+
+def test_the_noise_follows_the_sizes_that_the_server_tells(tmp_path):
+    """A server that says the batch is small gets larger cotangents, and as much more noise."""
+    sigmas = []
+    for scale in (1, 4):
+        node = _node()
+        answers = _both(node, tmp_path / f"{scale}.sqlite", _request(node, scale=scale), {})
+        sigmas.append(answers[1].sigma)
+        assert answers[0].sigma == pytest.approx(math.sqrt(2) / math.sqrt(0.3), rel=1e-12)
+    assert sigmas[0] == pytest.approx(4 * sigmas[1], rel=1e-9)
+
+
+def test_a_client_never_believes_a_batch_below_its_own(tmp_path):
+    node = _node()
+    own = _request(node, scale=1)
+    lied = Request(1, 0, (1, 1), 1)
+    sigmas = [
+        _both(node, tmp_path / f"{i}.sqlite", request, {})[1].sigma for i, request in enumerate((own, lied))
+    ]
+    assert sigmas[0] == sigmas[1]
+
+
+def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_path):
+    node = _node()
+    noised_table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})
+    with Ledger.open(tmp_path / "c.sqlite") as ledger:
+        assert ledger.delta == pytest.approx(0.1 / len(node.records))
+
+
+def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_path, monkeypatch):
+    seen: list[tuple[torch.Tensor, torch.Tensor, float]] = []
+    noised = local_gradient.noised
+
+    def spy(values, sigma, stream):
+        released = noised(values, sigma, stream)
+        seen.append((values.clone(), released, sigma))
+        return released
+
+    monkeypatch.setattr(local_gradient, "noised", spy)
+    node, state = _node("training.rounds=40", "local.bins=16"), {}
+    with account.ledgers_in(tmp_path, alone=True):
+        for round_ in range(1, 41):
+            _both(node, tmp_path / "client-0.sqlite", _request(node, round_), state)
+    for part in (seen[::2], seen[1::2]):
+        added = [((released - values) / sigma).reshape(-1) for values, released, sigma in part]
+        units = torch.cat(added)
+        assert len(units) > 600 and abs(float(units.mean())) < 0.2 and 0.85 < float(units.std()) < 1.15
+        assert len({tuple(one.tolist()) for one in added}) == len(added)
+
+
+def test_a_cold_process_rebuilds_the_batch_from_its_key(tmp_path):
+    exact = ("seed=3", "training.precision=float64")
+    warm, cold, pieces = _node(*exact), _node(*exact), _node(*exact, "training.micro_batch=7")
+    answers = []
+    for name, node in (("warm", warm), ("cold", cold), ("pieces", pieces)):
+        state: dict = {}
+        place = tmp_path / name / "client-0.sqlite"
+        theta, request = flatten(node.model), _request(node)
+        table = noised_table(node, place, theta, request, state).values
+        if name == "cold":
+            node.batch = None
+        answers.append((table, noised_contribution(node, place, theta, request, _slot_means(node), state).values))
+    for table, vector in answers[1:]:
+        assert torch.allclose(table, answers[0][0]) and torch.allclose(vector, answers[0][1], rtol=1e-9, atol=1e-12)
+
+
+def test_cells_without_records_tell_nothing_and_cost_nothing(tmp_path):
+    node = _node()
+    only = Node(node.task, node.records, (node.cells[0], node.cells[1][:0]), node.model)
+    first = noised_table(only, tmp_path / "client-0.sqlite", flatten(node.model), _request(node), {})
+    assert not first.values[1].any() and first.values[0].all()
+
+
+def test_counts_are_the_clients_own_and_at_least_one_where_it_has_any():
+    assert shares.own_batch([100, 3, 0], 0.1) == (10, 1, 0)
+    assert shares.sampling_rate([100, 3, 0], 0.1) == pytest.approx(1 / 3)
+    assert shares.sampling_rate([100, 50], 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (("privacy.epsilon=inf", "privacy.noise_multiplier=1.0", "unsafe_metrics=true"), "unsafe_metrics"),
+        (("training.batch_size=10",), "batch_fraction"),
+    ],
+)
+def test_what_would_void_the_guarantee_is_refused_at_the_greeting(tmp_path, override, told):
+    with pytest.raises(ExperimentError, match=told):
+        local_gradient.require_ready(_node(*override), tmp_path / "client-0.sqlite")
+
+
+def test_without_noise_the_trust_model_is_refused():
+    with pytest.raises(ExperimentError, match="use trust 'none'"):
+        shares.require_local(small("privacy.trust=local-gradient", "privacy.epsilon=inf"))
+
+
+def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(RuntimeError, match=r"client 3 cannot keep its privacy ledger.*state-dir"):
+        account.require_writable(blocked / "client-3.sqlite")
+    (tmp_path / "client-4.sqlite").write_text("no ledger")
+    with pytest.raises(ValueError, match="not a ledger"):
+        account.require_writable(tmp_path / "client-4.sqlite")
+
+
+def test_the_ledger_is_where_the_node_says_or_the_environment_or_at_home(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDSW_STATE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert account.ledger_path({"partition-id": 2}, 77) == tmp_path / ".fedsw" / "77" / "client-2.sqlite"
+    monkeypatch.setenv("FEDSW_STATE", str(tmp_path / "state"))
+    assert account.ledger_path({"partition-id": 2}, 77) == tmp_path / "state" / "client-2.sqlite"
+    named = {"partition-id": 2, "state-dir": str(tmp_path / "own")}
+    assert account.ledger_path(named, 77) == tmp_path / "own" / "client-2.sqlite"
+
+
+def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):
+    node, place = _node(), tmp_path / "client-0.sqlite"
+    noised_table(node, place, flatten(node.model), _request(node, 1), {})
+    with Ledger.open(place), pytest.raises(LedgerBusy):
+        noised_table(node, place, flatten(node.model), _request(node, 2), {})
+    with account.ledgers_in(tmp_path, alone=True):
+        noised_table(node, place, flatten(node.model), _request(node, 2), {})
+        with pytest.raises(LedgerBusy):
+            Ledger.open(place)
+        noised_table(node, place, flatten(node.model), _request(node, 3), {})
+    with Ledger.open(place) as ledger:
+        assert ledger.released_rounds() == 3
+
+
+def test_the_runs_folder_holds_the_ledgers_while_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSW_STATE", "before")
+    with account.ledgers_in(tmp_path / "clients", alone=False):
+        assert os.environ["FEDSW_STATE"] == str(tmp_path / "clients")
+    assert os.environ["FEDSW_STATE"] == "before"
+
+
+def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
+    place = tmp_path / "client-0.sqlite"
+    Ledger.create(place, groups=("A=0", "A=1"), delta=1e-4, epsilon=9.0, nominal=False).close()
+    node = _node()
+    with pytest.raises(ValueError, match="accounts for another run"):
+        noised_table(node, place, flatten(node.model), _request(node), {})
+    Ledger.open(place).close()  # and it is not held
+
+
+def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_gradient, "noised", lambda values, sigma, stream: values)
+    node, state = _node(), {}
+    request = _request(node)
+    table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values
+    own = shares.own_batch(node.sizes, 0.2)
+    assert table.sum(dim=2).flatten().tolist() == list(own)
+    records = node.draw(state["key"], own)
+    _, outputs = node.forward(flatten(node.model), records, 9, 9)
+    theta = node.task.directions(1, 0)
+    expected = [tables.histograms(part, theta, 1.0, 32) for part in torch.split(outputs, list(own))]
+    assert torch.equal(table, torch.stack(expected))
