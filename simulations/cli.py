@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,8 +13,25 @@ from rich.console import Console
 from fedsw.console import budget, invoke, json_text, new_group
 from fedsw.experiment import Experiment, load_experiment
 from simulations.catalogue import find_experiment, find_run, shipped_experiments
+from simulations.cli_deploy import add_deployment
 from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
 from simulations.execution import execute, explaining, newest, print_run
+from simulations.options import (
+    RUNS,
+    Clients,
+    DataDir,
+    EngineName,
+    Epsilon,
+    Json,
+    Name,
+    Quiet,
+    Run,
+    Runs,
+    Seed,
+    Set,
+    Settings,
+    UnsafeMetrics,
+)
 from simulations.progress import RunProgress
 from simulations.report import demo_table, experiments_table, ledger_report, target_epsilon
 
@@ -24,20 +41,6 @@ if TYPE_CHECKING:
 
 app = new_group()
 app.command("budget")(budget)
-
-Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as in objective.alpha=0.75; may be repeated."),
-]
-Run = Annotated[str, typer.Argument(metavar="RUN")]
-Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
-Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Reproducible sampling and noise; the ε is then nominal.")]
-RUNS = Path("runs")
 
 
 def main(arguments: Sequence[str], *, debug: bool = False) -> int:
@@ -49,16 +52,13 @@ def main(arguments: Sequence[str], *, debug: bool = False) -> int:
 def run_command(
     experiment: Name,
     settings: Settings = None,
-    engine: Annotated[Literal["inprocess", "ray"], typer.Option(help="What carries the messages.")] = "inprocess",
+    engine: EngineName = "inprocess",
     clients: Clients = None,
-    epsilon: Annotated[float | None, typer.Option(help="The ε to guarantee; inf for no noise.")] = None,
+    epsilon: Epsilon = None,
     overrides: Set = None,
     seed: Seed = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")] = None,
-    unsafe_metrics: Annotated[
-        bool,
-        typer.Option("--unsafe-metrics", help="Record the training loss: ε is then ∞ for readers."),
-    ] = False,
+    data_dir: DataDir = None,
+    unsafe_metrics: UnsafeMetrics = False,
     runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -88,6 +88,9 @@ def run_command(
         as_json=as_json,
         quiet=quiet,
     )
+
+
+add_deployment(app, run_command)
 
 
 @app.command("resume")

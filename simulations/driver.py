@@ -37,7 +37,7 @@ def run(
     Raises:
         ValueError, FederationError: see `server.federation.federate`; what was released stays in the folder.
     """
-    return _drive(experiment, _fresh_directory(runs / experiment.name), engine, observer, resume=False)
+    return _drive(experiment, fresh_directory(runs / experiment.name), engine, observer, resume=False)
 
 
 def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
@@ -87,18 +87,26 @@ def _drive(
                 ledgers.rmdir()
             directory.rmdir()  # only a folder that nothing was written to: the run was refused
         raise
+    return read_result(directory, experiment)
+
+
+def read_result(directory: Path, experiment: Experiment) -> RunResult:
+    """What a finished run left."""
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return RunResult(directory, experiment, summary, [json.loads(line) for line in lines])
 
 
 def _engine(name: str) -> Engine:
+    if name == "served":
+        raise ValueError("this run's clients are on other machines; `fedsw server --certs DIR --resume RUN` goes on")
     if name not in get_args(Engine):
         raise ValueError(f"engine {name!r} is unknown; choose one of {', '.join(get_args(Engine))}")
     return cast(Engine, name)
 
 
-def _fresh_directory(parent: Path) -> Path:
+def fresh_directory(parent: Path) -> Path:
+    """A new folder in `parent`, named for the time."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         directory = parent / f"{stamp}{suffix}"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
 import os
 import signal
@@ -58,28 +59,29 @@ def serve(arguments: list[str]) -> None:
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.common.config import parse_config_args
     from flwr.supercore import log
-    from flwr.supernode import fleet_http_connection
 
+    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
     parser = argparse.ArgumentParser("warm_executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
     asked = parser.parse_args(arguments)
     key: Any = load_ssh_private_key(Path(asked.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
-    clients = list[Any]()
+    enter, clients = connection.FleetHttpClient.__enter__, list[Any]()
 
-    class Client(fleet_http_connection.FleetHttpClient):
-        """Flower's, within reach: the connection below keeps its own to itself."""
+    def remembered(client: Any) -> Any:
+        clients.append(client)  # the connection below keeps its client to itself
+        return enter(client)
 
-        def __enter__(self) -> Client:
-            clients.append(self)
-            return self
-
-    connection: Any = fleet_http_connection
-    connection.FleetHttpClient = Client
-    with connection.http_request_response(
-        asked.superlink, False, asked.root_certificates, (key, key.public_key())
-    ) as (node_id, _, _, get_run, get_fab, *_):
+    connection.FleetHttpClient.__enter__ = remembered
+    with connection.http_request_response(asked.superlink, False, asked.root_certificates, (key, key.public_key())) as (
+        node_id,
+        _,
+        _,
+        get_run,
+        get_fab,
+        *_,
+    ):
         log(INFO, "SuperNode ID: %s", node_id)
         node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab)
         try:
@@ -279,13 +281,13 @@ def work(descriptor: int) -> None:
         while True:
             message, context = pipe.recv()
             TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = context.run_id, context.node_id, 1
-            reply, fault = None, load_fault
+            reply, error = None, load_fault
             if app is not None:
                 try:
                     reply = app(message=message, context=context)
                 except Exception as raised:
-                    fault = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{raised}'>")
-            pipe.send((reply, fault, context.state))
+                    error = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{raised}'>")
+            pipe.send((reply, error, context.state))
 
 
 def load_client_app(content: bytes, fab_hash: str) -> Callable[..., Any]:

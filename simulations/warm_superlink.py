@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.metadata
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,6 +28,7 @@ _COLLECT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 _OBJECT_SECONDS = 10.0
 _FROM_OUTSIDE = ("/v1/fleet/", "/health")
+_SERVER_APPS = [sys.executable, "-P", str(Path(__file__).with_name("warm_serverapp.py")), "superexec"]
 
 
 def superlink(arguments: list[str]) -> None:
@@ -40,7 +40,7 @@ def superlink(arguments: list[str]) -> None:
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
     replaced: Any = extensions
     stock_superexec, serve = command._get_superexec_command, uvicorn.run
-    command._get_superexec_command = lambda *a, **k: [*_role("superexec"), *stock_superexec(*a, **k)[1:]]
+    command._get_superexec_command = lambda *a, **k: [*_SERVER_APPS, *stock_superexec(*a, **k)[1:]]
     replaced.get_middleware = lambda: (Middleware(LoopbackOnly), Middleware(Express))
     uvicorn.run = lambda *a, **k: serve(*a, **{**k, "access_log": False})  # it would log a line for every request
     sys.argv = ["flower-superlink", *arguments]
@@ -54,6 +54,7 @@ class LoopbackOnly:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass on, or refuse."""
         if scope["type"] != "http" or scope["path"].startswith(_FROM_OUTSIDE) or _is_local(scope.get("client")):
             await self._app(scope, receive, send)
         else:
@@ -78,6 +79,7 @@ class Express:
         }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one of the four, pass on any other; Flower's errors keep their status and form."""
         if scope["type"] != "http" or scope["path"] not in self._requests:
             await self._app(scope, receive, send)
             return
@@ -85,8 +87,8 @@ class Express:
         from flwr.proto.recorddict_pb2 import BytesList
         from flwr.supercore.error import FlowerError
         from flwr.supercore.error.catalog import API_ERROR_MAP
-        from google.protobuf.message import DecodeError
 
+        malformed: Any = importlib.import_module("google.protobuf.message").DecodeError
         request = Request(scope, receive)
         try:
             parts = list(BytesList.FromString(await request.body()).vals)
@@ -97,7 +99,7 @@ class Express:
             await _respond(send, known.http_status_code, _json(content), "application/json")
         except HTTPException as fault:
             await _respond(send, fault.status_code, _json({"detail": fault.detail}), "application/json")
-        except (DecodeError, IndexError):
+        except (malformed, IndexError):
             await _respond(send, 400, b"not a request of several parts", "text/plain")
         else:
             await _respond(send, 200, BytesList(vals=answer).SerializeToString(), "application/protobuf")
@@ -123,12 +125,12 @@ class Express:
         contents = list[bytes]()
         for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
             run_id = message.metadata.run_id
-            contents += await _contents(
-                [tree],
-                lambda name, run_id=run_id: fleet_handlers.pull_object(
-                    PullObjectRequest(node=pull.node, run_id=run_id, object_id=name), state
-                ),
-            )
+
+            def one(name: str, run_id: int = run_id) -> Any:
+                item = PullObjectRequest(node=pull.node, run_id=run_id, object_id=name)
+                return fleet_handlers.pull_object(item, state)
+
+            contents += await _contents([tree], one)
             confirm = ConfirmMessageReceivedRequest(
                 node=pull.node, run_id=run_id, message_object_id=message.metadata.message_id
             )
@@ -186,9 +188,7 @@ class Express:
         answer, until = PullAppMessagesResponse(), _now() + _COLLECT_SECONDS
         while True:
             news = self._for_server.next()
-            found = runtime_handlers.pull_messages(
-                PullAppMessagesRequest(message_ids=sorted(missing)), state, task
-            )
+            found = runtime_handlers.pull_messages(PullAppMessagesRequest(message_ids=sorted(missing)), state, task)
             answer.MergeFrom(found)
             missing -= {message.metadata.reply_to_message_id for message in found.messages_list}
             if not missing or _now() >= until:
@@ -226,96 +226,6 @@ class News:
         if self._event is not None:
             self._event.set()
             self._event = None
-
-
-def superexec(arguments: list[str]) -> None:
-    """`flower-superexec` that starts server apps in the role below."""
-    from flwr.supercore.cli.flower_superexec import flower_superexec
-    from flwr.supercore.superexec.executor import subprocess_executor
-
-    class Launcher:
-        DEVNULL = subprocess.DEVNULL
-
-        @staticmethod
-        def Popen(command: list[str], **options: Any) -> Any:
-            own = [*_role("serverapp"), *command[1:]] if command[0] == "flwr-serverapp" else command
-            return subprocess.Popen(own, **options)
-
-    replaced: Any = subprocess_executor
-    replaced.subprocess = Launcher
-    sys.argv = ["flower-superexec", *arguments]
-    flower_superexec()
-
-
-def serverapp(arguments: list[str]) -> None:
-    """`flwr-serverapp` whose grid offers and collects whole messages."""
-    from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
-    from flwr.superlink.grid import HttpGrid
-
-    grid: Any = HttpGrid
-    grid.push_messages, grid.pull_messages = _push_messages, _pull_messages
-    sys.argv = ["flwr-serverapp", *arguments]
-    flwr_serverapp()
-
-
-def _push_messages(grid: Any, messages: Iterable[Any]) -> list[str]:
-    """In place of HttpGrid.push_messages."""
-    from flwr.app.message import remove_content_from_message
-    from flwr.common.serde import message_to_proto
-    from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_all_nested_objects,
-        get_object_tree,
-        no_object_id_recompute,
-    )
-
-    objects, headers, trees = dict[str, Any](), list[Any](), list[Any]()
-    with no_object_id_recompute():
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = message.object_id
-            headers.append(message_to_proto(remove_content_from_message(message)))
-            trees.append(get_object_tree(message))
-            objects.update(get_all_nested_objects(message))
-        contents = [item.deflate() for item in objects.values()]
-    if not headers:
-        return []
-    request = PushAppMessagesRequest(messages_list=headers, message_object_trees=trees)
-    (answer,) = _call(grid, "/v1/runtime/offer", [request.SerializeToString(), *contents])
-    return list(PushAppMessagesResponse.FromString(answer).message_ids)
-
-
-def _pull_messages(grid: Any, message_ids: Iterable[str]) -> list[Any]:
-    """In place of HttpGrid.pull_messages; a reply whose objects never came is an error, as there."""
-    from flwr.app import Error
-    from flwr.app.message import make_message
-    from flwr.common.constant import ErrorCode
-    from flwr.common.serde import message_from_proto
-    from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
-    from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
-    request = PullAppMessagesRequest(message_ids=message_ids)
-    header, *objects = _call(grid, "/v1/runtime/collect", [request.SerializeToString()])
-    answer = PullAppMessagesResponse.FromString(header)
-    contents = {get_object_id(content): content for content in objects}
-    replies = list[Any]()
-    for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-        if all(item.object_id in contents for item in iterate_object_tree(tree)):
-            reply: Any = inflate_object_from_contents(tree.object_id, contents, keep_object_contents=True)
-        else:
-            missing = Error(ErrorCode.MESSAGE_UNAVAILABLE, "the reply's content never came")
-            reply = make_message(metadata=message_from_proto(proto).metadata, error=missing)
-        reply.metadata.__dict__["_message_id"] = tree.object_id
-        replies.append(reply)
-    return replies
-
-
-def _call(grid: Any, path: str, parts: list[bytes]) -> list[bytes]:
-    from flwr.proto.recorddict_pb2 import BytesList
-
-    client = grid._runtime_client
-    answer = client._unary_unary(path=path, rpc_method=path, request=BytesList(vals=parts), response_type=BytesList)
-    return list(answer.vals)
 
 
 def register(arguments: list[str]) -> None:
@@ -409,13 +319,7 @@ def _is_local(peer: Any) -> bool:
     return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
 
 
-def _role(name: str) -> list[str]:
-    return [sys.executable, "-P", __file__, name]
-
-
-ROLES: dict[str, Callable[[list[str]], None]] = {
-    role.__name__: role for role in (superlink, superexec, serverapp, register)
-}
+ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in (superlink, register)}
 
 
 def main(arguments: list[str]) -> None:

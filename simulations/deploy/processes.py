@@ -32,11 +32,11 @@ class Processes:
     Use it as a context manager.
 
     Args:
-        logs: folder of the log files.
+        logs: folder of the log files; None to print where this process prints.
         environment: set for every process besides ours; telemetry, update checks and run-time installs are off.
     """
 
-    def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, logs: Path | None, environment: Mapping[str, str] | None = None) -> None:
         self.mark = secrets.token_hex(16)
         self._logs = logs
         own_scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -63,26 +63,25 @@ class Processes:
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a command; what it prints goes to `<name>.log`."""
-        with self.log(name).open("ab") as log:
+        with contextlib.ExitStack() as stack:
+            log = None if self._logs is None else stack.enter_context((self._logs / f"{name}.log").open("ab"))
             process = subprocess.Popen(
                 list(command),
                 env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=None if log is None else subprocess.STDOUT,
                 start_new_session=True,
             )
         self._started[name] = process
         return process
 
-    def log(self, name: str) -> Path:
-        """The log file of a process."""
-        return self._logs / f"{name}.log"
-
     def said(self, name: str, characters: int = 2000) -> str:
-        """The end of what a process printed."""
-        path = self.log(name)
-        return path.read_text(encoding="utf-8", errors="replace")[-characters:].strip() if path.exists() else ""
+        """The end of what a process printed into its log file."""
+        path = None if self._logs is None else self._logs / f"{name}.log"
+        if path is None or not path.exists():
+            return ""
+        return path.read_text(encoding="utf-8", errors="replace")[-characters:].strip()
 
     def ended(self, name: str) -> bool:
         """Whether the process of this name has ended."""

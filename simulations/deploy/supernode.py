@@ -36,7 +36,7 @@ class NodeSettings:
             )
         for path, what in ((self.authority, "certificate of the authority"), (self.key, "node key")):
             if not path.is_file():
-                raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it, and it is copied to this machine")
+                raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it for this machine")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise FileNotFoundError(f"no data directory at {self.data_dir}")
 

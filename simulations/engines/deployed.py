@@ -42,23 +42,32 @@ def run(
     place = directory / "deployment"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
     with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
-        follower = Follower(directory, experiment, observer)
-        submitted = link.submit(directory, resume=resume)
-        while submitted.poll() is None:
-            follower.look()
-            if link.process.poll() is not None:
-                raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
-            time.sleep(_LOOK_SECONDS)
-        follower.look()
-        summary = directory / "summary.json"
-        content = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {"status": "never started"}
-        if content["status"] != "completed" and not content["status"].startswith("stopped"):
-            raise RuntimeError(
-                f"the deployed run {content['status']}; logs are in {place / 'logs'}. Its last output:\n"
-                f"{link.processes.said('run', 3000)}"
-            )
-        observer.finished(content)
+        follow(link, directory, experiment, observer, resume=resume)
     shutil.rmtree(place)
+
+
+def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
+    """Submit the prepared job of a folder to a running SuperLink, show its rounds, and return when it is done.
+
+    Raises:
+        RuntimeError: with the end of the output, if it leaves no completed summary.
+    """
+    summary = directory / "summary.json"
+    summary.unlink(missing_ok=True)  # of the attempt that is resumed
+    follower = Follower(directory, experiment, observer)
+    submitted = link.submit(directory, resume=resume)
+    while submitted.poll() is None:
+        follower.look()
+        if link.process.poll() is not None:
+            raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
+        time.sleep(_LOOK_SECONDS)
+    follower.look()
+    content = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {"status": "never started"}
+    if content["status"] != "completed" and not content["status"].startswith("stopped"):
+        raise RuntimeError(
+            f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
+        )
+    observer.finished(content)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,30 @@
+"""A run on clients of other machines, through a SuperLink that `fedsw server` keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsw.experiment import Experiment
+from server.observer import Observer
+from server.run_directory import RunDirectory
+from simulations.deploy.superlink import SuperLink
+from simulations.driver import RunResult, fresh_directory, read_result
+from simulations.engines.deployed import follow
+
+
+def prepare(experiment: Experiment, runs: Path) -> Path:
+    """A fresh folder `runs/<name>/<time>/` that says what will run."""
+    directory = fresh_directory(runs / experiment.name)
+    RunDirectory(directory).write_config(experiment, "served")
+    return directory
+
+
+def run(link: SuperLink, directory: Path, observer: Observer, *, resume: bool) -> RunResult:
+    """Run the job of a folder on the clients that connect, or go on with it.
+
+    Raises:
+        FileNotFoundError: if nothing was prepared there. RuntimeError: if the run leaves no completed summary.
+    """
+    experiment, _ = RunDirectory(directory).read_config()
+    follow(link, directory, experiment, observer, resume=resume)
+    return read_result(directory, experiment)
