@@ -150,6 +150,26 @@ def test_the_image_autoencoder_is_the_papers_network() -> None:
             assert layer.bias is None or not layer.bias.detach().any()
 
 
+def test_the_image_autoencoder_pools_by_means_and_doubles_by_repetition() -> None:
+    x = torch.rand(2, 64, generator=torch.Generator().manual_seed(1))
+    model = ImageAutoencoder(8, 3, seed=2)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+
+    def leaky(image: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        image = layer(image)
+        return torch.maximum(image, 0.2 * image)
+
+    image = leaky(x.reshape(2, 1, 8, 8), layers[0])
+    image = leaky(image.reshape(2, 8, 4, 2, 4, 2).mean(dim=(3, 5)), layers[1])
+    image = leaky(image.reshape(2, 16, 2, 2, 2, 2).mean(dim=(3, 5)), layers[2])
+    codes = layers[5](layers[4](layers[3](image.reshape(2, 64)).clamp(min=0)).clamp(min=0))
+    wide = layers[8](layers[7](layers[6](codes).clamp(min=0)).clamp(min=0)).clamp(min=0)
+    image = leaky(wide.reshape(2, 16, 2, 2), layers[9])
+    image = leaky(image.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3), layers[10])
+    logits = layers[11](image.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)).reshape(2, 64)
+    torch.testing.assert_close(model(x), (codes, logits))
+
+
 @pytest.mark.parametrize("side", [4, 8, 16, 28])
 def test_image_models_fit_every_side_and_give_pixels_in_the_unit_interval(side: int) -> None:
     x = torch.rand(3, side * side, generator=torch.Generator().manual_seed(0))
@@ -173,6 +193,8 @@ def test_the_classifier_of_an_adaptor_sees_the_features_only() -> None:
     model = Adaptor(8, 3, 4, seed=1)
     features, scores = model(torch.rand(5, 64, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(scores, model.classifier(features))
+    through = torch.autograd.grad(scores.sum(), features)[0]
+    torch.testing.assert_close(through, model.classifier.weight.sum(dim=0).expand(5, 3))
 
 
 def test_particles_are_gaussian_seeded_and_out_of_reach_of_the_clip() -> None:
