@@ -46,9 +46,9 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
 def monotone(noisy: Tensor, total: float) -> Tensor:
     """Counts (k, bins) that are not negative and add up to the public `total`, from noisy ones: post-processing.
 
-    The missing total is spread evenly, and each row's cumulated counts are replaced by the mean of their running
-    maximum and their reversed running minimum, inside [0, total]: of all monotone rows these are nearest in the largest
-    deviation, so the largest error of the cumulated counts never grows beyond that of the noisy ones.
+    The missing total is spread evenly over the bins. Then each row's cumulated counts are replaced by the mean of their
+    running maximum and their reversed running minimum, inside [0, total]: of all monotone rows these are nearest in the
+    largest deviation, and this step never enlarges the largest error of the cumulated counts.
 
     Source: Barlow, Bartholomew, Bremner and Brunk 1972 (isotonic regression in the maximum norm).
     """
