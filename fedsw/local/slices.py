@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsw.noise import noised
 from fedsw.randomness import Stream
 from fedsw.sliced import Scheme, direction_shape, project
 from fedsw.sliced import directions as directions_from
@@ -207,9 +208,8 @@ def _bounded(features: Tensor, *, radius: float, sigma: float, centre: float) ->
 
 
 def _noised(rows: Tensor, theta: Tensor, centre: float, sigma: float, stream: Stream) -> Slices:
-    values = rows @ theta
-    noise = torch.from_numpy(stream.normals(values.numel())).reshape(values.shape).to(values)
-    return Slices(theta, values + sigma * noise + centre * theta.sum(dim=0), sigma)
+    values = noised((rows @ theta).cpu(), sigma, stream).to(rows)
+    return Slices(theta, values + centre * theta.sum(dim=0), sigma)
 
 
 def _check_isotropic(theta: Tensor, p: int) -> None:

@@ -23,6 +23,7 @@ from fedsw.local.slices import (
 from fedsw.randomness import Stream
 
 RADIUS = 1.5
+TINY = 1e-12  # noise whose grid does not blur what is measured under it
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -48,7 +49,7 @@ def release(features: Tensor, *, seed: int = 1, **other) -> Slices:
 def movement(x: Tensor, y: Tensor, **settings) -> float:
     """Length of the change of a release when x is replaced by y among other records, randomness held."""
     others = normal(6, x.shape[0])
-    before, after = (release(torch.cat([others, row[None]]), **settings) for row in (x, y))
+    before, after = (release(torch.cat([others, row[None]]), sigma=TINY, **settings) for row in (x, y))
     assert torch.equal(before.directions, after.directions)
     change = after.projections - before.projections
     torch.testing.assert_close(change[:-1], torch.zeros_like(change[:-1]), rtol=0, atol=1e-12)
@@ -62,7 +63,9 @@ def test_on_whole_blocks_a_record_moves_at_most_the_diameter_times_the_root_of_k
     for seed in range(20):
         x, y = normal(p, seed=seed) * 10, normal(p, seed=100 + seed)
         assert movement(x, y, k=k, centre=0.2) <= limit * (1 + 1e-9)
-        shared = [release_on(row[None], theta, radius=RADIUS, sigma=1, noise_stream=Stream.seeded(3)) for row in (x, y)]
+        shared = [
+            release_on(row[None], theta, radius=RADIUS, sigma=TINY, noise_stream=Stream.seeded(3)) for row in (x, y)
+        ]
         assert float((shared[0].projections - shared[1].projections).norm()) <= limit * (1 + 1e-9)
     assert movement(x * 1e3, -x * 1e3, k=k) == pytest.approx(limit, rel=1e-9)
 
@@ -107,7 +110,7 @@ def test_rows_outside_the_ball_are_pulled_onto_it_and_rows_that_are_not_finite_b
 
 def test_the_frame_of_the_projections_is_that_of_the_features() -> None:
     features = normal(7, 3) * 0.1 + 2
-    slices = release(features, k=6, centre=2.0, sigma=1e-12)
+    slices = release(features, k=6, centre=2.0, sigma=TINY)
     torch.testing.assert_close(slices.projections, features @ slices.directions, rtol=0, atol=1e-10)
 
 
@@ -155,9 +158,13 @@ def test_a_seed_shared_by_data_and_directions_does_not_align_them() -> None:
         separated.append(float((unit @ slices.directions).square().sum()))
     assert min(aligned) == pytest.approx(1)
     assert stats.kstest(separated, law.cdf).pvalue > 1e-3
-    noise = torch.from_numpy(Stream.seeded(5).normals(p))
-    theta = DirectionStream(Stream.seeded(5)).draw(p, 1, "iid")
-    assert abs(float(noise @ theta)) < 5
+
+
+def test_drawing_directions_takes_no_number_of_their_source() -> None:
+    source, twin = Stream.seeded(5), Stream.seeded(5)
+    stream, _ = DirectionStream(source), DirectionStream(twin)
+    stream.draw(4, 8)
+    assert np.array_equal(source.words(8), twin.words(8))
 
 
 def test_nobody_can_hand_directions_to_the_mechanism_that_draws_them() -> None:
@@ -178,7 +185,7 @@ def forgeries(p: int, k: int) -> dict[str, Tensor]:
         "independent": DirectionStream(Stream.seeded(0)).draw(p, k, "iid"),
         "nudged by 1e-8": nudged,
         "too long": theta * 1.01,
-        "uneven lengths": torch.cat([theta[:, :p] * 2, theta[:, p:]], dim=1),
+        "isotropic, of uneven lengths": theta * torch.where(torch.arange(k) < p, 1.5, 0.5).double().sqrt(),
         "single precision": theta.float(),
         "not a number": torch.where(torch.arange(k) == 0, math.nan, theta),
         "partial block": theta[:, :-1],
@@ -190,7 +197,7 @@ def forgeries(p: int, k: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("forgery", forgeries(3, 6))
 def test_forged_directions_are_refused_before_anything_is_released(forgery: str) -> None:
     class Untouched(Stream):
-        def normals(self, count: int):
+        def words(self, count: int):
             raise AssertionError("noise was drawn")
 
     theta = forgeries(3, 6)[forgery]
@@ -198,11 +205,17 @@ def test_forged_directions_are_refused_before_anything_is_released(forgery: str)
         release_on(normal(4, 3), theta, radius=RADIUS, sigma=1.0, noise_stream=Untouched(bytes(32)))
 
 
+@pytest.mark.parametrize("k", [1, 5, 7])
+def test_shared_directions_that_are_not_whole_blocks_are_refused_by_name(k: int) -> None:
+    with pytest.raises(ValueError, match=rf"shape \(3, {k}\).*k a multiple of 3"):
+        release_on(normal(4, 3), blocks(3, k), radius=RADIUS, sigma=1.0, noise_stream=Stream.seeded(0))
+
+
 def test_isotropic_directions_built_from_the_data_are_harmless_and_pass() -> None:
     record = normal(3)
     theta = torch.linalg.qr(torch.cat([record[:, None], torch.eye(3, dtype=torch.float64)[:, :2]], dim=1)).Q
     ends = [
-        release_on(row[None] * 9, theta, radius=RADIUS, sigma=1.0, noise_stream=Stream.seeded(0)).projections
+        release_on(row[None] * 9, theta, radius=RADIUS, sigma=TINY, noise_stream=Stream.seeded(0)).projections
         for row in (record, -record)
     ]
     assert float((ends[0] - ends[1]).norm()) == pytest.approx(2 * RADIUS, rel=1e-9)

@@ -139,6 +139,23 @@ def test_the_mean_over_clients_is_at_least_the_pooled_loss(order: Order) -> None
     assert float(mean) > float(pooled) + 0.01
 
 
+def test_clients_that_differ_and_share_no_directions_pull_towards_their_mean() -> None:
+    one = torch.ones((1, 1), dtype=torch.float64)
+    ends, middle = torch.tensor([[-1.0], [1.0]]), torch.zeros((2, 1))
+    for theta, losses in ((one, (0.0, 1.0)), (-one, (2.0, 1.0))):
+        clients = [unprotected_slices(-one, one), unprotected_slices(one, theta)]
+        found = [float(noised_swd(points, clients, stream=Stream.seeded(0)).value) for points in (ends, middle)]
+        assert found == pytest.approx(losses)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_points_that_meet_what_they_are_matched_with_stay(order: Order) -> None:
+    points = torch.tensor([[0.5], [-1.0], [0.5], [2.0]], dtype=torch.float64)
+    slices = unprotected_slices(points.repeat(3, 1), torch.ones((1, 1), dtype=torch.float64))
+    match = noised_swd(points, [slices], order=order, stream=Stream.seeded(0))
+    assert float(match.value) == 0 and not match.cotangents.any()
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_dummy_noise_makes_the_records_own_law_optimal_and_its_absence_a_wider_one(order: Order) -> None:
     sigma, theta = 1.0, torch.ones((1, 1), dtype=torch.float64)
