@@ -32,6 +32,7 @@ class Batch:
     records: Records
     model: nn.Module
     tape: Tape | None
+    outputs: Tensor | None = None
 
 
 @dataclass
@@ -64,23 +65,28 @@ class Node:
         if len(counts) != len(self.cells):
             raise ValueError(f"{len(counts)} counts came for {len(self.cells)} groups")
         if self.task.experiment.seed is None:
-            keys = Stream(key).words(len(self.records))
+            ends = np.cumsum(self.sizes)
+            keys = np.split(Stream(key).words(int(ends[-1])), ends[:-1])
         else:
             ids = self.records.ids.numpy()
-            keys = Stream(key).words(int(ids.max()) + 1)[ids]
-        chosen = [cell[smallest_keys(keys[cell], count)] for cell, count in zip(self.cells, counts, strict=True)]
+            words = Stream(key).words(int(ids.max()) + 1)
+            keys = [words[ids[cell]] for cell in self.cells]
+        pairs = zip(self.cells, keys, counts, strict=True)
+        chosen = [cell[smallest_keys(own, count)] for cell, own, count in pairs]
         return self.records.take(np.concatenate(chosen))
 
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
         chunks = list(self.task.chunks(records))
-        outputs, tape = [], None
-        for chunk in chunks:
-            tape = record(model, self.task.inputs(chunk))
-            outputs.append(self.task.projected(tape.raw))
-        self.batch = Batch(round_, attempt, records, model, tape if len(chunks) == 1 else None)
-        return self.batch, torch.cat(outputs) if outputs else self.task.no_outputs()
+        if len(chunks) == 1:
+            tape = record(model, self.task.inputs(records))
+            outputs = self.task.outputs(tape.raw)
+            self.batch = Batch(round_, attempt, records, model, tape, outputs)
+            return self.batch, self.task.inside(outputs)
+        self.batch = Batch(round_, attempt, records, model, None)
+        parts = [self.task.projected(record(model, self.task.inputs(chunk)).raw) for chunk in chunks]
+        return self.batch, torch.cat(parts) if parts else self.task.no_outputs()
 
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
@@ -98,7 +104,8 @@ class Node:
             part = cotangents[start : start + len(chunk)].to(losses.device)
             terms = []
             if self.task.objective.alpha > 0:
-                terms.append(Term(self.task.outputs(tape.raw), part, clip.jacobian, mode))
+                outputs = self.task.outputs(tape.raw) if batch.outputs is None else batch.outputs
+                terms.append(Term(outputs, part, clip.jacobian, mode))
             if task_weight > 0:
                 terms.append(Term(losses, weights, clip.loss, "spectral"))
             total += clipped_sum(tape, terms).cpu()

@@ -78,6 +78,8 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
 def spread(directions: Tensor) -> float:
     """Largest eigenvalue of directions @ directions.T / k, between 1/d and 1: how unevenly they cover R^d."""
     theta = directions.to(torch.float64)
+    if len(theta) == 1:
+        return float(theta.square().mean())
     return float(torch.linalg.eigvalsh(theta @ theta.T / theta.shape[1])[-1])
 
 
@@ -94,6 +96,8 @@ def project(outputs: Tensor, radius: float) -> Tensor:
     the values.
     """
     rows = outputs.detach().to(torch.float64)
+    if rows.shape[-1] == 1:
+        return torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0).clamp_(-radius, radius)
     rows = torch.where(torch.isfinite(rows).all(dim=-1, keepdim=True), rows, 0.0)
     scale = rows.abs().amax(dim=-1, keepdim=True)
     direction = rows / torch.where(scale > 0, scale, 1.0)

@@ -111,7 +111,11 @@ class Task:
 
     def projected(self, raw: Tensor | tuple[Tensor, ...]) -> Tensor:
         """The outputs inside the ball of radius M: what a client may send under `central`."""
-        return project(self.outputs(raw), self.clip.output).to(self.dtype).cpu()
+        return self.inside(self.outputs(raw))
+
+    def inside(self, outputs: Tensor) -> Tensor:
+        """Outputs (n, d) projected on the ball of radius M, as they travel."""
+        return project(outputs, self.clip.output).to(self.dtype).cpu()
 
     def no_outputs(self) -> Tensor:
         """The outputs of an empty batch."""
@@ -145,11 +149,12 @@ class Task:
     def directions(self, round_: int, attempt: int) -> Tensor:
         """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
         slicing = self.experiment.slicing
-        k = 1 if self.dimension == 1 else slicing.directions
-        shape = direction_shape(self.dimension, k, slicing.scheme)
+        if self.dimension == 1:
+            return directions(1, 1)
+        shape = direction_shape(self.dimension, slicing.directions, slicing.scheme)
         stream = Stream.seeded(slicing.seed, "directions", round_, attempt)
         normals = torch.from_numpy(stream.normals(shape[0] * shape[1]).reshape(shape))
-        return directions(self.dimension, k, normals=normals, scheme=slicing.scheme)
+        return directions(self.dimension, slicing.directions, normals=normals, scheme=slicing.scheme)
 
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
         """Positions of the records of every cell (stratum of sampling), in the objective's order."""

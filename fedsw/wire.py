@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,18 +16,21 @@ OUTPUTS = "train.outputs"
 GRADIENTS = "train.gradients"
 TABLES = "train.tables"
 LOCAL_GRADIENTS = "train.local_gradients"
+SLICES = "train.slices"
+RELEASE = "train.release"
 
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
 
 ARRAY_FORMAT = "numpy.ndarray"
-_DTYPES = ("float32", "float64", "int64")
+_LITTLE_ENDIAN = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "int64")}
+_DTYPES = tuple(_LITTLE_ENDIAN)
 
 
 def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
     """dtype, shape, format and .npy bytes of a tensor, as Flower's `Array` takes them."""
-    array = tensor.detach().cpu().contiguous().numpy()
-    dtype, shape = array.dtype.name, tuple(array.shape)
+    array = tensor.detach().cpu().numpy()
+    dtype, shape = array.dtype.name, array.shape
     return dtype, shape, ARRAY_FORMAT, _header(dtype, shape) + array.tobytes()
 
 
@@ -56,11 +60,11 @@ def decode(
     fits = len(shape) == len(expected) and all(e is None or s == e for s, e in zip(shape, expected, strict=False))
     if not fits:
         raise ValueError(f"{name} came with shape {tuple(shape)}; expected {expected}")
-    count = int(np.prod(shape, dtype=np.int64))
-    nbytes = count * np.dtype(dtype).itemsize
+    count, kind = math.prod(shape), _LITTLE_ENDIAN[dtype]
+    nbytes = count * kind.itemsize
     if min(shape, default=0) < 0 or not nbytes < len(data) <= nbytes + 1024:
         raise ValueError(
             f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and a header"
         )
-    values = np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<"), count=count, offset=len(data) - nbytes)
+    values = np.frombuffer(data, dtype=kind, count=count, offset=len(data) - nbytes)
     return torch.from_numpy(values.astype(dtype, copy=True).reshape(tuple(shape)))

@@ -156,7 +156,8 @@ def _keys(task: Task, members: Sequence[Member], round_: int, attempt: int) -> l
     cells = range(len(task.objective.cells))
     if task.experiment.seed is None:
         secret = Stream.secure()
-        return [[secret.words(member.sizes[cell]) for member in members] for cell in cells]
+        edges = [np.cumsum([member.sizes[cell] for member in members]) for cell in cells]
+        return [np.split(secret.words(int(ends[-1])), ends[:-1]) for ends in edges]
     ids = [member.ids for member in members]
     assert all(part is not None for part in ids)
     largest = max(int(cell.max()) for part in ids if part for cell in part if len(cell))

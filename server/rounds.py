@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
@@ -147,18 +146,14 @@ class Rounds:
         lost: dict[int, str],
     ) -> tuple[list[Tensor], float | None]:
         """The second exchange: what the clients that answer within their bound contribute, in client order."""
+        config = _config(round_, attempt, **{"task-weight": weight})
+        arrays = [ArrayRecord({"cotangents": Array(*wire.encode(own))}) for own in cotangents]
         replies = self._exchange(
             wire.GRADIENTS,
             members,
             {
-                m.client: RecordDict(
-                    {
-                        "model": model,
-                        "arrays": ArrayRecord({"cotangents": Array(*wire.encode(own))}),
-                        "config": _config(round_, attempt, **{"task-weight": weight}),
-                    }
-                )
-                for m, own in zip(members, cotangents, strict=True)
+                m.client: RecordDict({"model": model, "arrays": own, "config": config})
+                for m, own in zip(members, arrays, strict=True)
             },
         )
         task = self._plan.task
@@ -217,11 +212,8 @@ class Rounds:
 
 def _stack(settled: Draw, outputs: Sequence[Tensor], radius: float) -> list[Tensor]:
     """Outputs by cell, in client order, projected again: a client's word is not a bound."""
-    edges = [np.cumsum((0, *row)) for row in settled.counts]
-    return [
-        project(torch.cat([out[e[c] : e[c + 1]] for out, e in zip(outputs, edges, strict=True)]), radius)
-        for c in range(len(settled.batch))
-    ]
+    pieces = [torch.split(out, list(row)) for out, row in zip(outputs, settled.counts, strict=True)]
+    return [project(torch.cat(cell), radius) for cell in zip(*pieces, strict=True)]
 
 
 def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
