@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -9,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from clients import local_gradient
+from clients import local_gradient, local_slices
 from clients.account import ledger_path
 from clients.node import Node, batch_key, join
 from fedsw import wire
@@ -28,8 +29,11 @@ def hello(message: Message, context: Context) -> Message:
     if _STATE in context.state and cast(dict[str, Any], context.state[_STATE])["experiment"] != experiment:
         raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
     node = join(experiment, context.run_id, context.node_config)
-    if node.task.experiment.privacy.trust == "local-gradient":
-        local_gradient.require_ready(node, ledger_path(context.node_config, context.run_id))
+    trust = node.task.experiment.privacy.trust
+    if trust == "local-gradient":
+        local_gradient.require_ready(node, _place(context))
+    elif trust in ("local-slices", "local-release"):
+        local_slices.require_ready(node, _place(context))
     context.state[_STATE] = ConfigRecord({"experiment": experiment})
     content: dict[str, Any] = {
         "metrics": MetricRecord({"partition-id": int(context.node_config["partition-id"]), "sizes": node.sizes}),
@@ -99,12 +103,42 @@ def local_gradients(message: Message, context: Context) -> Message:
     return _protected(message, context, table=table, first=False)
 
 
+@app.train("slices")
+def noised_slices(message: Message, context: Context) -> Message:
+    """`local-slices`: random slices of a fresh secret batch's features, charged to this client's ledger."""
+    node, config = _node(context, "local-slices"), _config(message)
+    theta = _theta(node, message) if node.task.private_parameters else torch.zeros(0)
+    asked = (int(config["round"]), int(config["attempt"]), int(config["records"]))
+    try:
+        slices, spent = local_slices.noised_slices(node, _place(context), theta, *asked)
+    except BudgetExhausted as exhausted:
+        return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    arrays = {"projections": _array(slices.projections.to(node.task.dtype))}
+    if not torch.equal(slices.directions, node.task.directions(*asked[:2])):
+        arrays["directions"] = _array(slices.directions)
+    told = MetricRecord({"epsilon": spent, "sigma": slices.sigma})
+    return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": told}), reply_to=message)
+
+
+@app.train("release")
+def released_records(message: Message, context: Context) -> Message:
+    """`local-release`: all of this client's records, privatised once, charged to its ledger."""
+    node, config = _node(context, "local-release"), _config(message)
+    asked = (int(config["round"]), int(config["attempt"]), int(config["records"]))
+    try:
+        released, spent = local_slices.released_records(node, _place(context), *asked)
+    except BudgetExhausted as exhausted:
+        return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    arrays = ArrayRecord({"released": _array(released.to(node.task.dtype))})
+    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"epsilon": spent})}), reply_to=message)
+
+
 def _protected(message: Message, context: Context, *, table: Tensor | None, first: bool) -> Message:
     node, config = _node(context, "local-gradient"), _config(message)
     request = local_gradient.Request(
         int(config["round"]), int(config["attempt"]), tuple(int(n) for n in config["sizes"]), int(config["records"])
     )
-    place = ledger_path(context.node_config, context.run_id)
+    place = _place(context)
     state, theta = cast(dict[str, Any], context.state[_STATE]), _theta(node, message)
     try:
         if first:
@@ -129,6 +163,10 @@ def _node(context: Context, *trusts: str) -> Node:
     if (agreed := node.task.experiment.privacy.trust) not in trusts:
         raise RuntimeError(f"this message belongs to trust {' or '.join(trusts)}; this node agreed to {agreed}")
     return node
+
+
+def _place(context: Context) -> Path:
+    return ledger_path(context.node_config, context.run_id)
 
 
 def _config(message: Message) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting.profiles import gaussian_profile
+from fedsw.noise import noised
 from fedsw.randomness import Stream
 
 Calibration = Literal["analytic", "rco"]
@@ -80,6 +81,17 @@ def noise(mechanism: Mechanism, shape: tuple[int, ...], scale: float, stream: St
     else:
         raise ValueError(f"mechanism is {mechanism!r}; choose one of {', '.join(get_args(Mechanism))}.")
     return (scale * unit).reshape(shape)
+
+
+def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream) -> Tensor:
+    """`rows` plus noise of a mechanism, float64: Gaussian sums are released on a grid (`fedsw.noise.noised`).
+
+    Raises:
+        ValueError: as `noise`.
+    """
+    if mechanism == "gaussian":
+        return noised(rows, scale, stream)
+    return rows + noise(mechanism, tuple(rows.shape), scale, stream)
 
 
 def _standard_laplace(count: int, stream: Stream) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
 from fedsw.models import flatten
 from fedsw.task import Task
-from server import checkpoint, local_gradient
+from server import checkpoint, local_gradient, local_release, local_slices
 from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
@@ -27,6 +27,12 @@ from server.rounds import Rounds
 from server.run_directory import RunDirectory
 from server.summary import describe_plan, summarise
 from server.training import Trainer, signal_to_noise
+
+_PLANS: Mapping[str, Callable[[Task, Sequence[Member]], Plan]] = {
+    "local-gradient": local_gradient.make_plan,
+    "local-slices": local_slices.make_plan,
+    "local-release": local_release.make_plan,
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     torch.set_num_threads(job.experiment.federation.threads)
     traffic = Traffic()
     members = gather(grid, task, traffic)
-    local = job.experiment.privacy.trust == "local-gradient"
-    plan = local_gradient.make_plan(task, members) if local else make_plan(task, members)
+    plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
     if not job.resume:
         directory.write_config(job.experiment, job.engine)
@@ -138,10 +143,16 @@ def _write_model(task: Task, trainer: Trainer, evaluator: Evaluator, directory: 
 def _method(
     grid: Grid, plan: Plan, members: Sequence[Member], traffic: Traffic, directory: RunDirectory, *, resume: bool
 ) -> Method:
-    """What the trust model does in a round. Under `local-gradient` the clients account, each for itself."""
-    if plan.task.experiment.privacy.trust == "local-gradient":
+    """What the trust model does in a round. Under local trust the clients account, each for itself."""
+    trust = plan.task.experiment.privacy.trust
+    if plan.task.experiment.privacy.local:
         history = directory.read_metrics() if resume else []
-        return local_gradient.LocalGradient(grid, plan, members, traffic, directory.begin_attempt, history)
+        shared = (grid, plan, members, traffic, directory.begin_attempt, history)
+        if trust == "local-gradient":
+            return local_gradient.LocalGradient(*shared)
+        if trust == "local-slices":
+            return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
+        return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
     rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
     return Trusted(rounds, plan, _ledger(directory, plan, resume=resume))
 

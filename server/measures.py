@@ -108,12 +108,9 @@ def _adaptation(task: Task, records: Records, model: nn.Module) -> Measured:
 
 def samples(task: Task, model: nn.Module, count: int) -> Tensor:
     """What a generator makes of `count` inputs of its own (the same at every call), or where particles are."""
-    if task.experiment.model.kind == "particles":
-        drawn = model()
-    else:
-        drawn = model(task.latents(count, "held-out"))
-    found: Tensor = drawn.detach().cpu()
-    return found
+    particles = task.experiment.model.kind == "particles"
+    found: Tensor = model() if particles else model(task.latents(count, "held-out"))
+    return found.detach().cpu()
 
 
 def _by_group(outputs: Tensor, records: Records) -> dict[str, Tensor]:

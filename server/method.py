@@ -19,8 +19,9 @@ class Outcome:
     """What a round released.
 
     Attributes:
-        vector: the noised gradient (r,), float64.
-        sigma: standard deviation of the noise in each of its coordinates.
+        vector: what the optimizer moves against (r,), float64, a noised gradient or a function of noised features.
+        sigma: standard deviation of the noise in each of its coordinates; None where the vector is not a noised
+            gradient but post-processing of noised features.
         spent: epsilon of everything released so far, of the worst client where each has its own guarantee.
         attempt: the attempt that succeeded.
         clients: how many it came from.
@@ -28,7 +29,7 @@ class Outcome:
     """
 
     vector: Tensor
-    sigma: float
+    sigma: float | None
     spent: float
     attempt: int
     clients: int

@@ -82,7 +82,8 @@ class RunDirectory:
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs, and what else the plots need, by name."""
-        np.savez_compressed(self.path / "outputs.npz", **{name: array.numpy() for name, array in arrays.items()})
+        found: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+        np.savez_compressed(self.path / "outputs.npz", **found)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         self._replace(name, json.dumps(jsonable(content), indent=2) + "\n")

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment
+from fedsw.local.plans import local_accountant
 from server.exchange import Traffic
 from server.plan import Plan
 
@@ -93,8 +95,8 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
         "against": _against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public}),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
-        "accountant": privacy.accountant,
-        "accountant_is_guarantee": privacy.accountant in ("pld", "rdp-wor"),
+        "accountant": local_accountant(experiment),
+        "accountant_is_guarantee": ACCOUNTANTS[local_accountant(experiment)].guarantee,
         "sampling": "each client's own" if privacy.local else privacy.sampling,
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,

@@ -75,12 +75,12 @@ def learning_rate(settings: Training, steps: int) -> float:
     return settings.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
 
 
-def signal_to_noise(released: Tensor, sigma: float) -> float | None:
+def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:
     """Estimated ratio of signal to noise norms, from the released vector alone; None where there is no noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2, so this reads nothing private.
     """
-    if sigma == 0:
+    if not sigma:
         return None
     r = released.numel()
     return math.sqrt(max(0.0, (float(released.square().sum()) / sigma**2 - r) / r))

@@ -25,13 +25,14 @@ class Accountant:
         guarantee: whether its epsilon is an upper bound for the sampling it is used with.
         note: where it comes from and what it takes as noise multiplier.
         covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
-            directions, and "rdp-wor" for other steps among them; or ``"both"``.
+            directions, and "rdp-wor" for other steps among them; ``"both"``; or ``"laplace"``, where a step's mu is
+            the l1 sensitivity / scale of Laplace noise, which no other accountant means.
     """
 
     name: str
     guarantee: bool
     note: str
-    covers: Literal["plain", "sliced", "both"] = "plain"
+    covers: Literal["plain", "sliced", "both", "laplace"] = "plain"
 
 
 ACCOUNTANTS = {
@@ -84,6 +85,12 @@ ACCOUNTANTS = {
             "delta/2 counted once; then rdp-wor at delta/2: an approximation; given sigma / diameter",
             "sliced",
         ),
+        Accountant(
+            "laplace",
+            True,
+            "pure epsilon of Laplace noise: l1 sensitivity / scale of every release, added up, without amplification",
+            covers="laplace",
+        ),
     )
 }
 
@@ -118,6 +125,8 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
         return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
     if accountant == "clt":
         return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
+    if accountant == "laplace":
+        return sum(times * step.mu for step, times in counts)
     raise ValueError(f"accountant is {accountant!r}; choose one of {', '.join(ACCOUNTANTS)}.")
 
 
@@ -127,7 +136,7 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
     other = "plain" if any(step.slicing for step, _ in counts) else "sliced"
     rows: list[dict[str, object]] = []
     for name, accountant in ACCOUNTANTS.items():
-        if accountant.covers == other:
+        if accountant.covers in (other, "laplace"):
             continue
         value, note = None, accountant.note
         by_rdp = name == "rdp-wor" or accountant.covers == "sliced"

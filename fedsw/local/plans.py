@@ -93,6 +93,19 @@ def release_charge(release: Release) -> Charge:
     return Charge(GROUP, 1.0, 2 * release.radius)
 
 
+def release_epsilon(experiment: Experiment, delta: float) -> float:
+    """Epsilon that the release truly has: the one asked for, or more where the noise is for the paper's diameter."""
+    release = release_of(experiment, delta)
+    step = Step(1.0, release_charge(release).sensitivity / release.scale)
+    return epsilon_by(local_accountant(experiment), {step: 1}, delta)
+
+
+def local_accountant(experiment: Experiment) -> str:
+    """The accountant of the clients' ledgers: pure epsilon for Laplace noise, else the one asked for."""
+    laplace = experiment.privacy.trust == "local-release" and experiment.local.mechanism == "laplace"
+    return "laplace" if laplace else experiment.privacy.accountant
+
+
 @functools.lru_cache(maxsize=256)
 def _calibrated(
     epsilon: float | None,

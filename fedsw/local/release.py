@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw import sliced
-from fedsw.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale, noise
+from fedsw.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale, privatised
 from fedsw.randomness import Stream
 
 Norm = Literal["l2", "l1"]
@@ -161,8 +161,7 @@ def privatise(features: Tensor, release: Release, stream: Stream) -> Tensor:
     if features.dim() != 2:
         raise ValueError(f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row.")
     rows = release.project(features)
-    noised = rows + noise(release.mechanism, tuple(rows.shape), release.scale, stream)
-    return noised + release.encode(release._centre(rows))
+    return privatised(release.mechanism, rows, release.scale, stream) + release.encode(release._centre(rows))
 
 
 def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:

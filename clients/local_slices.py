@@ -1,0 +1,177 @@
+"""Trust models `local-slices` and `local-release` at a client: features are charged, noised, and only then sent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients import account
+from clients.node import Node
+from fedsw.accounting import Charge
+from fedsw.data import Records
+from fedsw.experiment import ExperimentError, resolve_delta
+from fedsw.local.plans import (
+    SlicesPlan,
+    local_accountant,
+    release_charge,
+    release_epsilon,
+    release_of,
+    slices_plan,
+)
+from fedsw.local.release import privatise
+from fedsw.local.shares import GROUP, own_batch, sampling_rate
+from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
+from fedsw.randomness import KEY_BYTES, Stream
+
+
+def require_ready(node: Node, place: Path) -> None:
+    """Refuse, at the greeting, a run whose guarantee this client could not give.
+
+    Raises:
+        ExperimentError, ValueError, RuntimeError: naming the setting, or the ledger's folder.
+    """
+    experiment = node.task.experiment
+    if experiment.training.batch_size is not None:
+        raise ExperimentError(
+            "training.batch_size is a number of records of the whole federation; under local trust each client "
+            "samples on its own: use training.batch_fraction"
+        )
+    if experiment.privacy.noisy:
+        account.require_writable(place)
+    if experiment.privacy.trust == "local-release":
+        if not experiment.privacy.noisy or experiment.privacy.epsilon is None:
+            raise ExperimentError(
+                "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
+                "non-private reference"
+            )
+        release_of(experiment, _delta(node, len(node.records)))
+
+
+def noised_slices(
+    node: Node, place: Path, theta: Tensor, round_: int, attempt: int, federation: int
+) -> tuple[Slices, float]:
+    """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
+
+    Where whole orthogonal blocks make the profile hold for any directions, all clients use the task's public ones, so
+    that the server can pool them; elsewhere this client draws its own, after the features are fixed. The batch is in
+    uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
+
+    Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
+    against everybody; see `fedsw.local.plans.slices_plan`.
+
+    Args:
+        theta: the model; looked at only if the features pass through it. They are detached: private features are never
+            differentiated.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+
+    Returns:
+        The slices, and the epsilon that this client's ledger then stands at (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    task = node.task
+    delta = _delta(node, federation)
+    plan = slices_plan(task.experiment, dimension=task.dimension, rate=_rate(node), delta=delta)
+    spent = _spend(node, place, round_, attempt, plan.charge, plan.sigma, delta=delta, epsilon=plan.epsilon)
+    features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+    directions = task.directions(round_, attempt)
+    if plan.sigma == 0:
+        return unprotected_slices(features, directions), spent
+    noise = _stream(node, round_, attempt, "slices noise")
+    radius = task.clip.output
+    if plan.shared_directions:
+        return release_on(features, directions, radius=radius, sigma=plan.sigma, noise_stream=noise), spent
+    own = release_slices(
+        features,
+        radius=radius,
+        k=plan.slicing.k,
+        scheme=plan.slicing.scheme,
+        sigma=plan.sigma,
+        directions_stream=DirectionStream(_stream(node, round_, attempt, "slices directions")),
+        noise_stream=noise,
+    )
+    return own, spent
+
+
+def released_records(node: Node, place: Path, round_: int, attempt: int, federation: int) -> tuple[Tensor, float]:
+    """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
+
+    Guarantee: that of `fedsw.local.release.Release`, charged on disk before the noise is drawn.
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
+    """
+    delta = _delta(node, federation)
+    release = release_of(node.task.experiment, delta)
+    charge, epsilon = release_charge(release), release_epsilon(node.task.experiment, delta)
+    spent = _spend(node, place, round_, attempt, charge, release.scale, delta=delta, epsilon=epsilon)
+    features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre
+    return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
+
+
+def _spend(
+    node: Node,
+    place: Path,
+    round_: int,
+    attempt: int,
+    charge: Charge,
+    sigma: float,
+    *,
+    delta: float,
+    epsilon: float,
+) -> float:
+    """Charge the client's ledger; returns the epsilon it then stands at."""
+    if sigma == 0:
+        return float("inf")
+    experiment = node.task.experiment
+    with account.opened(
+        place,
+        group=GROUP,
+        delta=delta,
+        epsilon=epsilon,
+        accountant=local_accountant(experiment),
+        nominal=experiment.seed is not None,
+    ) as ledger:
+        return ledger.spend(round_, attempt, [charge], sigma)
+
+
+def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
+    count = len(node.records) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    keys = _stream(node, round_, attempt, "slices batch").words(len(node.records))
+    return node.records.take(np.argsort(keys, kind="stable")[:count])
+
+
+def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
+    task = node.task
+    if not task.private_parameters:
+        return task.inputs(records).cpu() - task.experiment.clip.centre
+    model = task.prepared(node.model, theta)
+    with torch.no_grad():
+        parts = [task.outputs(model(task.inputs(chunk))).cpu() for chunk in task.chunks(records)]
+    return torch.cat(parts)
+
+
+def _rate(node: Node) -> float:
+    return sampling_rate(node.sizes, _fraction(node))
+
+
+def _fraction(node: Node) -> float:
+    return node.task.experiment.training.batch_fraction
+
+
+def _delta(node: Node, federation: int) -> float:
+    return resolve_delta(node.task.experiment.privacy.delta, records=max(federation, len(node.records)))
+
+
+def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream(os.urandom(KEY_BYTES))
+    first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
+    return Stream.seeded(seed, purpose, first, round_, attempt)
