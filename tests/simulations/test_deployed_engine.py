@@ -1,0 +1,207 @@
+"""A federation of real processes: the same results, strangers refused, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from simulations.deploy.certificates import LOOPBACK, write_certificates
+from simulations.deploy.keys import write_node_key
+from simulations.deploy.processes import MARK, Processes, free_port
+from simulations.deploy.serving import probe
+from simulations.deploy.superlink import SuperLink
+from simulations.deploy.supernode import NodeSettings, supernode_command
+from simulations.driver import resume, run
+from simulations.engines.deployed import local_federation
+from tests.federations import small
+from tests.simulations.conftest import Watcher
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+PATIENT = "federation.timeout=600.0"
+CLIENTS = 2
+
+
+def parameters(directory: Path) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in load_file(directory / "model.safetensors").values()])
+
+
+def deployed_processes() -> dict[int, str]:
+    """Every living process of any deployment on this machine."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and MARK in process.environ():
+                found[process.pid] = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    before = set(deployed_processes())
+    yield
+    assert wait_for(lambda: not set(deployed_processes()) - before, 30), deployed_processes()
+
+
+@pytest.mark.parametrize("epsilon", ["inf", "3.0"])
+def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: Path, epsilon: str) -> None:
+    experiment = small("seed=5", f"privacy.epsilon={epsilon}", "federation.clients=3", PATIENT)
+    watcher = Watcher()
+    ours = run(experiment, runs=tmp_path / "ours")
+    theirs = run(experiment, engine="deployed", runs=tmp_path / "theirs", observer=watcher)
+    reference = parameters(ours.directory)
+    assert float((parameters(theirs.directory) - reference).norm()) <= 1e-6 * float(reference.norm())
+    for number in ("epsilon", "epsilon_spent", "delta", "released_rounds", "bytes_up", "bytes_down"):
+        assert theirs.summary[number] == ours.summary[number], number
+    assert [record["round"] for record in watcher.records] == [1, 2, 3, 4]
+    assert len(watcher.plans) == len(watcher.summaries) == 1
+    assert not (theirs.directory / "deployment").exists(), "keys and certificates belong to the run only"
+
+
+def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
+    experiment = small("seed=5", "federation.clients=2", "training.rounds=1", PATIENT)
+    ours = run(experiment, runs=tmp_path / "ours")
+    theirs = run(experiment, engine="deployed-stock", runs=tmp_path / "theirs")
+    assert torch.equal(parameters(theirs.directory), parameters(ours.directory))
+    assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
+
+
+@pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
+    command = [sys.executable, "-m", "fedsw.console", "--app", str(ROOT), "deploy", "local", "fair-classification"]
+    options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
+    before = set(deployed_processes())
+    process = subprocess.Popen(
+        [*command, *options], start_new_session=True, cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    metrics = wait_for(lambda: [path for path in tmp_path.glob("*/*/metrics.jsonl") if path.stat().st_size > 2000])
+    assert metrics and set(deployed_processes()) - before
+    process.send_signal(killed)
+    _, said = process.communicate(timeout=60)
+    assert wait_for(lambda: not set(deployed_processes()) - before, 30)
+    directory = metrics[0].parent
+    if killed != signal.SIGKILL:
+        assert process.returncode == 130 and f"fedsw resume {directory}" in said
+        assert not any((directory / "deployment").glob("keys/*")), "secrets go with the processes"
+    released = len(metrics[0].read_text().splitlines())
+    shortened = (directory / "config.json").read_text().replace("100000", str(released + 3))
+    (directory / "config.json").write_text(shortened)
+    assert resume(directory).summary["status"].startswith(("completed", "stopped before round"))
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, SuperLink]]:
+    folder = tmp_path_factory.mktemp("federation")
+    experiment = small(f"federation.clients={CLIENTS}", PATIENT)
+    with local_federation(folder / "place", folder / "states", experiment, stock=False) as link:
+        yield folder, link
+
+
+def test_all_secrets_are_their_owner_s_while_the_federation_lives(federation: tuple[Path, SuperLink]) -> None:
+    place = federation[0] / "place"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    secrets = [path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert len(secrets) == 1 + CLIENTS
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_an_unknown_node_key_is_refused(federation: tuple[Path, SuperLink], tmp_path: Path, stock: bool) -> None:
+    folder, link = federation
+    key = write_node_key(tmp_path / "stranger").private
+    node = NodeSettings(link.address, folder / "place" / "certificates" / "ca.crt", key, client=0, clients=CLIENTS)
+    with Processes(tmp_path, {"FLWR_HOME": str(tmp_path)}) as processes:
+        stranger = processes.start("stranger", supernode_command(node, stock=stock, port=free_port()))
+        assert stranger.wait(120) != 0
+        assert "Node" in processes.said("stranger") and "SuperNode ID:" not in processes.said("stranger")
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_server_whose_certificate_is_not_trusted_is_not_spoken_to(federation, tmp_path: Path, stock: bool) -> None:
+    folder, link = federation
+    stranger = write_certificates(tmp_path / "other", LOOPBACK).authority
+    with pytest.raises(ConnectionError, match="not to be trusted"):
+        probe(link.address, stranger)
+    node = NodeSettings(link.address, stranger, folder / "place" / "keys" / "client0", client=0, clients=CLIENTS)
+    with Processes(tmp_path, {"FLWR_HOME": str(tmp_path)}) as processes:
+        process = processes.start("node", supernode_command(node, stock=stock, port=free_port()))
+        wait_for(lambda: process.poll() is not None, 25)
+        assert "SuperNode ID:" not in processes.said("node")
+    assert probe(link.address, link.authority) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/fleet/take", "/v1/fleet/give", "/v1/fleet/pull-messages"])
+def test_no_message_is_given_to_who_cannot_sign_for_the_node(federation, tmp_path: Path, path: str) -> None:
+    import httpx
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.proto.recorddict_pb2 import BytesList
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    folder, link = federation
+    victim = int(link.processes.said("client0").partition("SuperNode ID: ")[2].split()[0])
+    keys = [write_node_key(tmp_path / "stranger").private, folder / "place" / "keys" / "client1"]
+    request = PullMessagesRequest(node=Node(node_id=victim))
+    body: Any = request if path.endswith("pull-messages") else BytesList(vals=[request.SerializeToString()])
+    signers: list[list[Any]] = [[]]
+    for key in keys:
+        private: Any = load_ssh_private_key(key.read_bytes(), None)
+        signers.append([NodeAuthHttpInterceptor(private, private.public_key())])
+    for signer in signers:
+        with FleetHttpClient.from_server_address(link.address, False, str(link.authority), signer) as client:
+            with pytest.raises(httpx.HTTPStatusError) as refused:
+                client._unary_unary(path=path, rpc_method=path, request=body, response_type=BytesList)
+            assert refused.value.response.status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/runtime/offer", "/v1/runtime/collect"])
+def test_no_message_is_taken_from_or_given_to_who_is_no_server_app(federation, path: str) -> None:
+    import ssl
+
+    import httpx
+
+    context = ssl.create_default_context(cafile=str(federation[1].authority))
+    url = f"https://{federation[1].address}{path}"
+    answers = [httpx.post(url, content=b"\n\x00", headers=headers, verify=context) for headers in ({}, {"x": "y"})]
+    assert all(answer.status_code in (401, 403) for answer in answers), answers
+    assert httpx.post(url, content=b"\xff\xff", verify=context).status_code == 400
+
+
+def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
+    """The ClientApp's process dies between rounds: an error reply, a fresh process, a fresh attempt."""
+    killed = []
+
+    class Killer(Watcher):
+        def round_done(self, record: dict[str, Any]) -> None:
+            super().round_done(record)
+            if len(self.records) == 2:
+                workers = [pid for pid, line in deployed_processes().items() if "warm_executor.py worker" in line]
+                os.kill(workers[0], signal.SIGKILL)
+                killed.append(workers[0])
+
+    watcher = Killer()
+    result = run(small("training.rounds=40", PATIENT), engine="deployed", runs=tmp_path, observer=watcher)
+    assert killed and result.summary["status"] == "completed" and result.summary["released_rounds"] == 40
