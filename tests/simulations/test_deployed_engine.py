@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors.torch import load_file
 
 from simulations.deploy.certificates import LOOPBACK, write_certificates
 from simulations.deploy.keys import write_node_key
-from simulations.deploy.processes import MARK, Processes, free_port
+from simulations.deploy.processes import MARK, Processes, free_port, script
 from simulations.deploy.serving import probe
 from simulations.deploy.superlink import SuperLink
 from simulations.deploy.supernode import NodeSettings, supernode_command
@@ -89,7 +88,7 @@ def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
-    command = [sys.executable, "-m", "fedsw.console", "--app", str(ROOT), "deploy", "local", "fair-classification"]
+    command = [script("fedsw"), "--app", str(ROOT), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
     before = set(deployed_processes())
     process = subprocess.Popen(
@@ -108,6 +107,34 @@ def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_
     shortened = (directory / "config.json").read_text().replace("100000", str(released + 3))
     (directory / "config.json").write_text(shortened)
     assert resume(directory).summary["status"].startswith(("completed", "stopped before round"))
+
+
+def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a_run(tmp_path: Path) -> None:
+    def fedsw(*words: str) -> subprocess.Popen[str]:
+        command = [script("fedsw"), "--app", str(ROOT), *words]
+        return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+    port, before = str(free_port()), set(deployed_processes())
+    assert fedsw("certs", "--host", "localhost", "--clients", "2", "--out", "fed").wait() == 0
+    common = ["--superlink", f"localhost:{port}", "--num-partitions", "2"]
+    clients = [
+        fedsw("client", *common, "--certs", f"fed/client{i}", "--partition-id", str(i), "--state-dir", f"state{i}")
+        for i in range(2)
+    ]
+    try:
+        settings = ["federation.clients=2", "training.rounds=3", "data.records=600", PATIENT]
+        for _ in range(2):  # the second server meets clients whose first one went away
+            server = fedsw("server", "--certs", "fed/server", "--port", port, "fair-classification", *settings)
+            _, said = server.communicate(timeout=600)
+            assert server.returncode == 0, said
+        assert len(list(tmp_path.glob("runs/*/*/model.safetensors"))) == 2
+        assert all(client.poll() is None for client in clients)
+        assert fedsw("resume", str(next(tmp_path.glob("runs/*/*")))).wait() == 2
+    finally:
+        for client in clients:
+            client.send_signal(signal.SIGTERM)
+        codes = [client.wait(60) for client in clients]
+    assert codes == [130, 130] and wait_for(lambda: not set(deployed_processes()) - before, 30)
 
 
 @pytest.fixture(scope="module")
