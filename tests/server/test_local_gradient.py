@@ -372,3 +372,28 @@ def test_several_outputs_go_through_sliced_tables(run):
 
     summary, _ = run(small(*TRUST, *overrides), app=Saboteur(after=keep))
     assert summary["status"] == "completed" and set(shapes) == {(2, 6, 8)}
+
+
+def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_ledgers(federation, run, monkeypatch):
+    """As on engines where another process answers the next message: no node and no ledger is kept in memory."""
+    from clients import node as nodes
+
+    _, warm = run(small(*TRUST, "seed=5"), "warm")
+    cold = federation.folder / "cold"
+    with account.ledgers_in(cold / "clients", alone=False):
+        federation.run(
+            small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear())
+        )
+    assert torch.equal(_parameters(warm), _parameters(cold))
+    assert all(_ledger(cold, client) == _ledger(warm, client) for client in range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_every_client_keeps_its_ledger_in_the_runs_folder(tmp_path):
+    from simulations.driver import run as drive
+
+    experiment = small(*TRUST, "training.rounds=3", "federation.timeout=60.0", "seed=5")
+    ours, theirs = drive(experiment, runs=tmp_path / "ours"), drive(experiment, engine="ray", runs=tmp_path / "ray")
+    assert torch.equal(_parameters(ours.directory), _parameters(theirs.directory))
+    assert all(_ledger(theirs.directory, client) == [(1, 0), (2, 0), (3, 0)] for client in range(3))
