@@ -133,7 +133,7 @@ def _read_slices(task: Task, reply: RecordDict, public: Tensor) -> Slices:
 def _save(path: Path, slices: Sequence[Slices]) -> None:
     tensors = {}
     for position, each in enumerate(slices):
-        tensors[f"{position}.directions"] = each.directions.contiguous()
+        tensors[f"{position}.directions"] = each.directions.clone()  # files hold no shared tensors
         tensors[f"{position}.projections"] = each.projections.contiguous()
         tensors[f"{position}.sigma"] = torch.tensor([each.sigma], dtype=torch.float64)
     part = path.with_suffix(".part")

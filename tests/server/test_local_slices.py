@@ -1,0 +1,261 @@
+"""Laws of runs on noised slices and one-shot releases: what leaves a client, what it costs, what is learned from it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from safetensors.torch import load_file
+
+from clients import account
+from fedsw import wire
+from fedsw.accounting import Ledger, Slicing, Step, epsilon
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.local.release import Release
+from fedsw.noise import spacing
+from server.cohort import FederationError
+from tests.federations import Saboteur
+
+SLICES = {
+    "name": "slices",
+    "data": {"source": "gaussians", "records": 600, "test_records": 300},
+    "model": {"kind": "generator", "latent": 2, "hidden": [16]},
+    "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
+    "slicing": {"directions": 4},
+    "training": {"rounds": 3, "learning_rate": 0.02, "batch_fraction": 0.2, "optimizer": "adam"},
+    "privacy": {"trust": "local-slices", "noise_multiplier": 2.0, "delta": 1e-5},
+    "federation": {"clients": 3, "timeout": 20.0},
+    "evaluate_every": 3,
+}
+RELEASE = {**SLICES, "name": "release", "privacy": {"trust": "local-release", "epsilon": 10.0, "delta": 1e-5}}
+FLOW = {
+    **SLICES,
+    "name": "flow",
+    "model": {"kind": "particles", "particles": 200},
+    "training": {"rounds": 5, "learning_rate": 0.5, "batch_fraction": 0.2},
+    "local": {"algorithm": "flow"},
+}
+
+
+def experiment(base: dict, *overrides: str) -> Experiment:
+    return parse_experiment(base, overrides)
+
+
+@pytest.fixture
+def run(federation):
+    def start(chosen: Experiment, name: str = "run", **settings):
+        directory = federation.folder / name
+        with account.ledgers_in(directory / "clients", alone=True):
+            return federation.run(chosen, directory=directory, **settings), directory
+
+    return start
+
+
+def ledgers(directory):
+    return [Ledger.open(path, read_only=True) for path in sorted((directory / "clients").glob("*.sqlite"))]
+
+
+def read(reply, name: str) -> torch.Tensor:
+    array = reply.content["arrays"][name]
+    return wire.decode(
+        array.dtype, array.shape, array.stype, array.data, expected=(None,) * len(array.shape), name=name
+    )
+
+
+@pytest.mark.parametrize("overrides", [(), ("slicing.directions=3",), ("slicing.scheme=iid",)])
+def test_only_noised_projections_leave_a_client(run, overrides):
+    """Every number is on the noise's grid, its deviation is the noise's, and no two messages are alike."""
+    sent: list[torch.Tensor] = []
+
+    def keep(message, reply):
+        if message.metadata.message_type == wire.SLICES:
+            assert set(reply.content["arrays"]) <= {"projections", "directions"}
+            assert set(reply.content["metrics"]) == {"epsilon", "sigma"}
+            sent.append(read(reply, "projections").double())
+        else:
+            assert message.metadata.message_type == wire.HELLO
+        return reply
+
+    chosen = experiment(SLICES, *overrides)
+    summary, directory = run(chosen, app=Saboteur(after=keep))
+    assert summary["status"] == "completed"
+    assert len(sent) == 3 * 3
+    sigma = 2.0 * 2 * chosen.clip.output
+    for values in sent:
+        assert float(values.std()) == pytest.approx(math.hypot(sigma, 0.55), rel=0.25)
+        step = spacing(sigma)
+        assert torch.equal(values, step * (values / step).round())
+    assert not any(torch.equal(sent[0], other) for other in sent[1:])
+
+
+def test_clients_with_whole_blocks_share_the_public_directions_and_others_draw_their_own(run):
+    found = {}
+
+    def keep(message, reply):
+        if message.metadata.message_type == wire.SLICES:
+            found.setdefault("directions" in reply.content["arrays"], []).append(reply)
+        return reply
+
+    run(experiment(SLICES), "shared", app=Saboteur(after=keep))
+    assert set(found) == {False}
+    found.clear()
+    run(experiment(SLICES, "slicing.directions=3"), "own", app=Saboteur(after=keep))
+    assert set(found) == {True}
+    drawn = [read(reply, "directions") for reply in found[True]]
+    assert not any(torch.equal(drawn[0], other) for other in drawn[1:])
+
+
+def test_every_clients_ledger_holds_its_releases_at_the_exact_profile(run):
+    summary, directory = run(experiment(SLICES, "slicing.directions=3"))
+    step = Step(40 / 200, 1 / 2.0, slicing=Slicing(2, 3, "orthogonal"))
+    expected = epsilon({step: 3}, 1e-5)
+    for ledger in ledgers(directory):
+        with ledger:
+            assert ledger.replay() == pytest.approx(expected, rel=1e-9)
+            assert [(entry.round, entry.slicing) for entry in ledger.entries()] == [
+                (round_, Slicing(2, 3, "orthogonal")) for round_ in (1, 2, 3)
+            ]
+    assert summary["epsilon_spent"] == pytest.approx(expected, rel=1e-9)
+    assert summary["guarantee"]["against"].startswith("everyone")
+    assert not (directory / "ledger.sqlite").exists()
+
+
+def test_a_replayed_request_is_refused(run):
+    """A second answer for the same attempt would be new noise on the same round's budget."""
+    kept = {}
+
+    def replay(message, context):
+        if message.metadata.message_type == wire.SLICES:
+            client = context.node_config["partition-id"]
+            kept.setdefault(client, message.content["config"]["round"])
+            message.content["config"]["round"] = kept[client]
+            message.content["config"]["attempt"] = 0
+
+    with pytest.raises(FederationError, match="is charged"):
+        run(experiment(SLICES), app=Saboteur(replay))
+
+
+def test_one_release_is_charged_once_and_serves_every_round(run):
+    chosen = experiment(FLOW, "local.algorithm=flow-one-release", "slicing.directions=40")
+    summary, directory = run(chosen)
+    assert summary["status"] == "completed"
+    for ledger in ledgers(directory):
+        with ledger:
+            entries = ledger.entries()
+            assert [(entry.round, entry.sampling_rate) for entry in entries] == [(1, 1.0)]
+    stored = load_file(directory / "slices.safetensors")
+    assert stored["0.projections"].shape == (200, 40)
+
+
+def test_a_resumed_flow_reads_its_stored_slices_and_releases_nothing_more(run):
+    chosen = experiment(FLOW, "local.algorithm=flow-one-release", "slicing.directions=40", "seed=3")
+    _, whole = run(chosen, "whole")
+
+    class Stop(Exception):
+        pass
+
+    class Interrupt:
+        def started(self, plan): ...
+        def round_done(self, record):
+            if record["round"] == 3:
+                raise Stop
+
+        def finished(self, summary): ...
+
+    with pytest.raises(Stop):
+        run(chosen, "cut", observer=Interrupt())
+    summary, cut = run(chosen, "cut", resume=True)
+    assert summary["status"] == "completed"
+    for ledger in ledgers(cut):
+        with ledger:
+            assert len(ledger.entries()) == 1
+    ends = [load_file(folder / "model.safetensors") for folder in (whole, cut)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_without_noise_a_flow_reaches_its_target(run):
+    far = run(experiment(FLOW, "privacy.epsilon=inf", "training.rounds=1"), "far")[0]
+    near = run(experiment(FLOW, "privacy.epsilon=inf", "training.rounds=40", "slicing.directions=20"), "near")[0]
+    assert near["held_out"]["sw2"] < 0.4 * far["held_out"]["sw2"]
+    assert near["epsilon_of_reader"] == "inf" or math.isinf(near["epsilon_of_reader"])
+
+
+@pytest.mark.parametrize("loss", ["entropic", "plain", "sinkhorn", "wavelet"])
+def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
+    asked = []
+
+    def look(message, context):
+        asked.append(message.metadata.message_type)
+
+    summary, directory = run(experiment(RELEASE, f"local.loss={loss}"), app=Saboteur(look))
+    assert summary["status"] == "completed"
+    assert asked.count(wire.RELEASE) == 3 and set(asked) == {wire.HELLO, wire.RELEASE}
+    assert load_file(directory / "released.safetensors")["released"].shape == (600, 2)
+
+
+def test_what_is_released_is_noised_for_the_diameter(run):
+    _, directory = run(experiment(RELEASE))
+    released = load_file(directory / "released.safetensors")["released"].double()
+    sigma = Release(10.0, 1e-5, 1.0).scale
+    assert float(released.std()) == pytest.approx(math.hypot(sigma, 0.57), rel=0.1)
+    with ledgers(directory)[0] as ledger:
+        assert ledger.replay() == pytest.approx(10.0, rel=1e-4)
+
+
+def test_laplace_noise_is_accounted_for_as_pure(run):
+    laplace = ("local.mechanism=laplace", "local.norm=l1", "privacy.epsilon=4.0")
+    summary, directory = run(experiment(RELEASE, *laplace))
+    assert summary["epsilon_spent"] == pytest.approx(4.0, rel=1e-6)
+    assert summary["guarantee"]["accountant"] == "laplace"
+
+
+def test_the_papers_diameter_costs_what_it_truly_costs(run):
+    summary, _ = run(experiment(RELEASE, "local.diameter=paper", "privacy.epsilon=1.0"))
+    assert summary["epsilon_spent"] > 2.0
+
+
+def test_values_that_are_not_finite_lose_their_sender_by_name(run):
+    def spoil(message, reply):
+        if message.metadata.message_type == wire.RELEASE and message.metadata.dst_node_id == 1001:
+            values = read(reply, "released")
+            values[0, 0] = math.nan
+            reply.content["arrays"] = ArrayRecord({"released": Array(*wire.encode(values))})
+        return reply
+
+    with pytest.raises(FederationError, match="Client 1: unreadable release: released are not all finite"):
+        run(experiment(RELEASE), app=Saboteur(after=spoil))
+
+
+@pytest.mark.parametrize(
+    ("base", "overrides", "words"),
+    [
+        (SLICES, ("training.batch_size=10",), "batch_fraction"),
+        (RELEASE, ("local.mechanism=laplace",), "l1"),
+        (RELEASE, ("privacy.epsilon=inf",), "finite privacy.epsilon"),
+    ],
+)
+def test_what_would_void_a_guarantee_is_refused_before_anything_is_spent(run, base, overrides, words):
+    with pytest.raises((FederationError, ValueError), match=words):
+        run(experiment(base, *overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("model.kind=particles",), "flows"),
+        (("privacy.trust=local-gradient",), "local-slices"),
+        (("privacy.accountant=clt", "privacy.trust=central"), "random slices"),
+        (("objective.protected=both",), "central"),
+    ],
+)
+def test_a_method_that_a_task_cannot_run_says_why_and_which_can(overrides, words):
+    with pytest.raises(ExperimentError, match=words):
+        experiment(SLICES, *overrides)
+
+
+def test_flows_take_euler_steps_only():
+    with pytest.raises(ExperimentError, match="sgd"):
+        experiment(FLOW, "training.optimizer=adam")
