@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.partition import node_records
+from clients.partition import node_records, require_agreement
 from fedsw.clipping import Tape, Term, clipped_sum, record
-from fedsw.data import Records
+from fedsw.data import BadRecords, Records
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.task import Task
+
+_log = logging.getLogger("fedsw.clients")
 
 _MOST_NODES_KEPT = 256
 _nodes: OrderedDict[tuple[int, int], Node] = OrderedDict()
@@ -115,12 +118,24 @@ class Node:
 
 
 def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process lives."""
+    """This node in a run: loaded and validated on the first message, remembered while the process lives.
+
+    Under local trust the server is not told what is wrong with a record, since that quotes it: this node's log is.
+    """
     key = (run_id, int(node_config.get("partition-id", 0)))
     if key not in _nodes:
         task = Task.from_json(experiment_json, node_config.get("data-dir"))
+        require_agreement(task.experiment.data.columns, node_config)
         torch.set_num_threads(task.experiment.federation.threads)
-        records = node_records(task, node_config)
+        try:
+            records = node_records(task, node_config)
+        except BadRecords as fault:
+            if not task.experiment.privacy.local:
+                raise
+            _log.error("%s", fault)
+            raise ValueError(
+                f"client {key[1]}'s records do not fit the declared columns; its own log says where"
+            ) from None
         _nodes[key] = Node(task, records, task.cells_of(records), task.build_model())
         while len(_nodes) > _MOST_NODES_KEPT:
             _nodes.popitem(last=False)

@@ -1,23 +1,28 @@
-"""Which records a node holds."""
+"""Which records a node holds: a part of the experiment's data set, or a file of its own."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedsw.data import Records
+from fedsw.data import Records, find_table, read_table, tables_in
+from fedsw.experiment import ExperimentError
+from fedsw.schema import Columns, difference, read_columns
 from fedsw.sources import load_dataset, split
 from fedsw.task import Task
 
 
 def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
-    """This node's private records, validated; its part of the experiment's data set.
+    """This node's private records, validated.
 
-    The node's own configuration says which part (`partition-id` of `num-partitions`) and, optionally, where files
-    are (`data-dir`).
+    The node's own configuration says which part it is (`partition-id` of `num-partitions`) and where its files are:
+    `data-dir`, a folder, or `data-path`, the file itself.
 
     Raises:
         ValueError: naming the client, for a missing key, NaN or infinite values, or a part without records.
+        BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
     try:
         part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
@@ -25,8 +30,58 @@ def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
         raise ValueError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
+    columns = task.experiment.data.columns
+    if columns is not None:
+        return own_records(task, columns, node_config, part, parts)
     dataset = load_dataset(task.experiment, node_config.get("data-dir"))
-    parts_of = split(dataset, task.experiment.partition, parts)
-    records = dataset.train.take(parts_of[part])
+    records = dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part])
     task.validate(records, name=f"client {part}")
     return records
+
+
+def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
+    """Records of a file that this node brings.
+
+    `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
+    A simulation has neither: there the experiment's data.data_dir holds one file that is split among the clients, or
+    a folder for each of them, named by its number.
+
+    Ids interleave those of all clients, so that no two records of a federation share one.
+    """
+    if named := node_config.get("data-path"):
+        return read_table(Path(str(named)), columns, first_id=part, step=parts)
+    if folder := node_config.get("data-dir"):
+        return read_table(find_table(Path(str(folder))), columns, first_id=part, step=parts)
+    if task.experiment.data.data_dir is None:
+        raise ExperimentError(
+            "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
+            "'data-path=\"/its/file\"', or set data.data_dir for a simulation"
+        )
+    shared = Path(task.experiment.data.data_dir).expanduser()
+    if not tables_in(shared):
+        return read_table(find_table(shared / str(part)), columns, first_id=part, step=parts)
+    table = find_table(shared)
+    records = _shared(table, columns, table.stat().st_mtime_ns)
+    return records.take(split(records, task.experiment.partition, parts)[part])
+
+
+def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -> None:
+    """Refuse an experiment that declares other columns than this node's `schema`, a TOML file; without one, nothing.
+
+    Raises:
+        ExperimentError: naming the first difference.
+    """
+    named = node_config.get("schema")
+    if named is None:
+        return
+    own = read_columns(Path(str(named)))
+    if columns is None:
+        raise ExperimentError(f"this node takes part with the columns of {named}; the experiment has no data.columns")
+    if found := difference(own, columns):
+        raise ExperimentError(f"this node takes part with the columns of {named}; in the experiment, {found}")
+
+
+@functools.lru_cache(maxsize=2)
+def _shared(path: Path, columns: Columns, written: int) -> Records:
+    """The whole of a simulation's file, read once for all clients of a process; `written` is when it last changed."""
+    return read_table(path, columns)

@@ -18,6 +18,7 @@ _TASKS_OF_SOURCE: Mapping[str, tuple[str, ...]] = {
     "mnist": ("generation", "autoencoder", "adaptation"),
     "fashion-mnist": ("generation", "autoencoder"),
     "usps": ("generation", "autoencoder", "adaptation"),
+    "files": (*_FAIR, "generation", "autoencoder", "adaptation"),
 }
 _MODELS_OF_TASK: Mapping[str, tuple[str, ...]] = {
     "classification": ("logistic", "mlp"),
@@ -69,6 +70,10 @@ def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | Non
         tasks = _either(_TASKS_OF_SOURCE[data.source])
         fit = _either(tuple(source for source, fits in _TASKS_OF_SOURCE.items() if task in fits))
         return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
+    if data.columns is not None:
+        found = data.columns.misfit(task=task, penalty=objective.penalty, model=model.kind)
+        if found is not None:
+            return found
     if task == "adaptation" and data.public in (None, data.source):
         return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
     if task == "generation" and objective.alpha != 1:

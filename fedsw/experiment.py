@@ -101,7 +101,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
         raise ExperimentError(f"no experiment file at {path}; `fedsw list` shows the shipped ones") from None
     except OSError as fault:
         raise ExperimentError(f"the experiment file {path} cannot be read: {fault.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+    except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"{path} is not valid TOML: {fault}") from None
     return parse_experiment(raw, overrides)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from fedsw.schema import Columns
 from fedsw.settings import ExperimentError
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -31,9 +32,14 @@ class Data(Section):
     drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
     bite. `public` is the labelled public data set that domain adaptation learns from.
+
+    With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
+    file at the server, if there is one, that metrics are measured on.
     """
 
-    source: Literal["synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps"] = "synthetic"
+    source: Literal[
+        "synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"
+    ] = "synthetic"
     public: Literal["mnist", "usps"] | None = None
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
@@ -45,6 +51,16 @@ class Data(Section):
     seed: Seed = 0
     row_norm: PositiveFloat | None = None
     data_dir: str | None = None
+    columns: Columns | None = None
+    held_out: str | None = None
+
+    @model_validator(mode="after")
+    def _declared_for_files(self) -> Data:
+        if self.source == "files" and self.columns is None:
+            raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
+        if self.source != "files" and (self.columns is not None or self.held_out is not None):
+            raise ValueError(f"columns and held_out belong to source 'files', not to {self.source!r}; leave them out")
+        return self
 
 
 class Partition(Section):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 Setting = tuple[tuple[str, ...], Any]
+
+_MOST_SHOWN = 200
 
 
 class ExperimentError(ValueError):
@@ -28,7 +30,7 @@ def read_setting(text: str) -> Setting:
         raise ExperimentError(f"setting {text!r} cannot be read; write section.key=value")
     try:
         parsed = tomllib.loads(f"value = {written}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, brackets without end
         return keys, written.strip()
     return keys, parsed["value"] if set(parsed) == {"value"} else written.strip()
 
@@ -58,16 +60,26 @@ def explain(error: Any, schema: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
         return _explain_unknown(where, schema)
     if error["type"] == "model_type":
-        return f"{where}: {error['input']!r} is a value where a section belongs; write {where}.key=value"
+        return f"{where}: {_shown(error['input'])} is a value where a section belongs; write {where}.key=value"
     message = error["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(error["input"], Mapping) else f" (got {error['input']!r})"
+    got = "" if isinstance(error["input"], Mapping) else f" (got {_shown(error['input'])})"
     return f"{where}: {message}{got}"
 
 
+def _shown(value: Any) -> str:
+    """A value for a message: a short one whatever it is, and a whole number that Python does not write out."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+
+
 def _explain_unknown(where: str, schema: type[BaseModel]) -> str:
+    where = ".".join(part for part in where.split(".") if not part.isdigit())
     section, _, last = where.rpartition(".")
     known = _known_keys(schema)
-    siblings = [key for key in known if key.rpartition(".")[0] == section]
+    siblings = [key for key in known if key.rpartition(".")[0] == section] or known
     elsewhere = {key.rpartition(".")[2]: key for key in known}
     if last in elsewhere:
         near = elsewhere[last]
@@ -86,6 +98,13 @@ def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
     for name, field in section.model_fields.items():
         keys.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys += _known_keys(field.annotation, f"{prefix}{name}.")
+        for inner in _sections_in(field.annotation):
+            keys += _known_keys(inner, f"{prefix}{name}.")
     return keys
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """Sections behind an annotation: itself, or what it may be or hold (`Section | None`, `tuple[Section, ...]`)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsw import data
-from fedsw.data import Dataset
+from fedsw.data import Dataset, Records, read_table, require_groups
 from fedsw.experiment import Data, Experiment, Partition
 
 Target = Literal["class", "point"]
@@ -18,12 +20,53 @@ _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What is public of a data set before a record is read: number of inputs, names of groups, number of classes."""
+
+    features: int
+    groups: tuple[str, ...]
+    classes: int
+
+
+def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
+    """The shape of an experiment's data; from the declared columns alone where clients bring their own records.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
+    columns = experiment.data.columns
+    if columns is not None:
+        return Shape(columns.inputs, columns.groups, len(columns.classes))
+    dataset = load_dataset(experiment, data_dir)
+    return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes))
+
+
+def load_held_out(experiment: Experiment) -> Records | None:
+    """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
+
+    Raises:
+        FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
+    """
+    spec = experiment.data
+    if spec.columns is None:
+        return load_dataset(experiment).test
+    if spec.held_out is None:
+        return None
+    records = read_table(Path(spec.held_out).expanduser(), spec.columns)
+    require_groups(records, f"data.held_out {spec.held_out}", spec.columns.groups)
+    return records
+
+
 def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
     """The experiment's data set, kept in memory for the other nodes of this process.
 
     Raises:
         FileNotFoundError: with the folders searched and what to do.
+        ValueError: for source "files", which is no data set: `clients.partition` reads a client's own.
     """
+    if experiment.data.source == "files":
+        raise ValueError("with data.source 'files' records are at their clients, and there is no data set to load")
     target: Target = "point" if experiment.objective.task == "regression" else "class"
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
@@ -40,10 +83,10 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
     return _load(spec.model_copy(update={"source": spec.public}), "class", data_dir or spec.data_dir)
 
 
-def split(dataset: Dataset, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
-    """Positions of each client's records in the training part; disjoint, exhaustive, decided by the partition seed."""
+def split(records: Records, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
+    """Positions of each client's records; disjoint, exhaustive, decided by the partition seed."""
     return data.partition(
-        dataset.train,
+        records,
         clients,
         scheme=partition.scheme,
         concentration=partition.concentration,

@@ -20,7 +20,7 @@ from fedsw.matching import Counterpart, Matching
 from fedsw.objectives import Clip, Objective
 from fedsw.randomness import Label, Stream
 from fedsw.sliced import direction_shape, directions, project
-from fedsw.sources import load_dataset
+from fedsw.sources import load_shape
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Task:
             ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
             FileNotFoundError: if the data set's files are missing.
         """
-        dataset = load_dataset(experiment, data_dir)
-        features, groups, classes = dataset.train.features.shape[1], dataset.groups, len(dataset.classes)
+        shape = load_shape(experiment, data_dir)
+        features, groups, classes = shape.features, shape.groups, shape.classes
         dimension = _dimension(experiment, features, classes)
         asked = experiment.clip
         clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)

@@ -15,6 +15,7 @@ import torch
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment
 from fedsw.local.plans import local_accountant
+from server.evaluation import measured_on
 from server.exchange import Traffic
 from server.plan import Plan
 
@@ -76,6 +77,7 @@ def summarise(
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon),
         "held_out": dict(held_out),
+        "measured_on": measured_on(experiment),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,

@@ -3,13 +3,16 @@
 from fedsw.data.adult import adult
 from fedsw.data.digits import digits
 from fedsw.data.files import find_data
+from fedsw.data.formats import BadRecords
 from fedsw.data.images import fashion_mnist, mnist, resized, usps
 from fedsw.data.partition import from_flwr_datasets, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
 from fedsw.data.synthetic import synthetic
+from fedsw.data.tables import find_table, read_table, tables_in
 from fedsw.data.toys import gaussians, mode_centres, ring
 
 __all__ = [
+    "BadRecords",
     "Dataset",
     "Records",
     "adult",
@@ -17,15 +20,18 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "find_data",
+    "find_table",
     "from_flwr_datasets",
     "gaussians",
     "mnist",
     "mode_centres",
     "partition",
+    "read_table",
     "require_groups",
     "resized",
     "ring",
     "synthetic",
+    "tables_in",
     "usps",
     "validate",
 ]

@@ -79,6 +79,8 @@ def local_federation(place: Path, states: Path, experiment: Experiment, *, stock
         states: holds a folder for every client's lasting state.
     """
     clients, data = experiment.federation.clients, experiment.data.data_dir
+    if experiment.data.source == "files":
+        data = None  # a node's data-dir is its own; that of the experiment is shared out as in any simulation
     logs, port = private_folder(private_folder(place) / "logs"), free_port()
     certificates = write_certificates(place / "certificates", LOOPBACK)
     keys = [write_node_key(place / "keys" / f"client{client}") for client in range(clients)]

@@ -1,0 +1,219 @@
+"""What is declared about records that clients bring themselves: columns, bounds, categories, groups and classes.
+
+Everything here is public and comes from whoever writes the experiment, never from the records: a bound or a category
+that was looked up in private data would be a release of it.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedsw.settings import ExperimentError, explain
+
+MAX_FEATURES = 10_000
+"""Most inputs of a model that declared columns may add up to."""
+
+_EVERYBODY = ("all",)
+_GROUPED = ("classification", "regression", "representation")
+_IMAGE_MODELS = ("image-autoencoder", "adaptor")
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
+Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+
+
+class Declared(BaseModel):
+    """Unknown keys are refused; values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Number(Declared):
+    """A column of finite numbers.
+
+    With public bounds `low` and `high` a value outside them is refused, and those inside are mapped linearly to
+    [0, 1] (`scale` "unit") or [-1, 1] ("signed"). Without bounds values are taken as they are.
+    """
+
+    name: Name
+    low: Bound | None = None
+    high: Bound | None = None
+    scale: Literal["unit", "signed"] = "unit"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Number:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
+        return self
+
+
+class Feature(Number):
+    """A numeric column, `count` of them (`name`0, `name`1, ...), or a categorical one that becomes one-hot."""
+
+    count: Count | None = None
+    categories: tuple[str, ...] = ()
+
+    _texts = field_validator("categories", mode="before")(lambda values: _as_texts(values))
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Feature:
+        if self.categories:
+            if self.low is not None or self.count is not None:
+                raise ValueError(f"column {self.name!r} has categories; low, high and count are for numbers")
+            _require_distinct(self.name, "categories", self.categories)
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in a file."""
+        return (self.name,) if self.count is None else tuple(f"{self.name}{index}" for index in range(self.count))
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the model that come of it."""
+        return len(self.categories) or self.count or 1
+
+
+class Label(Declared):
+    """A column whose values are one of those declared: the groups of a sensitive attribute, or the classes."""
+
+    name: Name
+    values: tuple[str, ...]
+
+    _texts = field_validator("values", mode="before")(lambda values: _as_texts(values))
+
+    @model_validator(mode="after")
+    def _at_least_two(self) -> Label:
+        _require_distinct(self.name, "values", self.values)
+        return self
+
+
+class Columns(Declared):
+    """The columns that are read from a client's file; it may have others, which are never looked at.
+
+    Attributes:
+        features: in the order of the model's inputs.
+        sensitive: the column of the groups; without it all records are one group, "all".
+        target: the column of the classes.
+        targets: the two numbers of a regression.
+    """
+
+    features: Annotated[tuple[Feature, ...], Field(min_length=1)]
+    sensitive: Label | None = None
+    target: Label | None = None
+    targets: tuple[Number, ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Columns:
+        if self.inputs > MAX_FEATURES:
+            raise ValueError(f"the features add up to {self.inputs} inputs; at most {MAX_FEATURES} are read")
+        if self.target is not None and self.targets:
+            raise ValueError("both target (classes) and targets (numbers) are declared; keep one")
+        seen = set[str]()
+        for name in self.names:
+            if name in seen:
+                raise ValueError(f"column {name!r} is declared twice; a column has one role")
+            seen.add(name)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column that is read."""
+        labels = [label.name for label in (self.sensitive, self.target) if label is not None]
+        features = [column for feature in self.features for column in feature.columns]
+        return (*features, *labels, *(number.name for number in self.targets))
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the model: one for a number, one for each category."""
+        return sum(feature.inputs for feature in self.features)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return _EVERYBODY if self.sensitive is None else self.sensitive.values
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for a regression, and one for all where no target is declared."""
+        if self.targets:
+            return ()
+        return _EVERYBODY if self.target is None else self.target.values
+
+    def misfit(self, *, task: str, penalty: str, model: str) -> str | None:
+        """What a task needs that is not declared; None if nothing is missing."""
+        if task in _GROUPED and self.sensitive is None:
+            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
+        if task == "regression" and len(self.targets) != 2:
+            return f"objective.task 'regression' predicts two numbers; data.columns.targets are {len(self.targets)}"
+        if task != "regression" and self.targets:
+            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
+        if (task in ("classification", "adaptation") or penalty == "equality-of-odds") and self.target is None:
+            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
+        if model in _IMAGE_MODELS and math.isqrt(self.inputs) ** 2 != self.inputs:
+            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
+        return None
+
+
+def read_columns(path: Path) -> Columns:
+    """The declaration in a TOML file, with the keys of an experiment's [data.columns] at its top level.
+
+    Raises:
+        ExperimentError: naming the file, and the key with its value and limit.
+    """
+    try:
+        return Columns.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as fault:
+        raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
+    except ValidationError as fault:
+        told = "; ".join(explain(error, Columns) for error in fault.errors())
+        raise ExperimentError(f"the schema {path}: {told}") from None
+    except (ValueError, RecursionError) as fault:
+        raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None
+
+
+def difference(own: Columns, other: Columns) -> str | None:
+    """The first thing in which two declarations differ, in words; None if they agree."""
+    for role in ("features", "sensitive", "target", "targets"):
+        mine, theirs = getattr(own, role), getattr(other, role)
+        if mine == theirs:
+            continue
+        if isinstance(mine, tuple):
+            if len(mine) != len(theirs):
+                return f"{role} are {len(theirs)}, not {len(mine)}"
+            position = next(index for index, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+            role, mine, theirs = f"{role}[{position}]", mine[position], theirs[position]
+        return f"{role} is {_short(theirs)}, not {_short(mine)}"
+    return None
+
+
+def _short(declared: Declared | None) -> str:
+    return "not declared" if declared is None else repr(declared.model_dump(exclude_defaults=True))
+
+
+def _as_texts(values: Any) -> Any:
+    """Whole numbers and truth values as the text they have in a file."""
+    if not isinstance(values, list | tuple):
+        return values
+    return tuple(as_text(value) if isinstance(value, int) else value for value in values)
+
+
+def as_text(value: int | str) -> str:
+    """How a whole number, a truth value or a text is compared with declared values."""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
+    untidy = any(not value or value != value.strip() for value in values)
+    if len(values) < 2 or len(set(values)) < len(values) or untidy:
+        raise ValueError(
+            f"column {name!r} has {what} {list(values)}; at least two different ones, not empty and without "
+            "spaces around them, are needed"
+        )
