@@ -33,11 +33,11 @@ SIZES = (1250, 2500, 5000, 10_000, 20_000)
 SIGMA = 1.0
 SETTINGS = {
     "sigma": SIGMA,
-    "parts": 20,
-    "points_per_part": 12,
+    "parts": 100,
+    "points_per_part": 2,
     "batch": 640,
     "steps": 250,
-    "rate": 0.08,
+    "rate": 0.1,
     "evaluation": 2000,
 }
 WEIGHTS = (0.5, 0.3, 0.2)
