@@ -138,7 +138,8 @@ def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_
         assert ledger.delta == pytest.approx(0.1 / len(node.records))
 
 
-def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
+def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_path, monkeypatch, seed):
     seen: list[tuple[torch.Tensor, torch.Tensor, float]] = []
     noised = local_gradient.noised
 
@@ -148,7 +149,7 @@ def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_
         return released
 
     monkeypatch.setattr(local_gradient, "noised", spy)
-    node, state = _node("training.rounds=40", "local.bins=16"), {}
+    node, state = _node("training.rounds=40", "local.bins=16", *seed), {}
     with account.ledgers_in(tmp_path, alone=True):
         for round_ in range(1, 41):
             _both(node, tmp_path / "client-0.sqlite", _request(node, round_), state)
