@@ -31,7 +31,8 @@ class Data(Section):
     `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
     drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
-    bite. `public` is the labelled public data set that domain adaptation learns from.
+    bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
+    round.
 
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on.
@@ -41,6 +42,7 @@ class Data(Section):
         "synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"
     ] = "synthetic"
     public: Literal["mnist", "usps"] | None = None
+    public_batch: PositiveInt = 512
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7

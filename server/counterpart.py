@@ -97,7 +97,8 @@ class Domain(Counterpart):
         """Features of a public batch."""
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public batch", round_, attempt)
         keys = stream.words(len(self._records))
-        self._batch = self._records.take(smallest_keys(keys, min(count, len(self._records))))
+        count = min(self._task.experiment.data.public_batch, len(self._records))
+        self._batch = self._records.take(smallest_keys(keys, count))
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._task.inputs(self._batch))
         return self._task.projected(self._tape.raw)

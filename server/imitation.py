@@ -85,7 +85,7 @@ class PublicFeatures(Imitation):
         task = self._task
         stream = Stream.seeded(task.experiment.slicing.seed, "public batch", round_, attempt)
         keys = stream.words(len(self._records))
-        batch = self._records.take(smallest_keys(keys, min(count, len(self._records))))
+        batch = self._records.take(smallest_keys(keys, min(task.experiment.data.public_batch, len(self._records))))
         raw = self._model(task.inputs(batch))
         self._loss = task.losses(raw, batch).mean()
         return task.outputs(raw)
