@@ -44,6 +44,7 @@ class Composition:
         self._relation: str | None = None
         self._spreads: dict[tuple[Orientation, float], Spread] = {}
         self._spectra: dict[tuple[Orientation, float, int], Spectrum] = {}
+        self._last: dict[Orientation, float] = {}  # epsilon at the last reading: where the next search begins
         for step, times in steps.items() if isinstance(steps, Mapping) else steps:
             self.add(step, times)
 
@@ -118,10 +119,12 @@ class Composition:
         """Epsilon on a grid that is fine enough, and on the grid of twice its spacing."""
         deviation = math.sqrt(self._spread(side, 0.0).variance)
         spacing = self._first_spacing(side, math.sqrt(2 * math.log(1 / delta)))
-        coarse, fine = (self._on_grid(side, width).epsilon(delta) for width in (2 * spacing, spacing))
+        coarse = self._on_grid(side, 2 * spacing).epsilon(delta, near=self._last.get(side, 0.0))
+        fine = self._on_grid(side, spacing).epsilon(delta, near=coarse)
         while coarse - fine > 1e-3 * min(1.0, max(deviation, fine)):
             spacing /= 2
-            coarse, fine = fine, self._on_grid(side, spacing).epsilon(delta)
+            coarse, fine = fine, self._on_grid(side, spacing).epsilon(delta, near=fine)
+        self._last[side] = fine
         return min(coarse, fine), coarse
 
     def _finest_delta(self, side: Orientation, epsilon: float) -> float:

@@ -41,12 +41,16 @@ class Harmonics:
         above, weighted = self._tails(epsilon)
         return min(1.0, max(0.0, above - weighted) + self.excess)
 
-    def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf when there is none."""
+    def epsilon(self, delta: float, *, near: float = 0.0) -> float:
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf when there is none.
+
+        The search begins at `near`.
+        """
         if self.excess >= delta:
             return math.inf
         target = delta - self.excess
-        lowest, highest, guess = 0.0, (self.first + self.size) * self.spacing, 0.0
+        lowest, highest = 0.0, (self.first + self.size) * self.spacing
+        guess = near if lowest < near < highest else lowest
         while True:
             above, weighted = self._tails(guess)
             value = above - weighted
@@ -91,6 +95,10 @@ class Harmonics:
 
     def _phase(self, index: int) -> _Complex:
         """z^index for z = exp(2 pi i k / N), the exponent reduced modulo N exactly."""
-        turns = np.arange(len(self.coefficients)) * (index % self.size) % self.size
+        turns = self._numbers * (index % self.size) % self.size
         phase: _Complex = np.exp(2j * math.pi / self.size * turns)
         return phase
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        return np.arange(len(self.coefficients))

@@ -50,8 +50,8 @@ class Distribution:
         share = -torch.expm1((epsilon - self._losses()).clamp(max=0.0))
         return min(1.0, float((self.mass * share).sum()) + self.excess)
 
-    def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none."""
+    def epsilon(self, delta: float, *, near: float = 0.0) -> float:
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none. Where to search is no help."""
         if self.excess >= delta:
             return math.inf
         losses = self._losses()
@@ -89,19 +89,27 @@ class Spectrum:
     def extend(self, counts: Mapping[Step, int]) -> None:
         """Add what ``counts`` holds more than was added so far; counts never shrink."""
         for (modulus, argument), more in self._steps.extend(counts):
-            self._modulus += more * modulus
-            self._argument += more * argument
+            self._modulus += more * modulus[: len(self._modulus)]
+            self._argument += more * argument[: len(self._argument)]
 
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
         excess = round_off(self._steps.counts)
         heard = int((self._modulus > _NEGLIGIBLE).nonzero().max()) + 1
         if heard <= min(_FEW_HARMONICS, self._size // 2):
+            self._forget_the_silent()
             coefficients = torch.polar(self._modulus[:heard].exp(), self._argument[:heard])
             return Harmonics(self._spacing, first, self._size, coefficients.cpu().numpy(), excess)
         spectrum = torch.polar(self._modulus.exp(), self._argument)
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
         return Distribution(Grid(self._spacing, first, self._size), mass, excess)
+
+
+    def _forget_the_silent(self) -> None:
+        """Drop the frequencies that will never be heard: a step's masses sum to at most 1, so none gets louder."""
+        kept = int((self._modulus > _NEGLIGIBLE - 1.0).nonzero().max()) + 1
+        if kept < len(self._modulus):
+            self._modulus, self._argument = self._modulus[:kept].clone(), self._argument[:kept].clone()
 
 
 class Spread:

@@ -57,7 +57,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     with full_precision(tensors[0].device), torch.enable_grad():
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
-            given = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
+            given = [_rows(value, part, n) if isinstance(value, Tensor) else value for value in inputs]
             with _listening(module, part.stop - start) as calls:
                 returned = module(*given)
             single = isinstance(returned, Tensor)
@@ -70,10 +70,16 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     return Tape(module, blocks, single=single)
 
 
+def _rows(value: Tensor, part: slice, n: int) -> Tensor:
+    """Some of the n records, cut from any graph."""
+    return (value if part == slice(0, n) else value[part]).detach()
+
+
 def _block_rows(module: nn.Module, tensors: Sequence[Tensor]) -> int:
     """Records per block: a cacheful of the widest layer, but enough of them to pay for a sum of length r."""
-    widths = [value[:1].numel() for value in tensors] + [p.shape[0] for p in module.parameters() if p.dim()]
-    r = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    parameters = list(module.parameters())
+    widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
+    r = sum(p.numel() for p in parameters if p.requires_grad)
     floats = _CACHED_FLOATS.get(tensors[0].device.type, _ACCELERATOR_FLOATS)
     return max(floats // max(*widths, 1), math.isqrt(r), 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,17 @@ class UnsupportedModule(ValueError):
     """A module whose per-sample Jacobians the clip cannot measure, named, with what to use instead."""
 
 
+_MIXERS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.Softmax,
+    nn.LogSoftmax,
+    nn.Softmin,
+    nn.GLU,
+    nn.Flatten,
+    nn.Unflatten,
+)
+
+
 def check(module: nn.Module) -> None:
     """Refuse a module that the clip would silently miss; needs no data, call it when a model is loaded.
 
@@ -43,11 +56,11 @@ def check(module: nn.Module) -> None:
     """
     owners: dict[int, str] = {}
     for name, child in module.named_modules():
-        title = describe(name, child)
-        reason = _mixing(child) or _stateful(child) or _parameters(child)
+        own = dict(child.named_parameters(recurse=False))
+        reason = _mixing(child) or _stateful(child) or _parameters(child, own)
         if reason is not None:
-            raise UnsupportedModule(f"{title} {reason}.")
-        for key, parameter in child.named_parameters(recurse=False):
+            raise UnsupportedModule(f"{describe(name, child)} {reason}.")
+        for key, parameter in own.items():
             path = f"{name}.{key}" if name else key
             if parameter.requires_grad and owners.setdefault(id(parameter), path) != path:
                 raise UnsupportedModule(
@@ -63,6 +76,8 @@ def describe(name: str, module: nn.Module) -> str:
 
 
 def _mixing(module: nn.Module) -> str | None:
+    if not isinstance(module, _MIXERS):
+        return None
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "normalises over the batch, so that each record's output depends on the others; use GroupNorm"
     if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and module.dim in (0, None):
@@ -91,10 +106,8 @@ def _stateful(module: nn.Module) -> str | None:
     return None
 
 
-def _parameters(module: nn.Module) -> str | None:
-    own: dict[str, Tensor] = {
-        key: parameter for key, parameter in module.named_parameters(recurse=False) if parameter.requires_grad
-    }
+def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
+    own = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
     if not own:
         return None
     names = ", ".join(repr(key) for key in own)
