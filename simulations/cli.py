@@ -13,6 +13,7 @@ from rich.console import Console
 from fedsw.console import budget, invoke, json_text, new_group
 from fedsw.experiment import Experiment, load_experiment
 from simulations.catalogue import find_experiment, find_run, shipped_experiments
+from simulations.cli_compare import compare_command
 from simulations.cli_deploy import add_deployment
 from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
 from simulations.execution import execute, explaining, newest, print_run
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 app = new_group()
 app.command("budget")(budget)
+app.command("compare")(compare_command)
 
 
 def main(arguments: Sequence[str], *, debug: bool = False) -> int:
