@@ -1,0 +1,119 @@
+"""Draw who sees what under each trust model: docs/images/trust-*.png.
+
+python -m benchmarks.pictures
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.figures import COLOURS, house_style, new_panels, save
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+PRIVATE, NOISED, PUBLIC = COLOURS[1], COLOURS[0], COLOURS[2]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trust model in a picture: what goes up and down, where noise enters, who reads what."""
+
+    name: str
+    trusted: str
+    up: tuple[tuple[str, str], ...]
+    down: tuple[tuple[str, str], ...]
+    noise_at: str
+    released: str
+
+
+MODELS = (
+    Model(
+        "none",
+        "everybody is trusted",
+        (("outputs", PRIVATE), ("clipped contribution", PRIVATE)),
+        (("model", PRIVATE), ("cotangents", PRIVATE)),
+        "",
+        "model:\nno guarantee",
+    ),
+    Model(
+        "central",
+        "server and clients follow the protocol and keep what they receive",
+        (("outputs", PRIVATE), ("clipped contribution", PRIVATE)),
+        (("model", NOISED), ("cotangents", PRIVATE)),
+        "server",
+        "models and record:\n(ε, δ)",
+    ),
+    Model(
+        "local-gradient",
+        "nobody is trusted",
+        (("noised table of outputs", NOISED), ("noised contribution", NOISED)),
+        (("model", NOISED), ("slot means", NOISED)),
+        "client",
+        "everything sent:\n(ε, δ) of each client",
+    ),
+    Model(
+        "local-slices",
+        "nobody is trusted",
+        (("noised random slices of features", NOISED),),
+        (("model, where features depend on it", NOISED),),
+        "client",
+        "everything sent:\n(ε, δ) of each client",
+    ),
+    Model(
+        "local-release",
+        "nobody is trusted",
+        (("privatised records, once", NOISED),),
+        (),
+        "client",
+        "everything sent:\n(ε, δ) of each client",
+    ),
+)
+
+
+@house_style()
+def draw(model: Model) -> Any:
+    """Three boxes and the messages between them."""
+    figure, (axes,) = new_panels(1, 1, size=(7.2, 2.2))
+    axes.set_axis_off()
+    axes.set(xlim=(0, 10.1), ylim=(0, 2.75))
+    _box(axes, 0.1, "client", "private records", noise=model.noise_at == "client")
+    _box(axes, 4.3, "server", "sums, optimizer", noise=model.noise_at == "server")
+    _box(axes, 8.2, "readers", model.released, noise=False, width=1.75)
+    _arrows(axes, model.up, 1.95, 4.25, 2.2)
+    _arrows(axes, model.down, 4.25, 1.95, 1.28)
+    final = PRIVATE if model.noise_at == "" else NOISED
+    axes.annotate("", (8.15, 1.6), (6.15, 1.6), arrowprops={"arrowstyle": "-|>", "color": final, "lw": 1.8})
+    axes.text(7.15, 1.72, "model, record", ha="center", color=final, fontsize=8)
+    axes.set_title(f"{model.name}: {model.trusted}", loc="left")
+    axes.text(0.1, 0.02, "■ un-noised function of records", color=PRIVATE, fontsize=7.5)
+    axes.text(3.2, 0.02, "■ noised, or a function of noised values", color=NOISED, fontsize=7.5)
+    return figure
+
+
+def main() -> None:
+    """Write the pictures."""
+    for model in MODELS:
+        print(save(draw(model), IMAGES / f"trust-{model.name}.png"))
+
+
+def _box(axes: Any, left: float, title: str, text: str, *, noise: bool, width: float = 1.8) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    look: dict[str, Any] = {"boxstyle": "round,pad=0.05", "fc": "white", "ec": "0.4"}
+    axes.add_patch(FancyBboxPatch((left, 0.7), width, 1.8, **look))
+    axes.text(left + width / 2, 2.2, title, ha="center", weight="bold")
+    axes.text(left + width / 2, 1.55, text, ha="center", va="center", fontsize=7.5)
+    if noise:
+        axes.text(left + width / 2, 0.9, "+ Gaussian noise\nledger first", ha="center", color=NOISED, fontsize=7.5)
+
+
+def _arrows(axes: Any, messages: tuple[tuple[str, str], ...], start: float, end: float, top: float) -> None:
+    for row, (text, colour) in enumerate(messages):
+        height = top - 0.38 * row
+        axes.annotate("", (end, height), (start, height), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.4})
+        axes.text((start + end) / 2, height + 0.06, text, ha="center", color=colour, fontsize=7.5)
+
+
+if __name__ == "__main__":
+    main()
