@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedsw.accounting import Head
+
 NAME = "checkpoint.pt"
 RECENT = "checkpoint.recent.pt"
 _SYNCHRONISE_SECONDS = 1.0
+_TITLE = b"fedsw checkpoint 2 "
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """State after `round` released rounds: functions of released vectors only.
 
-    It holds no un-noised sum, no outputs, no counts and no sampling secret.
+    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is where the run's ledger stood
+    (None where the clients keep their own): a ledger that does not go through it was put back from an older copy.
     """
 
     round: int
     theta: Tensor
     average: Tensor
     optimizer: dict[str, Any]
+    ledger: Head | None = None
+
+
+class CheckpointDamaged(ValueError):
+    """There are checkpoint files, and none of them is whole."""
 
 
 class Checkpoints:
@@ -39,32 +50,53 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._synchronised = directory, -math.inf
+        self.size = 0  # bytes of the last file
 
     def save(self, state: Checkpoint) -> None:
         """Write the state after a round; rounds that take a second or more are synchronised one by one."""
         durable = time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS
         name = NAME if durable else RECENT
         part = self._directory / f"{name}.part"
+        content = io.BytesIO()
+        torch.save({**vars(state), "ledger": None if state.ledger is None else asdict(state.ledger)}, content)
         with part.open("wb") as file:
-            torch.save(vars(state), file)
+            file.write(_TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n")
+            file.write(content.getbuffer())
+            self.size = file.tell()
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(part, self._directory / name)
         if durable:
+            folder = os.open(self._directory, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the new name, too
+            finally:
+                os.close(folder)
             self._synchronised = time.monotonic()
 
 
 def load(directory: Path) -> Checkpoint | None:
-    """The last readable checkpoint of a run, or None if it never finished a round."""
-    found = [state for name in (NAME, RECENT) if (state := _read(directory / name)) is not None]
+    """The last whole checkpoint of a run, or None if it never finished a round.
+
+    Raises:
+        CheckpointDamaged: if there are files and none is whole; training from the start again would be charged again.
+    """
+    present = [path for name in (NAME, RECENT) if (path := directory / name).exists()]
+    found = [state for path in present if (state := _read(path)) is not None]
+    if present and not found:
+        raise CheckpointDamaged(
+            f"{' and '.join(map(str, present))} cannot be read: damaged, or of another version. Put back a whole copy "
+            "(an older one is safe, the ledger knows what was spent), or start a new run"
+        )
     return max(found, key=lambda state: state.round, default=None)
 
 
 def _read(path: Path) -> Checkpoint | None:
-    if not path.exists():
+    """The state in a file; None if it is not what was written (torch itself does not look at checksums)."""
+    title, _, content = path.read_bytes().partition(b"\n")
+    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         return None
-    try:
-        return Checkpoint(**torch.load(path, weights_only=True))
-    except Exception:  # torch raises anything at all on a file that a dying machine left unfinished
-        return None
+    stored = torch.load(io.BytesIO(content), weights_only=True)
+    ledger = stored.pop("ledger")
+    return Checkpoint(**stored, ledger=None if ledger is None else Head(**ledger))

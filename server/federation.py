@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
 from fedsw.models import flatten
 from fedsw.task import Task
-from server import checkpoint, local_gradient, local_release, local_slices
+from server import checkpoint, local_gradient, local_release, local_slices, recovery, telemetry
 from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
@@ -59,39 +62,54 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     directory = RunDirectory(job.directory)
     task = Task.from_experiment(job.experiment)
     torch.set_num_threads(job.experiment.federation.threads)
-    traffic = Traffic()
+    state = checkpoint.load(directory.path) if job.resume else None
+    traffic = _traffic_before(directory) if job.resume else Traffic()
     members = gather(grid, task, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
-    if not job.resume:
-        directory.write_config(job.experiment, job.engine)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
-    job.observer.started(describe_plan(plan, members=len(members)))
-    with _method(grid, plan, members, traffic, directory, resume=job.resume) as method:
-        if job.resume:
-            _restore(trainer, directory)
-        stopped, held_out = "interrupted", dict[str, float]()
-        try:
-            stopped = _train(job, method, trainer, evaluator, directory)
-            held_out = _write_model(task, trainer, evaluator, directory)
-        except Exception as failure:
-            stopped = f"failed: {failure}"
-            raise
-        finally:
-            summary = summarise(
-                job.experiment,
-                plan,
-                engine=job.engine,
-                clients=len(members),
-                stopped=stopped,
-                released=method.released_rounds(),
-                spent=method.epsilon(),
-                spent_by_client=method.epsilon_by_client(),
-                held_out=held_out,
-                seconds=time.monotonic() - started,
-                traffic=traffic,
-            )
-            directory.write_summary(summary)
+    with (
+        recovery.explaining_storage(directory.path),
+        recovery.held(directory.path),
+        telemetry.logging_to(directory.path) as log,
+    ):
+        if not job.resume:
+            directory.write_config(job.experiment, job.engine)
+        described = describe_plan(plan, members=len(members))
+        job.observer.started(described)
+        log.info("run begins", extra=_beginning(job, described))
+        ledger = None if job.experiment.privacy.local else _ledger(directory, plan, state, resume=job.resume)
+        with _method(grid, plan, members, traffic, directory, ledger, resume=job.resume) as method:
+            if job.resume:
+                _restore(trainer, directory, state)
+
+            def conclude(stopped: str, held_out: dict[str, float]) -> dict[str, Any]:
+                summary = summarise(
+                    job.experiment,
+                    plan,
+                    engine=job.engine,
+                    clients=len(members),
+                    stopped=stopped,
+                    released=method.released_rounds(),
+                    spent=method.epsilon(),
+                    spent_by_client=method.epsilon_by_client(),
+                    held_out=held_out,
+                    seconds=time.monotonic() - started,
+                    traffic=traffic,
+                )
+                summary["ledger"] = None if ledger is None else asdict(ledger.head())
+                log.info("run ended", extra=_ending(summary))
+                directory.write_summary(summary)
+                return summary
+
+            try:
+                stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
+                held_out = _write_model(task, trainer, evaluator, directory)
+            except BaseException as failure:
+                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
+                    conclude(f"failed: {failure}" if isinstance(failure, Exception) else "interrupted", {})
+                raise
+            summary = conclude(stopped, held_out)
     job.observer.finished(summary)
     return summary
 
@@ -102,18 +120,22 @@ def _train(
     trainer: Trainer,
     evaluator: Evaluator,
     directory: RunDirectory,
+    ledger: Ledger | None,
+    traffic: Traffic,
+    log: logging.Logger,
 ) -> str:
     """Rounds from where the trainer stands to the planned last one; returns why it stopped."""
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
         began = time.monotonic()
+        recovery.require_space(directory.path, checkpoints.size)
         try:
             released = method.round(round_, trainer.theta)
         except BudgetExhausted as exhausted:
             return f"stopped before round {round_}: {exhausted}"
         trainer.step(released.vector)
-        checkpoints.save(trainer.state())
+        checkpoints.save(replace(trainer.state(), ledger=None if ledger is None else ledger.head()))
         record: dict[str, Any] = {
             "round": round_,
             "attempt": released.attempt,
@@ -122,13 +144,18 @@ def _train(
             "snr": signal_to_noise(released.vector, released.sigma),
             "gradient_norm": math.sqrt(float(released.vector.square().sum())),
             "clients": released.clients,
+            "bytes_up": traffic.up,
+            "bytes_down": traffic.down,
         }
+        if by_client := method.epsilon_by_client():
+            record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
         if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
             record["held_out"] = evaluator.metrics(trainer.model)
         if job.experiment.unsafe_metrics and released.training_loss is not None:
             record["training_loss"] = released.training_loss
         record["seconds"] = time.monotonic() - began
         directory.append_metrics(record)
+        log.info("round released", extra=_round_line(record))
         job.observer.round_done(record)
     return "completed"
 
@@ -141,11 +168,18 @@ def _write_model(task: Task, trainer: Trainer, evaluator: Evaluator, directory: 
 
 
 def _method(
-    grid: Grid, plan: Plan, members: Sequence[Member], traffic: Traffic, directory: RunDirectory, *, resume: bool
+    grid: Grid,
+    plan: Plan,
+    members: Sequence[Member],
+    traffic: Traffic,
+    directory: RunDirectory,
+    ledger: Ledger | None,
+    *,
+    resume: bool,
 ) -> Method:
     """What the trust model does in a round. Under local trust the clients account, each for itself."""
     trust = plan.task.experiment.privacy.trust
-    if plan.task.experiment.privacy.local:
+    if ledger is None:
         history = directory.read_metrics() if resume else []
         shared = (grid, plan, members, traffic, directory.begin_attempt, history)
         if trust == "local-gradient":
@@ -154,12 +188,14 @@ def _method(
             return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
         return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
     rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
-    return Trusted(rounds, plan, _ledger(directory, plan, resume=resume))
+    directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
+    return Trusted(rounds, plan, ledger)
 
 
-def _ledger(directory: RunDirectory, plan: Plan, *, resume: bool) -> Ledger:
-    if resume and directory.ledger.exists():
-        return Ledger.open(directory.ledger)
+def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
+    """The run's ledger: the one it had, if nothing that was remembered of it is missing, or a new one."""
+    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state)):
+        return found
     privacy = plan.task.experiment.privacy
     return Ledger.create(
         directory.ledger,
@@ -171,8 +207,31 @@ def _ledger(directory: RunDirectory, plan: Plan, *, resume: bool) -> Ledger:
     )
 
 
-def _restore(trainer: Trainer, directory: RunDirectory) -> None:
-    state = checkpoint.load(directory.path)
+def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkpoint | None) -> None:
     if state is not None:
         trainer.restore(state)
     directory.read_metrics(through=trainer.steps)
+
+
+def _traffic_before(directory: RunDirectory) -> Traffic:
+    """The bytes of the run up to its last round on record."""
+    history = directory.read_metrics()
+    last = history[-1] if history else {}
+    return Traffic(down=int(last.get("bytes_down", 0)), up=int(last.get("bytes_up", 0)))
+
+
+def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **told)
+
+
+def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("round", "attempt", "epsilon", "snr", "clients", "seconds", "bytes_up", "bytes_down")
+    return telemetry.event("round released", **{name: record[name] for name in names})
+
+
+def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """How it ended, in one word: the summary's own words may repeat a client's."""
+    word = str(summary["status"]).split(":")[0].split(" ")[0]
+    ledger = summary["ledger"] and summary["ledger"]["sequence"]
+    return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

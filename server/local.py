@@ -20,6 +20,7 @@ from server.cohort import FederationError, Member, online
 from server.exchange import Fault, Request, Traffic, exchange
 from server.method import Outcome
 from server.plan import Plan
+from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
 _T = TypeVar("_T")
@@ -135,7 +136,8 @@ class LocalMethod(ABC):
                 lost[member.client] = answer.reason
                 if answer.code == wire.BUDGET_EXHAUSTED:
                     self._exhausted[member.client] = answer.reason
-                _log.warning("client %d lost: %s", member.client, answer.reason)
+                lines = event("client lost", client=member.client, code=answer.code)
+                _log.warning("client %d lost: %s", member.client, answer.reason, extra=lines)
             else:
                 answers[member.client] = answer
                 self._spent[member.client] = answer.epsilon

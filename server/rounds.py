@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from server.cohort import FederationError, Member, online
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, exchange
 from server.plan import SLACK, Draw, Plan, draw, sensitivities
+from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
 
@@ -162,11 +164,12 @@ class Rounds:
             if member.client in parts:
                 most = SLACK * contribution_bound([own], task.clip, weight)
                 weighs = float(torch.linalg.vector_norm(parts[member.client].double()))
-                if not weighs <= most:
-                    lost[member.client] = f"its contribution weighs {weighs:.6g}, above its clip bound {most:.6g}"
+                if not weighs <= most:  # neither number is told: both are un-noised functions of records
+                    self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
                     del parts[member.client]
         present = [member.client for member in members if member.client in parts]
-        return [parts[client].double() for client in present], _mean_loss([replies[client] for client in present])
+        loss = _mean_loss([replies[client] for client in present]) if task.experiment.unsafe_metrics else None
+        return [parts[client].double() for client in present], loss
 
     def _exchange(
         self, kind: str, members: Sequence[Member], contents: Mapping[int, RecordDict]
@@ -196,10 +199,16 @@ class Rounds:
                     )
                     continue
                 except (KeyError, ValueError) as fault:
-                    reply = Fault(f"unreadable {name}: {fault}")
-            lost[member.client] = reply.reason
-            _log.warning("client %d lost: %s", member.client, reply.reason)
+                    # The rows of outputs are a secret count; nothing is told of what came for them.
+                    told = "not of the asked type and shape" if name == "outputs" else fault
+                    reply = Fault(f"unreadable {name}: {told}")
+            self._lose(member, reply, lost)
         return arrays
+
+    def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
+        lost[member.client] = fault.reason
+        lines = event("client lost", client=member.client, code=fault.code)
+        _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
         if len(members) < self._least:
@@ -228,12 +237,15 @@ def _config(round_: int, attempt: int, **extra: list[int] | float) -> ConfigReco
 
 
 def _mean_loss(replies: Sequence[RecordDict | Fault]) -> float | None:
-    told = [reply for reply in replies if isinstance(reply, RecordDict) and "metrics" in reply]
-    records = [cast(dict[str, Any], reply["metrics"]) for reply in told]
-    count = sum(int(record["num-examples"]) for record in records)
-    if not count:
-        return None
-    return sum(float(record["training-loss"]) * int(record["num-examples"]) for record in records) / count
+    """The mean over the batch of what the clients tell; a client that tells something else is left out."""
+    losses, counts = [], []
+    for reply in replies:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            told = cast(dict[str, Any], cast(RecordDict, reply)["metrics"])
+            loss, count = float(told["training-loss"]), int(told["num-examples"])
+            losses.append(loss * count)
+            counts.append(count)
+    return sum(losses) / sum(counts) if sum(counts) > 0 else None
 
 
 def _describe(lost: Mapping[int, str]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedsw.experiment import Experiment
@@ -22,11 +24,17 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
     @property
     def ledger(self) -> Path:
         """The privacy ledger (SQLite)."""
         return self.path / "ledger.sqlite"
+
+    @property
+    def summary(self) -> Path:
+        """How the run ended, the last time it did so in order."""
+        return self.path / "summary.json"
 
     def write_config(self, experiment: Experiment, engine: str) -> None:
         """Store the experiment as it runs, and the engine it runs on."""
@@ -44,11 +52,29 @@ class RunDirectory:
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
-        path = self.path / "attempts.log"
-        used = sum(line.split()[0] == str(round_) for line in path.read_text().splitlines()) if path.exists() else 0
-        with path.open("a", encoding="ascii") as file:
-            file.write(f"{round_} {used}\n")
-        return used
+        fresh = self._next_attempts().get(round_, 0)
+        with (self.path / "attempts.log").open("a", encoding="ascii") as file:
+            file.write(f"{round_} {fresh}\n")
+        self._next_attempts()[round_] = fresh + 1
+        return fresh
+
+    def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
+        """Number attempts after these as well; a ledger remembers what the log lost with its machine."""
+        known = self._next_attempts()
+        for round_, attempt in spent:
+            known[round_] = max(known.get(round_, 0), attempt + 1)
+
+    def _next_attempts(self) -> dict[int, int]:
+        if self._attempts is None:
+            self._attempts = {}
+            path = self.path / "attempts.log"
+            text = path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
+            if text and not text.endswith("\n"):  # cut short by a full disk; nothing was sent under that number
+                with path.open("a", encoding="ascii") as file:
+                    file.write("\n")
+            found = re.findall(r"^(\d+) (\d+)$", text, flags=re.MULTILINE)
+            self.know_attempts((int(round_), int(attempt)) for round_, attempt in found)
+        return self._attempts
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
@@ -68,7 +94,7 @@ class RunDirectory:
                 break  # a line cut short by a crash is the last one
         if through is not None:
             records = [record for record in records if record["round"] <= through]
-            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
         return records
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -78,19 +104,25 @@ class RunDirectory:
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(tensors, self.path / "model.safetensors")
+        self._replace("model.safetensors", save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs, and what else the plots need, by name."""
         found: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
-        np.savez_compressed(self.path / "outputs.npz", **found)
+        content = io.BytesIO()
+        np.savez_compressed(content, **found)
+        self._replace("outputs.npz", content.getvalue())
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        self._replace(name, json.dumps(jsonable(content), indent=2) + "\n")
+        self._replace(name, (json.dumps(jsonable(content), indent=2) + "\n").encode())
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, content: bytes) -> None:
+        """Whole or not at all, on the disk when it returns."""
         part = self.path / (name + ".part")
-        part.write_text(text, encoding="utf-8")
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, self.path / name)
 
 

@@ -10,7 +10,7 @@ from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
 from fedsw.accounting.comparison import ACCOUNTANTS, epsilon_by
 from fedsw.accounting.composition import Composition, delta_of, epsilon, epsilon_bracket
-from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged
+from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.profiles import Step, joint, step_profile
 from fedsw.accounting.slicing import Slicing, slicing_rdp
@@ -26,6 +26,7 @@ __all__ = [
     "Ledger",
     "LedgerBusy",
     "LedgerDamaged",
+    "LedgerReplaced",
     "Slicing",
     "Step",
     "budget_report",

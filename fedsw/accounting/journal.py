@@ -37,6 +37,10 @@ class LedgerDamaged(ValueError):
     """The file is not a ledger, or its rows do not follow from one another."""
 
 
+class LedgerReplaced(LedgerDamaged):
+    """An older copy of the file, or another run's, is in its place: what was spent beyond it is not in it."""
+
+
 @dataclass(frozen=True)
 class Head:
     """The last row: how many there are, and the digest that commits to all of them and to the header."""
@@ -135,6 +139,12 @@ class Journal:
         """
         self.head = self._checked()[1]
 
+    def passes(self, head: Head) -> bool:
+        """Whether the chain goes through a head: false for an older copy and for another file."""
+        if head.sequence == 0:
+            return head.digest == self._origin
+        return self._query("SELECT 1 FROM rows WHERE sequence = ? AND digest = ?", head.sequence, head.digest) != []
+
     @property
     def read_only(self) -> bool:
         """Whether it was opened for reading only."""
@@ -181,9 +191,9 @@ class Journal:
             raise LedgerDamaged(f"the header of {self.path} was changed. Restore the file from its newest copy.")
         return json.loads(headers[0][0]), headers[0][1]
 
-    def _query(self, statement: str) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
-            return self._open_database().execute(statement).fetchall()
+            return self._open_database().execute(statement, values).fetchall()
         except sqlite3.DatabaseError as fault:
             if isinstance(fault, sqlite3.OperationalError) and "no such table" not in str(fault):
                 raise

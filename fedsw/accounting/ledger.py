@@ -18,7 +18,7 @@ from fedsw.accounting.calibration import MOST_STEPS, largest_count
 from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.comparison import ACCOUNTANTS
 from fedsw.accounting.composition import check_delta
-from fedsw.accounting.journal import Head, Journal, LedgerDamaged
+from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
@@ -198,6 +198,26 @@ class Ledger:
         """Number of releases and the digest that commits to all of them: an older copy has another."""
         with self._mutex, self._current():
             return self._journal.head
+
+    def require(self, head: Head, by: str) -> None:
+        """Refuse a file that was put back from an earlier copy, or that belongs to another run.
+
+        Args:
+            head: what this account stood at once.
+            by: who remembers it.
+
+        Raises:
+            LedgerReplaced: naming both positions and the remedy, if the chain does not go through it.
+        """
+        with self._mutex:
+            if not self._journal.passes(head):
+                now = self._journal.head
+                raise LedgerReplaced(
+                    f"{self._journal.path} ends at release {now.sequence} (digest {now.digest[:12]}), but {by} remembers "
+                    f"release {head.sequence} (digest {head.digest[:12]}): an older copy or another run's ledger is in "
+                    "its place, and would forget what was spent. Put the newest ledger back; if it is lost, so is the "
+                    "account of this run, and nothing more may be released from its records on its budget."
+                )
 
     def export(self, path: Path | str) -> None:
         """Write the whole account as JSON, atomically: header, entries, epsilon by group, head; infinity as "inf"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 
@@ -89,6 +90,7 @@ def test_unsafe_metrics_make_the_readers_epsilon_infinite(federation):
 
 RELEASABLE = {
     "round", "attempt", "epsilon", "sigma", "snr", "gradient_norm", "clients", "held_out", "seconds",
+    "bytes_up", "bytes_down",
 }  # fmt: skip
 
 
@@ -154,8 +156,10 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
     state = checkpoint.load(directory)
     assert state is not None
     for name in (checkpoint.NAME, checkpoint.RECENT):
-        stored = torch.load(directory / name, weights_only=True)
-        assert set(stored) == {"round", "theta", "average", "optimizer"}
+        _, _, content = (directory / name).read_bytes().partition(b"\n")
+        stored = torch.load(io.BytesIO(content), weights_only=True)
+        assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
+        assert set(stored["ledger"]) == {"sequence", "digest"}
     assert state.round == 4 and torch.equal(state.theta.float().sort()[0], parameters(directory).float().sort()[0])
 
 
