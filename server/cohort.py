@@ -23,7 +23,7 @@ class FederationError(RuntimeError):
     """The federation cannot go on; the message names the client, the reason and the remedy."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Member:
     """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -26,20 +25,13 @@ _log = logging.getLogger("fedsw.server")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Answer(Generic[_T]):
-    """A client's release, and the epsilon that its ledger stands at."""
-
-    release: _T
-    epsilon: float
-
-
 class LocalMethod(ABC):
     """Runs rounds in which every client protects its own records; a `Method`.
 
     There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
     that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
-    an attempt is given up, and a fresh one is charged again.
+    the run stops: a fresh attempt would charge everybody who answered again, so that is for the operator to decide
+    (`fedsw resume` makes one), and `federation.max_attempts` is not used here.
 
     Args:
         begin: the next unused attempt number of a round.
@@ -59,36 +51,27 @@ class LocalMethod(ABC):
         self._plan = plan
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
-        self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+        self._timeout = settings.timeout
         self._rounds = {int(record["round"]) for record in history}
         self._before = max((float(record["epsilon"]) for record in history), default=0.0)
         self._spent: dict[int, float] = {}
         self._exhausted: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
 
     @abstractmethod
-    def _attempt(
-        self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
-    ) -> Outcome | None:
-        """One attempt with these clients; None if too few of them answered."""
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        """One attempt with these clients; see `round` for what it raises."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """One round at the model `theta` (flat, float64).
 
         Raises:
             BudgetExhausted: when too few clients are left because the others' budgets are used up.
-            FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
+            FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        lost: dict[int, str] = {}
-        for _ in range(self._max_attempts):
-            gone = lost.keys() | self._exhausted.keys()
-            members = [member for member in online(self._grid, self._members) if member.client not in gone]
-            self._require_enough(round_, members, lost)
-            outcome = self._attempt(round_, self._begin(round_), theta, members, lost)
-            if outcome is not None:
-                return outcome
-        raise FederationError(
-            f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded. {describe(lost)}"
-        )
+        members = [member for member in online(self._grid, self._members) if member.client not in self._exhausted]
+        self._require_enough(round_, members, {})
+        return self._attempt(round_, self._begin(round_), theta, members)
 
     def epsilon(self) -> float:
         """Epsilon spent so far by the worst client, as the clients tell."""
@@ -118,18 +101,21 @@ class LocalMethod(ABC):
         members: Sequence[Member],
         content: Mapping[str, ArrayRecord | ConfigRecord],
         read: Callable[[Member, RecordDict], _T],
-        lost: dict[int, str],
-    ) -> dict[int, Answer[_T]]:
-        """One exchange: what the clients that answer released, by client.
+    ) -> dict[Member, _T]:
+        """One exchange: what the clients that answer released, in client order.
 
         Args:
             read: a client's release from its reply; a ValueError or KeyError of it means that the client is lost.
+
+        Raises:
+            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
         """
         requests = [Request(member.node, RecordDict(dict(content))) for member in members]
         replies = exchange(
             self._grid, kind, requests, group=kind, timeout=self._timeout, traffic=self._traffic
         )
-        answers: dict[int, Answer[_T]] = {}
+        answers: dict[Member, _T] = {}
+        self._lost = lost = {}
         for member in members:
             answer = _answer(member, replies[member.node], read)
             if isinstance(answer, Fault):
@@ -139,9 +125,9 @@ class LocalMethod(ABC):
                 lines = event("client lost", client=member.client, code=answer.code)
                 _log.warning("client %d lost: %s", member.client, answer.reason, extra=lines)
             else:
-                answers[member.client] = answer
-                self._spent[member.client] = answer.epsilon
+                answers[member], self._spent[member.client] = answer
                 self._rounds.add(round_)
+        self._require_enough(round_, list(answers), lost)
         return answers
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
@@ -177,12 +163,18 @@ def describe(reasons: Mapping[int, str]) -> str:
     return " ".join(f"Client {client}: {reason}." for client, reason in reasons.items())
 
 
+def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Totals of every column of rows of one length, of which there is at least one."""
+    return tuple(sum(column) for column in zip(*rows, strict=True))
+
+
 def _answer(
     member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
-) -> Answer[_T] | Fault:
+) -> tuple[_T, float] | Fault:
+    """A client's release, and the epsilon that its ledger stands at."""
     if isinstance(reply, Fault):
         return reply
     try:
-        return Answer(read(member, reply), float(cast(dict[str, Any], reply["metrics"])["epsilon"]))
+        return read(member, reply), float(cast(dict[str, Any], reply["metrics"])["epsilon"])
     except (KeyError, TypeError, ValueError) as fault:
         return Fault(f"unreadable release: {fault}")

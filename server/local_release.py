@@ -58,13 +58,9 @@ class LocalRelease(LocalMethod):
         if store.is_file():
             self._target = self._prepared(load_file(store)["released"])
 
-    def _attempt(
-        self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
-    ) -> Outcome | None:
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         if self._target is None:
-            released = self._ask_all(round_, attempt, members, lost)
-            if released is None:
-                return None
+            released = self._ask_all(round_, attempt, members)
             part = self._store.with_suffix(".part")
             save_file({"released": released.contiguous()}, part)
             part.replace(self._store)
@@ -96,16 +92,11 @@ class LocalRelease(LocalMethod):
             return wavelet_denoise(rows, self._release.deviation)
         return wavelet_denoise(rows, self._release.deviation, shape="vector", wavelet="haar")
 
-    def _ask_all(
-        self, round_: int, attempt: int, members: Sequence[Member], lost: dict[int, str]
-    ) -> Tensor | None:
+    def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> Tensor:
         task = self._task
         config = ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
 
         def read(member: Member, reply: RecordDict) -> Tensor:
             return require_array(reply, "released", (sum(member.sizes), task.dimension)).double()
 
-        answers = self._ask(wire.RELEASE, round_, members, {"config": config}, read, lost)
-        if len(answers) < self._least:
-            return None
-        return torch.cat([answers[member.client].release for member in members if member.client in answers])
+        return torch.cat(list(self._ask(wire.RELEASE, round_, members, {"config": config}, read).values()))

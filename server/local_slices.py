@@ -64,25 +64,17 @@ class LocalSlices(LocalMethod):
         self._store = store
         self._stored = _load(store)
 
-    def _attempt(
-        self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
-    ) -> Outcome | None:
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         experiment = self._task.experiment
         stream = Stream.seeded(experiment.slicing.seed, "public noise", round_, attempt)
         if experiment.local.algorithm == "flow-one-release":
             if not self._stored:
-                found = self._slices(round_, attempt, theta, members, lost)
-                if found is None:
-                    return None
-                self._stored = found
-                _save(self._store, found)
+                self._stored = self._slices(round_, attempt, theta, members)
+                _save(self._store, self._stored)
             least = min(_STORED_PER_STEP, self._stored[0].count)
             slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
         else:
-            fresh = self._slices(round_, attempt, theta, members, lost)
-            if fresh is None:
-                return None
-            slices = fresh
+            slices = self._slices(round_, attempt, theta, members)
         vector = self._direction(round_, attempt, theta, slices, stream)
         return Outcome(vector, None, self.epsilon(), attempt, len(slices))
 
@@ -100,10 +92,8 @@ class LocalSlices(LocalMethod):
         moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
         return ((points - moved) / step).reshape(-1)
 
-    def _slices(
-        self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
-    ) -> list[Slices] | None:
-        """One exchange: the clients' slices in client order; None if too few came."""
+    def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """One exchange: the clients' slices in client order."""
         task = self._task
         content: dict[str, ArrayRecord | ConfigRecord] = {
             "config": ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
@@ -115,10 +105,7 @@ class LocalSlices(LocalMethod):
         def read(member: Member, reply: RecordDict) -> Slices:
             return _read_slices(task, reply, public)
 
-        answers = self._ask(wire.SLICES, round_, members, content, read, lost)
-        if len(answers) < self._least:
-            return None
-        return [answers[member.client].release for member in members if member.client in answers]
+        return list(self._ask(wire.SLICES, round_, members, content, read).values())
 
 
 def _read_slices(task: Task, reply: RecordDict, public: Tensor) -> Slices:
