@@ -61,17 +61,16 @@ def _rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     for column in ("ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds"):
         view.add_column(column, justify="right", overflow="fold")
     for row in group["rows"]:
-        cut = row["released_rounds"] < row["rounds"]
         view.add_row(
             row["method"],
             _epsilon(row),
             number(row["delta"], 2),
             *(spread(row["metrics"].get(name)) for name in table["metrics"]),
-            f"{number(row['released_rounds'], 4)} of {row['rounds']}" if cut else str(row["rounds"]),
+            str(row["rounds"]),
             _size(row["bytes_up"]),
             _size(row["bytes_down"]),
             number(row["seconds"]),
-            str(row["seeds"]) + (f" ({row['failed']} failed)" if row["failed"] else ""),
+            str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
         )
     return view
 

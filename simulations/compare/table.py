@@ -28,7 +28,7 @@ CAPTION = (
 _COLUMNS = (
     "group", "method", "what", "guarantee", "why_not", "protects", "against", "relation", "epsilon_asked", "epsilon",
     "delta", "accountant", "nominal", "rounds", "released_rounds", "clients", "bytes_up", "bytes_down", "seconds",
-    "seeds", "failed",
+    "seeds", "stopped", "failed",
 )  # fmt: skip
 
 
@@ -177,6 +177,7 @@ def _row(cell: Cell, guarantee: Guarantee, summaries: Sequence[Mapping[str, Any]
         "bytes_down": mean("bytes_down"),
         "seconds": mean("seconds"),
         "seeds": len(summaries),
+        "stopped": sum(summary["status"] != "completed" for summary in summaries),
         "metrics": {name: _spread(values) for name, values in held_out.items()},
     }
 

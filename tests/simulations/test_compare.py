@@ -70,6 +70,7 @@ def summary_of(experiment: Experiment, **changes: Any) -> dict[str, Any]:
     assert epsilon is not None
     seed = experiment.model.seed
     return {
+        "status": "completed",
         "rounds": experiment.training.rounds,
         "released_rounds": experiment.training.rounds,
         "epsilon": epsilon,
@@ -433,14 +434,14 @@ def test_json_and_csv_name_for_every_row_who_is_protected_from_whom_and_at_what_
 
 def test_the_screen_shows_every_group_under_its_heading(tmp_path: Path) -> None:
     grid = make_grid("fair-classification", epsilons=[1, 3], seeds=2)
-    table = table_of(tmp_path, grid, lambda cell: {"released_rounds": 10} if cell.method == "central" else {})
+    table = table_of(tmp_path, grid, lambda cell: {"status": "stopped"} if cell.method == "central" else {})
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(screen.table_view(table))
     text = console.export_text()
     places = [text.index(group["heading"][:60]) for group in table["groups"]]
     assert places == sorted(places) and len(places) == 3
     assert places[0] < text.index("central-paper") < places[1] < text.index("local-gradient") < places[2]
-    assert "10 of 250" in text and "0.705 ± 0.0071" in text and "compose" in text
+    assert "2, 2 stopped" in text and "0.705 ± 0.0071" in text and "compose" in text
 
 
 # Figures
