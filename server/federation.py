@@ -76,10 +76,10 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
         described = describe_plan(plan, members=len(members))
-        job.observer.started(described)
-        log.info("run begins", extra=_beginning(job, described))
         ledger = None if job.experiment.privacy.local else _ledger(directory, plan, state, resume=job.resume)
         with _method(grid, plan, members, traffic, directory, ledger, resume=job.resume) as method:
+            job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
+            log.info("run begins", extra=_beginning(job, described))
             if job.resume:
                 _restore(trainer, directory, state)
 
@@ -91,7 +91,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     clients=len(members),
                     stopped=stopped,
                     released=method.released_rounds(),
-                    spent=method.epsilon(),
+                    spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
                     spent_by_client=method.epsilon_by_client(),
                     held_out=held_out,
                     seconds=time.monotonic() - started,

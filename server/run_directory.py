@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, parse_experiment
 
 
 class RunDirectory:
@@ -47,8 +47,11 @@ class RunDirectory:
             raise FileNotFoundError(
                 f"no run at {self.path}: it has no config.json; give the folder that `fedsw run` printed"
             )
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Experiment.model_validate(_finite_back(raw["experiment"])), str(raw["engine"])
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            return parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
+        except (ValueError, LookupError, TypeError, AttributeError) as fault:
+            raise ValueError(f"{path} is no configuration of a run: {fault}") from None
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""

@@ -83,6 +83,8 @@ def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1
                     f"{path} has more than {MAX_VALUES // columns.inputs} records of {columns.inputs} inputs, the most "
                     "that are kept in memory (1 GiB); give this node a part of them"
                 )
+    except FileNotFoundError:
+        raise
     except OSError as fault:
         raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
     if not count:

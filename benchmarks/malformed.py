@@ -1,0 +1,296 @@
+"""Malformed inputs: what each command line says and exits with, and that nothing was spent.
+
+    python -m benchmarks.malformed
+
+Runs every case in a folder of its own, prints the table and writes docs/errors.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsw.console import main as fedsw
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "docs" / "errors.md"
+OWN = """
+name = "own"
+[data]
+source = "files"
+data_dir = "data"
+[data.columns]
+features = [{name = "age", low = 0, high = 100}, {name = "work", categories = ["private", "public"]}]
+sensitive = {name = "sex", values = ["female", "male"]}
+target = {name = "income", values = ["low", "high"]}
+[training]
+rounds = 2
+[privacy]
+noise_multiplier = 2.0
+[federation]
+clients = 2
+"""
+IMAGES = """
+name = "images"
+[data]
+source = "files"
+data_dir = "data"
+[data.columns]
+features = [{name = "pixel", count = 64, low = 0, high = 255}]
+target = {name = "kind", values = [0, 1]}
+[model]
+kind = "generator"
+[objective]
+task = "generation"
+penalty = "distribution-matching"
+alpha = 1.0
+[federation]
+clients = 2
+"""
+HEADER = ["age", "work", "sex", "income"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One malformed input.
+
+    Attributes:
+        what: the fault, in words.
+        command: the words after `fedsw`.
+        prepare: makes the files of the case in the current directory.
+        told: what the message must name.
+    """
+
+    what: str
+    command: str
+    prepare: Callable[[], object]
+    told: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command line ended: its exit code, what it wrote, and the ledgers that appeared."""
+
+    code: int
+    output: str
+    error: str
+    ledgers: tuple[str, ...]
+
+
+def rows(count: int = 40) -> list[list[object]]:
+    work, sex, income = ("private", "public"), ("female", "male"), ("low", "high")
+    return [[20 + i, work[i % 2], sex[i // 2 % 2], income[i % 2]] for i in range(count)]
+
+
+def table(*changes: tuple[int, int, object], count: int = 40, header: list[str] = HEADER) -> Callable[[], None]:
+    """own.toml and data/train.csv, with cells (record, column, value) replaced."""
+
+    def prepare() -> None:
+        Path("own.toml").write_text(OWN)
+        Path("data").mkdir()
+        cells = rows(count)
+        for record, column, value in changes:
+            cells[record][column] = value
+        with Path("data/train.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *(row[: len(header)] for row in cells)])
+
+    return prepare
+
+
+def one_group() -> None:
+    table(*((record, 2, "female") for record in range(40)))()
+
+
+def undecodable() -> None:
+    table()()
+    path = Path("data/train.csv")
+    path.write_bytes(path.read_bytes().replace(b"30,private", b"30,priv\xe9"))
+
+
+def arrays(*, objects: bool = False, kept: float = 1.0) -> Callable[[], None]:
+    def prepare() -> None:
+        table()()
+        Path("data/train.csv").unlink()
+        columns = {name: np.array([row[place] for row in rows()]) for place, name in enumerate(HEADER)}
+        if objects:
+            columns["age"] = columns["age"].astype(object)
+        np.savez("data/train.npz", **columns)
+        cut("data/train.npz", kept)
+
+    return prepare
+
+
+def parquet() -> None:
+    from pyarrow import parquet as files
+    from pyarrow import table as arrow
+
+    table()()
+    Path("data/train.csv").unlink()
+    columns = {name: [row[place] for row in rows()] for place, name in enumerate(HEADER)}
+    files.write_table(arrow(columns), "data/train.parquet")
+    cut("data/train.parquet", 0.6)
+
+
+def images() -> None:
+    Path("images.toml").write_text(IMAGES)
+    Path("data").mkdir()
+    pixels = np.zeros((10, 8, 8), dtype=np.uint8)
+    Path("data/train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, *pixels.shape) + pixels.tobytes())
+    Path("data/train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 10) + bytes(10))
+    cut("data/train-images-idx3-ubyte", 0.5)
+
+
+def cut(path: str, kept: float) -> None:
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: int(kept * len(content))])
+
+
+def written(name: str, text: str) -> Callable[[], object]:
+    return lambda: Path(name).write_text(text)
+
+
+def two_files() -> None:
+    arrays()()
+    Path("data/train.csv").touch()
+
+
+def finished(spoil: Callable[[Path], object]) -> Callable[[], None]:
+    """A finished run in runs/own/first, with one of its files spoiled."""
+
+    def prepare() -> None:
+        table()()
+        outcome = invoke("run own.toml --quiet")
+        assert outcome.code == 0, outcome.error
+        (folder,) = Path("runs/own").iterdir()
+        spoil(folder.rename("runs/own/first"))
+
+    return prepare
+
+
+def damage(folder: Path) -> None:
+    path = folder / "ledger.sqlite"
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 2] = bytes(len(content) // 2)
+    path.write_bytes(content)
+
+
+def unreadable(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def nothing() -> None:
+    """No file is needed."""
+
+
+CASES = (
+    Case("a cell is NaN", "run own.toml", table((11, 0, "NaN")), ("train.csv", "row 13", "'age'", "'NaN'")),
+    Case("a cell is infinite", "run own.toml", table((11, 0, "-inf")), ("row 13", "'age'", "'-inf'")),
+    Case("a cell is empty", "run own.toml", table((3, 2, "")), ("row 5", "'sex' is empty")),
+    Case("a cell is above its declared bound", "run own.toml", table((0, 0, 100.5)), ("row 2", "'100.5'", "0 to 100")),
+    Case("an unknown category", "run own.toml", table((39, 1, "Public")), ("row 41", "'Public'", "'public'")),
+    Case("a missing column", "run own.toml", table(header=HEADER[:3]), ("train.csv", "'income'")),
+    Case("a CSV file that is not UTF-8", "run own.toml", undecodable, ("train.csv", "line 12", "UTF-8")),
+    Case("a header and no record", "run own.toml", table(count=0), ("train.csv", "no records")),
+    Case("two files of records", "run own.toml", two_files, ("keep the one",)),
+    Case("no such data directory", "run own.toml --data-dir nowhere", table(), ("nowhere",)),
+    Case("a truncated IDX file", "run images.toml", images, ("train-images-idx3-ubyte", "656", "announces 640 bytes")),
+    Case("npz with Python objects", "run own.toml", arrays(objects=True), ("train.npz", "'age'", "never loaded")),
+    Case("a truncated npz file", "run own.toml", arrays(kept=0.7), ("train.npz", "not a whole npz file")),
+    Case("a truncated Parquet file", "run own.toml", parquet, ("train.parquet", "not a whole Parquet file")),
+    Case("a group without a record", "run own.toml", one_group, ("group A=1 is empty",)),
+    Case("a batch larger than its group", "run own.toml training.batch_size=30", table(), ("30", "group A=0", "20")),
+    Case("more clients than records", "run own.toml --clients 9", table(count=8), ("9 clients for 8 records",)),
+    Case("files without declared columns", "run bare.toml", written("bare.toml", 'name = "x"\ndata.source = "files"\n'), ("[data.columns]",)),
+    Case("epsilon 0", "run fair-classification --epsilon 0", nothing, ("privacy.epsilon", "above 0")),
+    Case("epsilon -1", "run fair-classification --epsilon -1", nothing, ("privacy.epsilon", "-1", "above 0")),
+    Case("delta 2", "run fair-classification privacy.delta=2", nothing, ("privacy.delta", "2", "between 0 and 1")),
+    Case("an unknown key", "run fair-classification training.roundz=3", nothing, ("training.roundz", "training.rounds")),
+    Case("a misspelt experiment", "run fair-clasification", nothing, ("'fair-clasification'", "'fair-classification'")),
+    Case("broken TOML", "run broken.toml", written("broken.toml", 'name = "x"\n[data\n'), ("broken.toml", "line 2")),
+    Case("brackets without end", "run deep.toml", written("deep.toml", "a = " + "[" * 9000), ("deep.toml",)),
+    Case("a model that the task does not have", "run fair-classification model.kind=generator", nothing, ("'generator'",)),
+    Case("a trust model that cannot run the task", "run fair-classification privacy.trust=local-release", nothing, ("local-release",)),
+    Case(
+        "a flow with Adam",
+        "run gaussians privacy.trust=local-slices local.algorithm=flow model.kind=particles training.optimizer=adam",
+        nothing,
+        ("training.optimizer", "'sgd'"),
+    ),
+    Case("too few clients", "run own.toml federation.min_clients=5", table(), ("min_clients is 5", "clients = 2")),
+    Case("resuming what is no run", "resume data", table(), ("'data'",)),
+    Case("a damaged ledger", "resume runs/own/first", finished(damage), ("ledger.sqlite",)),
+    Case("a damaged configuration", "resume runs/own/first", finished(unreadable), ("config.json",)),
+)
+
+
+def invoke(command: str) -> Outcome:
+    """Run a command line in the current directory."""
+    before = set(Path.cwd().rglob("*.sqlite"))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = fedsw(["--app", str(ROOT), *command.split()])
+    new = sorted(path.name for path in set(Path.cwd().rglob("*.sqlite")) - before)
+    here = f"{Path.cwd()}/"
+    return Outcome(code, out.getvalue().replace(here, ""), err.getvalue().replace(here, ""), tuple(new))
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[None]:
+    """A fresh current directory; wide enough for messages in one line."""
+    before, columns = Path.cwd(), os.environ.get("COLUMNS")
+    with tempfile.TemporaryDirectory() as fresh:
+        os.chdir(fresh)
+        os.environ["COLUMNS"] = "1000"
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            os.environ.pop("COLUMNS")
+            if columns is not None:
+                os.environ["COLUMNS"] = columns
+
+
+def outcome_of(case: Case) -> Outcome:
+    """Prepare a case in a folder of its own and run it."""
+    with folder():
+        case.prepare()
+        return invoke(case.command)
+
+
+def page(outcomes: dict[Case, Outcome]) -> str:
+    """docs/errors.md."""
+    lines = [
+        "# Malformed inputs",
+        "",
+        "What a command says of an input it cannot use, and its exit code: 2 for bad input, 1 for a run that failed.",
+        "All of it is found before anything is spent: no ledger was made in any of these. Generated by",
+        "`python -m benchmarks.malformed`, which runs every line; `tests/test_malformed.py` runs them again.",
+        "",
+        "| input | command | error | exit code |",
+        "|---|---|---|---|",
+    ]
+    for case, outcome in outcomes.items():
+        error = outcome.error.strip().replace("|", "\\|").replace("\n", "<br>").replace("<=", "&lt;=")
+        lines.append(f"| {case.what} | `fedsw {case.command}` | {error} | {outcome.code} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    outcomes = {}
+    for case in CASES:
+        outcomes[case] = found = outcome_of(case)
+        print(f"{found.code}  {case.what}: {found.error.strip()}")
+    TABLE.write_text(page(outcomes), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Laws of records that a client brings: from its own path, checked before anything leaves, with its own schema."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clients import account
+from clients.app import app as client_app
+from clients.partition import node_records, require_agreement
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.task import Task
+from server.cohort import FederationError
+from server.federation import Job, federate
+from simulations.engines.inprocess import InProcessGrid
+
+COLUMNS = {
+    "features": [{"name": "age", "low": 0, "high": 100}, {"name": "work", "categories": ["private", "public"]}],
+    "sensitive": {"name": "sex", "values": ["female", "male"]},
+    "target": {"name": "income", "values": ["low", "high"]},
+}
+SCHEMA = """
+features = [{name = "age", low = 0, high = 100}, {name = "work", categories = ["private", "public"]}]
+[sensitive]
+name = "sex"
+values = ["female", "male"]
+[target]
+name = "income"
+values = ["low", "high"]
+"""
+
+
+def write(path: Path, rows: int = 60, *, seed: int = 0, spoiled: str | None = None) -> Path:
+    rng = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "work", "sex", "income"])
+        for row in range(rows):
+            age = spoiled if spoiled is not None and row == 7 else rng.integers(0, 101)
+            work, sex, income = ("private", "public")[row % 2], ("female", "male")[row // 2 % 2], ("low", "high")[row % 2]
+            writer.writerow([age, work, sex, income])
+    return path
+
+
+def own(*overrides: str, **data) -> Experiment:
+    raw = {
+        "name": "own",
+        "data": {"source": "files", "columns": COLUMNS, **data},
+        "training": {"rounds": 2, "batch_fraction": 0.25},
+        "privacy": {"noise_multiplier": 2.0, "delta": 1e-5},
+        "federation": {"clients": 2, "timeout": 20.0},
+    }
+    return parse_experiment(raw, overrides)
+
+
+def run(folder: Path, experiment: Experiment, configs: list[dict]) -> dict:
+    nodes = [{"partition-id": i, "num-partitions": len(configs), **config} for i, config in enumerate(configs)]
+    grid = InProcessGrid(client_app, nodes)
+    try:
+        with account.ledgers_in(folder / "clients", alone=True):
+            return federate(grid, Job(experiment, folder / "run"))
+    finally:
+        grid.close()
+
+
+def records(experiment: Experiment, part: int = 0, parts: int = 2, **config):
+    return node_records(Task.from_experiment(experiment), {"partition-id": part, "num-partitions": parts, **config})
+
+
+def test_the_server_needs_nothing_but_the_declaration(tmp_path):
+    """Two nodes with folders of their own; no path is in the experiment, and no metric is made up."""
+    configs = [{"data-dir": str(write(tmp_path / f"node{i}" / "train.csv", seed=i).parent)} for i in range(2)]
+    summary = run(tmp_path, own(), configs)
+    assert (summary["status"], summary["released_rounds"], summary["held_out"]) == ("completed", 2, {})
+    assert summary["measured_on"].startswith("nothing: clients bring their own records")
+    assert not (tmp_path / "run" / "outputs.npz").exists()
+
+
+def test_held_out_metrics_come_from_the_servers_own_file(tmp_path):
+    write(tmp_path / "all" / "train.csv")
+    held = write(tmp_path / "held-out.csv", 40, seed=9)
+    summary = run(tmp_path, own(data_dir=str(tmp_path / "all"), held_out=str(held)), [{}, {}])
+    assert 0 <= summary["held_out"]["accuracy"] <= 1 and str(held) in summary["measured_on"]
+    write(held, spoiled="101")
+    with pytest.raises(ValueError, match=r"held-out\.csv: row 9 \(the header is row 1\), column 'age' is '101'"):
+        run(tmp_path / "again", own(data_dir=str(tmp_path / "all"), held_out=str(held)), [{}, {}])
+    assert not (tmp_path / "again" / "run" / "ledger.sqlite").exists()
+
+
+def test_a_node_with_a_path_of_its_own_reads_nothing_else(tmp_path):
+    """The experiment, which the server writes, cannot point such a node elsewhere."""
+    experiment = own(data_dir=str(write(tmp_path / "servers" / "train.csv", 60, seed=1).parent))
+    mine = write(tmp_path / "mine" / "train.csv", 10, seed=2)
+    exact = write(tmp_path / "mine" / "other.csv", 12, seed=3)
+    assert len(records(experiment, **{"data-dir": str(mine.parent)})) == 10
+    assert len(records(experiment, **{"data-dir": "/nowhere", "data-path": str(exact)})) == 12
+    with pytest.raises(FileNotFoundError, match="no folder /nowhere"):
+        records(experiment, **{"data-dir": "/nowhere"})
+
+
+def test_a_simulation_splits_one_file_or_gives_every_client_its_folder(tmp_path):
+    table = write(tmp_path / "one" / "train.csv", 61)
+    parts = [records(own(data_dir=str(table.parent)), part, 3) for part in range(3)]
+    ids = torch.cat([part.ids for part in parts])
+    assert sorted(ids.tolist()) == list(range(61)) and all(len(part) in (20, 21) for part in parts)
+
+    for client, rows in enumerate((5, 8)):
+        write(tmp_path / "each" / str(client) / "train.csv", rows)
+    separate = [records(own(data_dir=str(tmp_path / "each")), part) for part in range(2)]
+    assert [len(part) for part in separate] == [5, 8]
+    assert len(set(torch.cat([part.ids for part in separate]).tolist())) == 13
+    with pytest.raises(FileNotFoundError, match=r"no folder .*each/2"):
+        records(own(data_dir=str(tmp_path / "each")), 2, 3)
+    with pytest.raises(ExperimentError, match="data.source 'files' needs to know where"):
+        records(own())
+
+
+def test_a_simulations_file_is_read_again_when_it_changed(tmp_path):
+    import os
+
+    table = write(tmp_path / "train.csv", 20)
+    assert len(records(own(data_dir=str(tmp_path)), 0, 1)) == 20
+    write(table, 30)
+    os.utime(table, ns=(1, 1))
+    assert len(records(own(data_dir=str(tmp_path)), 0, 1)) == 30
+
+
+CENTRAL, LOCAL = (), ("privacy.trust=local-gradient",)
+
+
+@pytest.mark.parametrize("overrides", [CENTRAL, LOCAL])
+def test_a_fault_is_refused_at_the_greeting_and_quoted_to_a_trusted_server_only(tmp_path, caplog, overrides):
+    good, bad = write(tmp_path / "a.csv"), write(tmp_path / "b.csv", spoiled="123.25")
+    with caplog.at_level(logging.ERROR, "fedsw.clients"), pytest.raises(FederationError) as refused:
+        run(tmp_path, own(*overrides), [{"data-path": str(good)}, {"data-path": str(bad)}])
+    fault = f"{bad}: row 9 (the header is row 1), column 'age' is '123.25'; a finite number from 0 to 100 is declared"
+    told, logged = str(refused.value), caplog.text
+    if overrides == CENTRAL:
+        assert fault in told
+    else:
+        assert "client 1's records do not fit the declared columns; its own log says where" in told
+        assert "123.25" not in told and "row" not in told and fault in logged
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(tmp_path):
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA)
+    config = {"schema": str(schema), "data-path": str(write(tmp_path / "a.csv"))}
+    assert run(tmp_path / "same", own(), [config, config])["status"] == "completed"
+
+    wider = parse_experiment(own().model_dump(), ["data.columns.target.values=['low', 'high', 'highest']"])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FederationError, match=r"the columns of .*schema\.toml; in the experiment, target"):
+        run(tmp_path / "other", wider, [config, config])
+    assert {path.name for path in set(tmp_path.rglob("*")) - set(before)} <= {"other", "run", "clients"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"features": COLUMNS["features"][:1]}, "features are 1, not 2"),
+        ({"features": [{"name": "age", "low": 0, "high": 120}, COLUMNS["features"][1]]}, r"features\[0\] is .*120"),
+        ({"sensitive": None}, "sensitive is not declared, not"),
+        ({"target": {"name": "income", "values": ["high", "low"]}}, r"target is .*'high', 'low'"),
+    ],
+)
+def test_the_first_difference_between_two_declarations_is_named(tmp_path, changed, told):
+    from fedsw.schema import Columns
+
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA)
+    require_agreement(Columns.model_validate(COLUMNS), {"schema": str(schema)})
+    with pytest.raises(ExperimentError, match=told):
+        require_agreement(Columns.model_validate(COLUMNS | changed), {"schema": str(schema)})
+
+
+def test_a_node_with_a_schema_takes_part_in_nothing_without_one(tmp_path):
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA)
+    require_agreement(None, {})
+    with pytest.raises(ExperimentError, match="the experiment has no data.columns"):
+        require_agreement(None, {"schema": str(schema)})
