@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import stat
 import subprocess
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = "federation.timeout=600.0"
 CLIENTS = 2
+TEST = "FEDSW_TEST_AT_HAND"
 
 
 def parameters(directory: Path) -> torch.Tensor:
@@ -38,12 +40,14 @@ def parameters(directory: Path) -> torch.Tensor:
 
 
 def deployed_processes() -> dict[int, str]:
-    """Every living process of any deployment on this machine."""
+    """Every living process of a deployment that the test at hand started, by whatever way."""
     found = {}
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and MARK in process.environ():
-                found[process.pid] = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE:
+                environment = process.environ()
+                if MARK in environment and environment.get(TEST) == os.environ[TEST]:
+                    found[process.pid] = " ".join(process.cmdline())
         except psutil.Error:
             continue
     return found
@@ -57,10 +61,10 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    before = set(deployed_processes())
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(TEST, secrets.token_hex(8))  # what the test starts inherits it
     yield
-    assert wait_for(lambda: not set(deployed_processes()) - before, 30), deployed_processes()
+    assert wait_for(lambda: not deployed_processes(), 30), deployed_processes()
 
 
 @pytest.mark.parametrize("epsilon", ["inf", "3.0"])
@@ -90,15 +94,14 @@ def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
 def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
     command = [script("fedsw"), "--app", str(ROOT), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
-    before = set(deployed_processes())
     process = subprocess.Popen(
         [*command, *options], start_new_session=True, cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     metrics = wait_for(lambda: [path for path in tmp_path.glob("*/*/metrics.jsonl") if path.stat().st_size > 2000])
-    assert metrics and set(deployed_processes()) - before
+    assert metrics and deployed_processes()
     process.send_signal(killed)
     _, said = process.communicate(timeout=60)
-    assert wait_for(lambda: not set(deployed_processes()) - before, 30)
+    assert wait_for(lambda: not deployed_processes(), 30)
     directory = metrics[0].parent
     if killed != signal.SIGKILL:
         assert process.returncode == 130 and f"fedsw resume {directory}" in said
@@ -115,7 +118,7 @@ def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a
         command = [script("fedsw"), "--app", str(ROOT), *words]
         return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
-    port, before = str(free_port()), set(deployed_processes())
+    port = str(free_port())
     assert fedsw("certs", "--host", "localhost", "--clients", "2", "--out", "fed").wait() == 0
     common = ["--superlink", f"localhost:{port}", "--num-partitions", "2"]
     clients = [
@@ -135,7 +138,7 @@ def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a
         for client in clients:
             client.send_signal(signal.SIGTERM)
         codes = [client.wait(60) for client in clients]
-    assert codes == [130, 130] and wait_for(lambda: not set(deployed_processes()) - before, 30)
+    assert codes == [130, 130] and wait_for(lambda: not deployed_processes(), 30)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +152,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 def test_all_secrets_are_their_owner_s_while_the_federation_lives(federation: tuple[Path, SuperLink]) -> None:
     place = federation[0] / "place"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    secrets = [path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
-    assert len(secrets) == 1 + CLIENTS
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
+    keys = [path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert len(keys) == 1 + CLIENTS
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in keys)
 
 
 @pytest.mark.parametrize("stock", [False, True])
