@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsw.accounting import Ledger
+from fedsw.accounting import Head, Ledger, LedgerReplaced
 
 STATE_VARIABLE = "FEDSW_STATE"
 _kept: dict[Path, Ledger] | None = None
@@ -27,7 +30,7 @@ def require_writable(path: Path) -> None:
 
     Raises:
         RuntimeError: naming the folder and what to set, if it cannot be written to.
-        LedgerDamaged: if there is a file that is no ledger.
+        LedgerDamaged: if there is a file that is no ledger, or an older copy of it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +43,10 @@ def require_writable(path: Path) -> None:
             f"{STATE_VARIABLE}"
         ) from None
     if path.exists():
-        Ledger.open(path, read_only=True).close()
+        with Ledger.open(path, read_only=True) as ledger:
+            _require_remembered(path, ledger)
+    else:
+        _require_remembered(path, None)
 
 
 @contextmanager
@@ -80,21 +86,25 @@ def opened(path: Path, *, group: str, delta: float, epsilon: float, accountant: 
     """
     if _kept is not None and path in _kept:
         yield _kept[path]
+        _remember(path, _kept[path])
         return
     if path.exists():
         ledger = Ledger.open(path)
     else:
+        _require_remembered(path, None)
         path.parent.mkdir(parents=True, exist_ok=True)
         ledger = Ledger.create(
             path, groups=(group,), delta=delta, epsilon=epsilon, accountant=accountant, nominal=nominal
         )
     try:
+        _require_remembered(path, ledger)
         if (ledger.groups, ledger.accountant, ledger.nominal) != ((group,), accountant, nominal):
             raise ValueError(
                 f"{path} accounts for another run (groups {ledger.groups}, accountant {ledger.accountant}, nominal "
                 f"{ledger.nominal}); give this run a folder of its own (state-dir or {STATE_VARIABLE})"
             )
         yield ledger
+        _remember(path, ledger)
     except BaseException:
         ledger.close()
         raise
@@ -102,3 +112,36 @@ def opened(path: Path, *, group: str, delta: float, epsilon: float, accountant: 
         ledger.close()
     else:
         _kept[path] = ledger
+
+
+def _remember(path: Path, ledger: Ledger) -> None:
+    """Keep the ledger's position beside it, before an answer leaves: an older copy put in its place is then refused."""
+    beside = _memory(path)
+    part = beside.with_suffix(".part")
+    part.write_text(json.dumps(asdict(ledger.head())), encoding="ascii")
+    part.replace(beside)
+
+
+def _require_remembered(path: Path, ledger: Ledger | None) -> None:
+    """Refuse a ledger that is older than the position beside it, or gone.
+
+    Raises:
+        LedgerReplaced: if so.
+    """
+    beside = _memory(path)
+    head = None
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):  # a machine that died may have emptied it
+        told = json.loads(beside.read_text(encoding="ascii"))
+        head = Head(int(told["sequence"]), str(told["digest"]))
+    if head is None or not head.sequence:
+        return
+    if ledger is None:
+        raise LedgerReplaced(
+            f"{path} is gone, but {beside.name} remembers its release {head.sequence}; put the ledger back, nothing "
+            "more may be released without it"
+        )
+    ledger.require(head, beside.name)
+
+
+def _memory(path: Path) -> Path:
+    return path.with_suffix(".head")

@@ -49,14 +49,14 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._synchronised = directory, -math.inf
+        self.directory, self._synchronised = directory, -math.inf
         self.size = 0  # bytes of the last file
 
     def save(self, state: Checkpoint) -> None:
         """Write the state after a round; rounds that take a second or more are synchronised one by one."""
         durable = time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS
         name = NAME if durable else RECENT
-        part = self._directory / f"{name}.part"
+        part = self.directory / f"{name}.part"
         content = io.BytesIO()
         torch.save({**vars(state), "ledger": None if state.ledger is None else asdict(state.ledger)}, content)
         with part.open("wb") as file:
@@ -66,9 +66,9 @@ class Checkpoints:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(part, self._directory / name)
+        os.replace(part, self.directory / name)
         if durable:
-            folder = os.open(self._directory, os.O_RDONLY)
+            folder = os.open(self.directory, os.O_RDONLY)
             try:
                 os.fsync(folder)  # the new name, too
             finally:

@@ -15,6 +15,7 @@ from fedsw.experiment import Experiment, load_experiment
 from simulations.catalogue import find_experiment, find_run, shipped_experiments
 from simulations.cli_compare import compare_command
 from simulations.cli_deploy import add_deployment
+from simulations.cli_status import MetricsPort, Verbose, add_status, watched
 from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
 from simulations.execution import execute, explaining, newest, print_run
 from simulations.options import (
@@ -61,6 +62,8 @@ def run_command(
     seed: Seed = None,
     data_dir: DataDir = None,
     unsafe_metrics: UnsafeMetrics = False,
+    metrics_port: MetricsPort = None,
+    verbose: Verbose = False,
     runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -84,7 +87,7 @@ def run_command(
         return run(chosen, engine=engine, runs=runs, observer=observer)
 
     execute(
-        start,
+        watched(start, port=metrics_port, verbose=verbose),
         label=chosen.name,
         find_directory=lambda: newest(runs / chosen.name, known),
         as_json=as_json,
@@ -93,10 +96,18 @@ def run_command(
 
 
 add_deployment(app, run_command)
+add_status(app)
 
 
 @app.command("resume")
-def resume_command(run: Run, runs: Runs = RUNS, as_json: Json = False, quiet: Quiet = False) -> None:
+def resume_command(
+    run: Run,
+    metrics_port: MetricsPort = None,
+    verbose: Verbose = False,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a run that stopped; what it has spent stays spent.
 
     RUN is the run's directory, or an experiment's name for its latest run.
@@ -108,7 +119,13 @@ def resume_command(run: Run, runs: Runs = RUNS, as_json: Json = False, quiet: Qu
 
         return resume(directory, observer=observer)
 
-    execute(start, label=directory.parent.name, find_directory=lambda: directory, as_json=as_json, quiet=quiet)
+    execute(
+        watched(start, port=metrics_port, verbose=verbose),
+        label=directory.parent.name,
+        find_directory=lambda: directory,
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 @app.command("show")
