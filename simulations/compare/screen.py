@@ -59,7 +59,7 @@ def _rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     view.add_column("method", no_wrap=True)
     measured = [metric_name(name) for name in table["metrics"]]
     for column in ("ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds"):
-        view.add_column(column, justify="right", overflow="fold")
+        view.add_column(column, justify="right", overflow="fold", no_wrap=column in measured)
     for row in group["rows"]:
         view.add_row(
             row["method"],

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 from rich.console import Console
 
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.settings import read_setting
 from simulations import cli, cli_compare
 from simulations.compare import figure, runner, screen
 from simulations.compare.grid import (
@@ -224,6 +226,16 @@ def test_a_method_that_a_task_cannot_run_is_refused_with_why_and_which_can(
     assert method not in listed
     for able_one in listed:
         build(task, able_one)
+
+
+def test_a_task_runs_a_method_with_its_tuning_and_the_command_line_wins() -> None:
+    tuned = [(name, method, found) for name, task in tasks().items() for method, found in task.tuned.items()]
+    assert tuned
+    for name, method, settings in tuned:
+        assert method in able(name)
+        for keys, value in map(read_setting, settings):
+            assert reduce(getattr, keys, build(name, method)) == value
+    assert build("ring", "flow", ["training.rounds=7"]).training.rounds == 7
 
 
 def test_a_methods_file_that_names_what_is_not_there_is_refused() -> None:
