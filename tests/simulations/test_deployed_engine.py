@@ -234,5 +234,6 @@ def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path)
                 killed.append(workers[0])
 
     watcher = Killer()
-    result = run(small("training.rounds=40", PATIENT), engine="deployed", runs=tmp_path, observer=watcher)
+    experiment = small("training.rounds=40", "federation.min_clients=2", PATIENT)
+    result = run(experiment, engine="deployed", runs=tmp_path, observer=watcher)
     assert killed and result.summary["status"] == "completed" and result.summary["released_rounds"] == 40
