@@ -14,8 +14,8 @@ from fedsw.schema import Columns
 from fedsw.settings import ExperimentError
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-Seed = Annotated[int, Field(ge=0, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 Setting = tuple[tuple[str, ...], Any]
 
 _MOST_SHOWN = 200
+_MOST_NESTED = 20
 
 
 class ExperimentError(ValueError):
@@ -22,12 +23,14 @@ def read_setting(text: str) -> Setting:
     """Keys and value of `section.key=value`; the value is TOML, or a bare word.
 
     Raises:
-        ExperimentError: if there is no '=' or a key is empty.
+        ExperimentError: if there is no '=', a key is empty, or sections are nested deeper than any experiment's.
     """
     key, sign, written = text.partition("=")
     keys = tuple(part.strip() for part in key.split("."))
     if not sign or not all(keys):
-        raise ExperimentError(f"setting {text!r} cannot be read; write section.key=value")
+        raise ExperimentError(f"setting {_shown(text)} cannot be read; write section.key=value")
+    if len(keys) > _MOST_NESTED:
+        raise ExperimentError(f"setting {_shown(text)} is nested over {_MOST_NESTED} deep; write section.key=value")
     try:
         parsed = tomllib.loads(f"value = {written}")
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, brackets without end
@@ -49,9 +52,17 @@ def apply_setting(raw: dict[str, Any], keys: tuple[str, ...], value: Any) -> Non
     node[keys[-1]] = value
 
 
-def deep_copy(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a nested mapping that can be written to."""
-    return {key: deep_copy(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
+def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
+    """A copy of a nested mapping that can be written to.
+
+    Raises:
+        ExperimentError: if it is nested deeper than any experiment.
+    """
+    if depth > _MOST_NESTED:
+        raise ExperimentError(f"sections are nested over {_MOST_NESTED} deep; an experiment has section.key = value")
+    return {
+        key: deep_copy(value, depth=depth + 1) if isinstance(value, Mapping) else value for key, value in raw.items()
+    }
 
 
 def explain(error: Any, schema: type[BaseModel]) -> str:

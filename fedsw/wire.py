@@ -67,4 +67,7 @@ def decode(
             f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and a header"
         )
     values = np.frombuffer(data, dtype=kind, count=count, offset=len(data) - nbytes)
-    return torch.from_numpy(values.astype(dtype, copy=True).reshape(tuple(shape)))
+    try:
+        return torch.from_numpy(values.astype(dtype, copy=True).reshape(tuple(shape)))
+    except (ValueError, OverflowError):  # an empty array beside an impossible length, or hundreds of dimensions
+        raise ValueError(f"{name} came with shape {tuple(shape)}; no array has it") from None

@@ -260,7 +260,7 @@ def _damaged(path: Path, kind: str) -> Iterator[None]:
         raise
     except (Exception, MemoryError) as fault:
         told = (str(fault).splitlines() or [type(fault).__name__])[0][:200]
-        raise BadRecords(f"{path} is not a whole {kind}: {told}") from None
+        raise BadRecords(told if told.startswith(str(path)) else f"{path} is not a whole {kind}: {told}") from None
 
 
 FORMATS: Mapping[str, Format] = {
