@@ -26,6 +26,7 @@ from fedsw.local.release import privatise
 from fedsw.local.shares import GROUP, own_batch, sampling_rate
 from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.sliced import project
 
 
 def require_ready(node: Node, place: Path) -> None:
@@ -81,7 +82,7 @@ def noised_slices(
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     directions = task.directions(round_, attempt)
     if plan.sigma == 0:
-        return unprotected_slices(features, directions), spent
+        return unprotected_slices(project(features, task.clip.output), directions), spent
     noise = _stream(node, round_, attempt, "slices noise")
     radius = task.clip.output
     if plan.shared_directions:
