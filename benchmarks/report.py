@@ -1,14 +1,19 @@
 """docs/results.md from the JSON of the benchmarks; every number in it comes from there.
 
-    python -m benchmarks.report
+    python -m benchmarks.report [--keep runs/compare/<task>/<time> ...]
+
+`--keep` first takes over the tables and figures of comparisons.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from pathlib import Path
 from typing import Any
+
+from benchmarks import sections
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -54,6 +59,10 @@ CLAIMS = ((0.2, 0.1604, 0.1417), (0.375, 0.1663, 0.0983))
 
 def main() -> None:
     """Write the page."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--keep", type=Path, nargs="*", default=[], metavar="DIR", help="folders of comparisons")
+    for folder in arguments.parse_args().keep:
+        sections.keep_comparison(folder, RESULTS)
     page = [HEAD]
     runs = _load("frontiers")
     for part, text in (("synthetic", SYNTHETIC), ("rll", RLL), ("adult", ADULT)):
@@ -66,6 +75,11 @@ def main() -> None:
         stored = _load(name)
         if stored:
             page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
+    for path in sorted(RESULTS.glob("compare-*.json")):
+        page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
+    for name in ("autoencoder", "entropic", "flow", "noise", "deployed"):
+        if stored := _load(name):
+            page += [getattr(sections, name)(stored), _machine(stored["machine"])]
     PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")
 
 

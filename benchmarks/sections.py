@@ -1,0 +1,149 @@
+"""Sections of docs/results.md about local methods, generators, noise and real processes, from their JSON."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+
+
+def comparison(stored: dict[str, Any]) -> str:
+    """A table of `fedsw compare`, group by group."""
+    names = stored["metrics"]
+    lines = [f"\n## Methods compared: {stored['task']}\n", f"`fedsw compare {stored['task']}`. {stored['caption']}\n"]
+    for group in stored["groups"]:
+        lines += [
+            f"\n**{group['heading']}**\n",
+            f"| method | ε | δ | {' | '.join(names)} | rounds | MB up | MB down | seconds | seeds |",
+            "|---|---|---|" + "---|" * (len(names) + 5),
+        ]
+        for row in group["rows"]:
+            measured = [_mean(row["metrics"].get(name)) for name in names]
+            epsilon = "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
+            delta = "–" if row["delta"] is None else f"{row['delta']:.2g}"
+            traffic = [f"{row['bytes_up'] / 1e6:.1f}", f"{row['bytes_down'] / 1e6:.1f}"]
+            cells = [row["method"], epsilon, delta, *measured, str(row["rounds"]), *traffic]
+            lines.append("| " + " | ".join([*cells, f"{row['seconds']:.0f}", str(row["seeds"])]) + " |")
+    for picture in sorted(IMAGES.glob(f"compare-{stored['task']}*.png")):
+        lines.append(f"\n![{stored['task']}](images/{picture.name})")
+    hardware = stored["hardware"][0] if isinstance(stored["hardware"], list) else stored["hardware"]
+    return "\n".join(lines) + f"\n\n*{hardware}; {stored['date']}.*"
+
+
+def autoencoder(stored: dict[str, Any]) -> str:
+    """The private autoencoder on MNIST."""
+    return "\n".join(
+        [
+            "\n## Private autoencoder on MNIST\n",
+            f"`python -m benchmarks.autoencoder`: {stored['clients']} clients, {stored['rounds']} rounds of "
+            f"{stored['batch']} records, ε = {stored['epsilon']:.4g}, δ = {stored['delta']:g}. A perceptron of width 100 is "
+            "trained on images and tested on MNIST's real test set; labels of generated images come from the nearest "
+            "training codes, which is outside the guarantee.\n",
+            "| trained on | accuracy on real test images | RLL |",
+            "|---|---|---|",
+            f"| 60 000 generated images | {_spread(stored['generated'], 4)} | .755 |",
+            f"| 60 000 reconstructions | {_spread(stored['reconstructed'], 4)} | .848 |",
+            f"\nσ = {stored['sigma']:.4g} with `auto`, {stored['sigma_paper']:.4g} with the paper's bound at the same "
+            f"multiplier {stored['noise_multiplier']:.4g}.\n",
+            "![held out, reconstructed, decoded from the prior](images/swae-mnist-samples.png)",
+            "![latent codes](images/swae-mnist-latent.png)",
+        ]
+    )
+
+
+def entropic(stored: dict[str, Any]) -> str:
+    """Entropic against plain transport on released points."""
+    summary = stored["summary"]
+    rows = [
+        f"| {n} | {e:.3f} | {p:.3f} |"
+        for n, e, p in zip(summary["sizes"], summary["mean"]["entropic"], summary["mean"]["plain"], strict=True)
+    ]
+    return "\n".join(
+        [
+            "\n## Entropic denoising\n",
+            "`python -m benchmarks.entropic`: a mixture in the plane under Gaussian noise of σ = 1; W₂ of what was learned "
+            "to clean points, mean of three seeds. Settings were chosen by this distance on two of the seeds.\n",
+            "| n | W_{2,2σ²} | plain W₂ |",
+            "|---|---|---|",
+            *rows,
+            f"\nAt the largest n the entropic error is {summary['ratio']:.2f} of the plain one; slope of log error on log n: "
+            f"{summary['slope']['entropic']:.3f} (entropic), {summary['slope']['plain']:.3f} (plain).",
+        ]
+    )
+
+
+def flow(stored: dict[str, Any]) -> str:
+    """The ladder of particle flows."""
+    rows = [
+        f"| {row['algorithm']} | {row['sigma']:g} | {'yes' if row['dummy'] else 'no'} | {_mean(row['sw2'])} | "
+        f"{row['modes']['mean']:.1f} | {row['in_modes']['mean']:.2f} |"
+        for row in stored["rows"]
+    ]
+    return "\n".join(
+        [
+            "\n## Particle flows on five Gaussians\n",
+            "`python -m benchmarks.flow`: noise of σ in the units of the records, which says nothing of ε here: a picture, "
+            f"not protection. {stored['seeds']} seeds.\n",
+            "| slices | σ | dummy noise | SW₂ | modes covered | share of particles in modes |",
+            "|---|---|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def noise(stored: dict[str, Any]) -> str:
+    """Speed of the noise."""
+    rows = [f"| {name} | {row['ns']:.1f} | {row['millions_a_second']:.0f} |" for name, row in stored["rows"].items()]
+    return "\n".join(
+        [
+            "\n## Noise\n",
+            "`python -m benchmarks.noise`: processor time on one thread.\n",
+            "| part | ns a number | million a second |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def deployed(stored: dict[str, Any]) -> str:
+    """Exchanges of real processes."""
+    names = {"deployed": "warm executor", "deployed-stock": "stock Flower: a process for every message"}
+    rows = [
+        f"| {names.get(run['engine'], run['engine'])} | {run['rounds']} | {run['exchange_median_s']:.2f} | "
+        f"{run['rounds_500_minutes']:.1f} | {run['load_before']:.1f} |"
+        for run in stored["runs"]
+    ]
+    return "\n".join(
+        [
+            "\n## Real processes\n",
+            f"`python -m benchmarks.deployed`: {stored['clients']} SuperNodes on loopback, TLS and authenticated nodes, torch "
+            "imported, fair classification; 500 rounds are extrapolated from those measured.\n",
+            "| client processes | rounds measured | seconds an exchange (median) | 500 rounds, minutes | load of the machine |",
+            "|---|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def keep_comparison(folder: Path, results: Path) -> None:
+    """Copy a comparison's table and figures to where the page is made from."""
+    task = folder.parent.name
+    shutil.copy(folder / "table.json", results / f"compare-{task}.json")
+    for name in ("figure", "samples"):
+        if (folder / f"{name}.png").is_file():
+            shutil.copy(folder / f"{name}.png", IMAGES / f"compare-{task}-{name}.png")
+
+
+def _mean(value: dict[str, Any] | None) -> str:
+    if value is None or value["mean"] is None:
+        return "–"
+    return f"{value['mean']:.4f}" + (f" ± {value['sd']:.4f}" if value["sd"] is not None else "")
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.{digits}f} ± {spread:.{digits}f}"
