@@ -136,3 +136,20 @@ def test_split_counts_follow_the_multivariate_hypergeometric_law():
         observed = np.bincount(counts[:, holder], minlength=size + 1)
         left = expected[common].sum() / observed[common].sum()
         assert stats.chisquare(observed[common] * left, expected[common]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 2, 17, 150, 999])
+@pytest.mark.parametrize("law", ["uniform", "low", "high", "equal", "few values", "largest"])
+def test_the_smallest_keys_are_the_first_of_a_full_sort_however_keys_are_distributed(law, size):
+    words = Stream.seeded(size, "keys").words(1000)
+    keys = {
+        "uniform": words,
+        "low": words >> np.uint64(20),
+        "high": words | np.uint64(2**63),
+        "equal": np.full(1000, 7, dtype=np.uint64),
+        "few values": words % np.uint64(5),
+        "largest": np.full(1000, 2**64 - 1, dtype=np.uint64),
+    }[law]
+    chosen = smallest_keys(keys, size)
+    assert len(set(chosen.tolist())) == size and np.array_equal(chosen, np.sort(chosen))
+    assert np.array_equal(np.sort(keys[chosen]), np.sort(keys)[:size])
