@@ -52,12 +52,13 @@ def outputs(message: Message, context: Context) -> Message:
     key = batch_key(node.task, round_, attempt)
     records = node.draw(key, counts)
     if not node.task.private_parameters:
-        projected = node.task.fixed_outputs(records)
-        return Message(RecordDict({"arrays": ArrayRecord({"outputs": _array(projected)})}), reply_to=message)
+        sent = _array(wire.padded(node.task.fixed_outputs(records), int(config["rows"])))
+        return Message(RecordDict({"arrays": ArrayRecord({"outputs": sent})}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = cast(dict[str, Any], context.state[_STATE])
     state.update({"round": round_, "attempt": attempt, "counts": counts, "key": key})
-    return Message(RecordDict({"arrays": ArrayRecord({"outputs": _array(projected)})}), reply_to=message)
+    sent = _array(wire.padded(projected, int(config["rows"])))
+    return Message(RecordDict({"arrays": ArrayRecord({"outputs": sent})}), reply_to=message)
 
 
 @app.train("gradients")
@@ -75,8 +76,11 @@ def gradients(message: Message, context: Context) -> Message:
     if batch is None or (batch.round, batch.attempt) != asked:
         records = node.draw(bytes(state["key"]), [int(c) for c in state["counts"]])
         batch, _ = node.forward(_theta(node, message), records, *asked)
-    cotangents = _read(message, "arrays", "cotangents", (len(batch.records), node.task.dimension))
-    contribution, loss = node.contribution(batch, cotangents, float(config["task-weight"]))
+    cotangents = _read(message, "arrays", "cotangents", (None, node.task.dimension))
+    if len(cotangents) < len(batch.records):
+        raise ValueError(f"{len(cotangents)} cotangents came for a batch of {len(batch.records)} records")
+    own = cotangents[: len(batch.records)]  # filler follows
+    contribution, loss = node.contribution(batch, own, float(config["task-weight"]))
     node.batch = None
     for spent in ("key", "counts", "round", "attempt"):
         del state[spent]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,13 +26,29 @@ BUDGET_EXHAUSTED = 1001
 ARRAY_FORMAT = "numpy.ndarray"
 _LITTLE_ENDIAN = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "int64")}
 _DTYPES = tuple(_LITTLE_ENDIAN)
+_NAMES = {getattr(torch, name): name for name in _DTYPES}  # numpy works its own out anew each time
 
 
 def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
     """dtype, shape, format and .npy bytes of a tensor, as Flower's `Array` takes them."""
     array = tensor.detach().cpu().numpy()
-    dtype, shape = array.dtype.name, array.shape
+    dtype, shape = _NAMES.get(tensor.dtype) or array.dtype.name, array.shape
     return dtype, shape, ARRAY_FORMAT, _header(dtype, shape) + array.tobytes()
+
+
+def padded(rows: Tensor, length: int) -> Tensor:
+    """The rows (n, d) and filler after them, (length, d): a message whose size says nothing of n.
+
+    The filler starts with a random number, since a network that stores arrays by their hash sends equal ones once.
+
+    Raises:
+        ValueError: if there are more rows than that.
+    """
+    if len(rows) > length:
+        raise ValueError(f"{len(rows)} rows do not fit into {length}")
+    filler = torch.zeros((length - len(rows), rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    filler.view(-1)[:1] = int.from_bytes(os.urandom(8)) / 2**64
+    return torch.cat([rows, filler])
 
 
 @functools.lru_cache(maxsize=256)

@@ -93,16 +93,20 @@ class Rounds:
     ) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, members, round_=round_, attempt=attempt)
+        rows = [_most_rows(plan, m, settled, own) for m, own in zip(members, settled.counts, strict=True)]
         model = ArrayRecord({"theta": Array(*wire.encode(theta.to(task.dtype)))})
         replies = self._exchange(
             wire.OUTPUTS,
             members,
             {
-                m.client: RecordDict({"model": model, "config": _config(round_, attempt, counts=list(counts))})
-                for m, counts in zip(members, settled.counts, strict=True)
+                # As floats, which take 8 bytes each whatever they are: integers would tell their magnitude.
+                m.client: RecordDict(
+                    {"model": model, "config": _config(round_, attempt, counts=[*map(float, counts)], rows=length)}
+                )
+                for m, counts, length in zip(members, settled.counts, rows, strict=True)
             },
         )
-        outputs = self._read(members, replies, "outputs", [(sum(c), task.dimension) for c in settled.counts], lost)
+        outputs = self._read(members, replies, "outputs", [(length, task.dimension) for length in rows], lost)
         if len(outputs) < len(members):
             return None
         theta_directions = task.directions(round_, attempt)
@@ -115,7 +119,7 @@ class Rounds:
         if not task.private_parameters:
             return Aggregate(round_, attempt, total, settled, bounds, len(members), None)
         weight = task.objective.task_weight(settled.total)
-        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), weight, lost)
+        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), rows, weight, lost)
         if len(parts) < self._least:
             return None
         for part in parts:
@@ -144,12 +148,14 @@ class Rounds:
         model: ArrayRecord,
         members: Sequence[Member],
         cotangents: Sequence[Tensor],
+        rows: Sequence[int],
         weight: float,
         lost: dict[int, str],
     ) -> tuple[list[Tensor], float | None]:
         """The second exchange: what the clients that answer within their bound contribute, in client order."""
         config = _config(round_, attempt, **{"task-weight": weight})
-        arrays = [ArrayRecord({"cotangents": Array(*wire.encode(own))}) for own in cotangents]
+        sent = [wire.padded(own, length) for own, length in zip(cotangents, rows, strict=True)]
+        arrays = [ArrayRecord({"cotangents": Array(*wire.encode(own))}) for own in sent]
         replies = self._exchange(
             wire.GRADIENTS,
             members,
@@ -220,9 +226,16 @@ class Rounds:
 
 
 def _stack(settled: Draw, outputs: Sequence[Tensor], radius: float) -> list[Tensor]:
-    """Outputs by cell, in client order, projected again: a client's word is not a bound."""
-    pieces = [torch.split(out, list(row)) for out, row in zip(outputs, settled.counts, strict=True)]
+    """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound."""
+    pieces = [torch.split(out[: sum(row)], list(row)) for out, row in zip(outputs, settled.counts, strict=True)]
     return [project(torch.cat(cell), radius) for cell in zip(*pieces, strict=True)]
+
+
+def _most_rows(plan: Plan, member: Member, settled: Draw, counts: Sequence[int]) -> int:
+    """Rows of a member's messages: as many as it could ever be asked for, so that their size tells no count."""
+    if plan.task.experiment.privacy.sampling == "stratified":
+        return sum(counts)  # fixed in advance, and public
+    return sum(min(batch, size) for batch, size in zip(settled.batch, member.sizes, strict=True))
 
 
 def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
@@ -232,7 +245,7 @@ def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat([pieces[c][client] for c in cells]) for client in range(len(settled.counts))]
 
 
-def _config(round_: int, attempt: int, **extra: list[int] | float) -> ConfigRecord:
+def _config(round_: int, attempt: int, **extra: list[float] | float) -> ConfigRecord:
     return ConfigRecord({"round": round_, "attempt": attempt, **extra})
 
 

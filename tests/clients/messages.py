@@ -2,6 +2,7 @@
 
     r parameters, d dimension of the outputs, k directions, c cells, B bins of a table
     n records of the attempt's batch at the client, N records of the client, Nc of them in cell c
+    P rows that the client's messages are filled up to: the most that it could be asked for
 
 A text is `str`; a lone number is (); a list of numbers has a length. Whatever is not written here may not travel.
 """
@@ -32,11 +33,11 @@ _HELLO: tuple[Message, Message] = (
 _TRUSTED: Mapping[str, tuple[Message, Message]] = {
     "query.hello": _HELLO,
     "train.outputs": (
-        {**_MODEL, "config": {**_ASKED, "counts": ("c",)}},
-        {"arrays": {"outputs": ("n", "d")}},
+        {**_MODEL, "config": {**_ASKED, "counts": ("c",), "rows": ()}},
+        {"arrays": {"outputs": ("P", "d")}},
     ),
     "train.gradients": (
-        {**_MODEL, "arrays": {"cotangents": ("n", "d")}, "config": {**_ASKED, "task-weight": ()}},
+        {**_MODEL, "arrays": {"cotangents": ("P", "d")}, "config": {**_ASKED, "task-weight": ()}},
         {"arrays": {"contribution": ("r",)}},
     ),
 }
@@ -84,6 +85,7 @@ class Inspector:
         self._task, self._experiment = Task.from_experiment(experiment), experiment
         self._sizes: dict[int, list[int]] = {}
         self._batch: dict[int, int] = {}
+        self._rows: dict[int, int] = {}
         self.kinds: set[str] = set()
         self.faults: list[str] = []
 
@@ -94,7 +96,7 @@ class Inspector:
             self.faults.append(f"{kind} is no message of trust {self._experiment.privacy.trust}")
             return
         if kind == "train.outputs":
-            self._batch[client] = sum(message.content["config"]["counts"])
+            self._rows[client] = message.content["config"]["rows"]
         self._compare(f"{kind} down", message.content, self._table[kind][0], client)
 
     def reply(self, message: Any, reply: Any, context: Any) -> None:
@@ -146,6 +148,7 @@ class Inspector:
             "c": len(task.objective.cells),
             "B": self._experiment.local.bins,
             "n": self._batch.get(client, -1),
+            "P": self._rows.get(client, -1),
             "N": sum(sizes),
             **{f"N{cell}": size for cell, size in enumerate(sizes)},
         }

@@ -1,0 +1,186 @@
+"""Laws of what can be watched: releasable numbers, and none that tells of a record, a count or a message's size."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import urllib.request
+
+import pytest
+
+from server import central, telemetry
+from server.cohort import FederationError
+from server.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
+from tests.federations import Saboteur, small
+
+WRONG_SHAPE = "code 2: outputs came with shape (987654, 1) of 3 records"
+
+
+def lines(federation, run: str = "run1") -> list[dict]:
+    return [json.loads(line) for line in (federation.folder / run / "log.jsonl").read_text().splitlines()]
+
+
+def numbers(tree) -> set[float]:
+    if isinstance(tree, dict):
+        return set().union(*map(numbers, tree.values()))
+    if isinstance(tree, list):
+        return set().union(*map(numbers, tree))
+    return {float(tree)} if isinstance(tree, int | float) and not isinstance(tree, bool) else set()
+
+
+def test_the_log_tells_the_course_of_a_run(federation):
+    federation.run(small())
+    told = lines(federation)
+    assert [line["event"] for line in told] == ["run begins", *["round released"] * 4, "run ended"]
+    assert [line["round"] for line in told[1:5]] == [1, 2, 3, 4] and told[-1]["status"] == "completed"
+    assert all(set(line) <= FIELDS | {"time", "level", "event"} for line in told)
+    assert told[-1]["ledger"] == 4 and told[-1]["epsilon"] <= 1.0
+
+
+def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(federation, monkeypatch):
+    """Every number that a run's files hold is compared with the counts, norms and sizes of its messages."""
+    hidden: set[float] = set()
+    release = central.release
+
+    def spy(aggregate, plan, ledger):
+        hidden.update((float(aggregate.vector.norm()), *map(float, aggregate.vector)))
+        return release(aggregate, plan, ledger)
+
+    def hook(message, context):
+        kind, who = message.metadata.message_type, context.node_config["partition-id"]
+        if kind == "train.outputs":
+            counts = [int(count) for count in message.content["config"]["counts"]]
+            hidden.update(float(count) for count in (*counts, sum(counts)) if count > 20)
+            hidden.update(float(len(array.data)) for array in message.content["model"].values())
+            if message.content["config"]["round"] == 2 and who == 2:
+                raise ValueError(WRONG_SHAPE)
+
+    def after(message, reply):
+        if message.metadata.message_type.startswith("train"):
+            array = reply.content["arrays"]
+            hidden.update(float(len(each.data)) for each in array.values())
+            hidden.update(map(float, next(iter(array.values())).numpy().reshape(-1)))
+        return reply
+
+    monkeypatch.setattr(central, "release", spy)
+    federation.run(small("federation.min_clients=2"), app=Saboteur(hook, after))
+    hidden.discard(0.0)
+    assert len(hidden) > 300
+    told = lines(federation)
+    assert [line["client"] for line in told if line["event"] == "client lost"] == [2]
+    for name in ("log.jsonl", "metrics.jsonl"):
+        text = (federation.folder / "run1" / name).read_text()
+        assert "shape" not in text and "records" not in text and "987654" not in text
+        for line in text.splitlines():
+            found = numbers(json.loads(line))
+            assert not {value for value in found if any(math.isclose(value, secret, rel_tol=1e-6) for secret in hidden)}
+
+
+def test_a_field_that_is_not_releasable_cannot_be_logged(caplog):
+    with pytest.raises(ValueError, match="counts.*may not be logged"):
+        event("round released", counts=[3, 4])
+    record = logging.LogRecord("fedsw.server", logging.INFO, "", 0, "norm %g", (3.5,), None)
+    record.fields = {"norm": 3.5, "round": 2}
+    assert "3.5" not in JsonLines().format(record) and json.loads(JsonLines().format(record))["round"] == 2
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(federation, monkeypatch):
+    real = telemetry._LogFile.emit
+
+    def full(self, record):
+        self.stream = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+        real(self, record)
+
+    monkeypatch.setattr(telemetry._LogFile, "emit", full)
+    monkeypatch.setattr(telemetry._LogFile, "close", lambda self: None)
+    assert federation.run(small())["status"] == "completed"
+
+
+def test_totals_of_bytes_do_not_depend_on_how_the_batch_fell_among_the_clients(federation):
+    """Unseeded runs draw other counts; after every round the totals are the same, so nothing can be read from them."""
+    splits, totals = set(), []
+    for _ in range(2):
+
+        def hook(message, context):
+            if message.metadata.message_type == "train.outputs":
+                splits.add((federation.runs, *map(int, message.content["config"]["counts"])))
+
+        federation.run(small("partition.scheme=dirichlet"), app=Saboteur(hook))
+        metrics = (federation.folder / f"run{federation.runs}" / "metrics.jsonl").read_text().splitlines()
+        totals.append([(json.loads(line)["bytes_up"], json.loads(line)["bytes_down"]) for line in metrics])
+    assert totals[0] == totals[1] and len({each[0] for each in totals[0]}) == 4
+    assert {split[1:] for split in splits if split[0] == 1} != {split[1:] for split in splits if split[0] == 2}
+
+
+def test_totals_of_bytes_go_on_where_a_stopped_run_left_them(federation):
+    def hook(message, context):
+        if message.metadata.message_type == "train.outputs" and message.content["config"]["round"] == 3:
+            raise OSError("gone")
+
+    with pytest.raises(FederationError):
+        federation.run(small(), app=Saboteur(hook))
+    directory = federation.folder / "run1"
+    summary = federation.run(small(), directory=directory, resume=True)
+    up = [json.loads(line)["bytes_up"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert up == sorted(up) and summary["bytes_up"] == up[-1] and len(set(up)) == 4
+
+
+def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation):
+    with MetricsEndpoint(0) as endpoint:
+        federation.run(small(), observer=endpoint)
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+    served = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    last = json.loads((federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()[-1])
+    names = {
+        "round": "round", "epsilon_spent": "epsilon", "signal_to_noise": "snr", "clients_alive": "clients",
+        "bytes_up": "bytes_up", "bytes_down": "bytes_down", "round_seconds": "seconds",
+    }  # fmt: skip
+    assert {name: float(served[f"fedsw_{name}"]) for name in names} == {
+        name: pytest.approx(last[key], rel=1e-9) for name, key in names.items()
+    }
+    assert float(served["fedsw_finished"]) == 1 and float(served["fedsw_rounds"]) == 4
+    assert not [name for name in served if "client_" in name and "created" not in name]
+
+
+@pytest.mark.parametrize("overrides", [(), ("partition.scheme=dirichlet", "privacy.sampling=stratified")])
+def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_for(federation, overrides):
+    """As Flower serialises them: for every client and kind one size in all rounds, whatever the counts."""
+    sizes: dict[tuple[str, int], set[tuple[int, ...]]] = {}
+    counts: dict[int, set[int]] = {}
+
+    def measure(kind, client, content):
+        flat = [record.deflate() for record in content.values()]
+        flat += [each.deflate() for record in content.values() for each in record.values() if hasattr(each, "deflate")]
+        sizes.setdefault((kind, client), set()).add(tuple(map(len, flat)))
+
+    def hook(message, context):
+        if message.metadata.message_type.startswith("train"):
+            client = int(context.node_config["partition-id"])
+            measure(message.metadata.message_type, client, message.content)
+            for count in message.content["config"].get("counts", []):
+                counts.setdefault(client, set()).add(int(count))
+            message.content["config"]["client"] = client
+
+    def after(message, reply):
+        if message.metadata.message_type.startswith("train"):
+            measure(f"{message.metadata.message_type} reply", message.content["config"]["client"], reply.content)
+        return reply
+
+    federation.run(small("training.rounds=6", *overrides), app=Saboteur(hook, after))
+    assert len(sizes) == 12 and all(len(found) == 1 for found in sizes.values())
+    if not overrides:
+        assert all(len(found) > 2 for found in counts.values())
+
+
+def test_equal_messages_of_clients_without_records_in_the_batch_are_not_stored_once():
+    import torch
+
+    from fedsw import wire
+
+    first, second = (wire.padded(torch.zeros(0, 1), 4) for _ in range(2))
+    assert first.shape == (4, 1) and not torch.equal(first, second)
+    assert torch.equal(wire.padded(torch.ones(4, 2), 4), torch.ones(4, 2))
+    with pytest.raises(ValueError, match="5 rows do not fit into 4"):
+        wire.padded(torch.zeros(5, 1), 4)
