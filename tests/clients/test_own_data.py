@@ -43,7 +43,8 @@ def write(path: Path, rows: int = 60, *, seed: int = 0, spoiled: str | None = No
         writer.writerow(["age", "work", "sex", "income"])
         for row in range(rows):
             age = spoiled if spoiled is not None and row == 7 else rng.integers(0, 101)
-            work, sex, income = ("private", "public")[row % 2], ("female", "male")[row // 2 % 2], ("low", "high")[row % 2]
+            work, sex = ("private", "public")[row % 2], ("female", "male")[row // 2 % 2]
+            income = ("low", "high")[row % 2]
             writer.writerow([age, work, sex, income])
     return path
 
@@ -100,6 +101,9 @@ def test_a_node_with_a_path_of_its_own_reads_nothing_else(tmp_path):
     exact = write(tmp_path / "mine" / "other.csv", 12, seed=3)
     assert len(records(experiment, **{"data-dir": str(mine.parent)})) == 10
     assert len(records(experiment, **{"data-dir": "/nowhere", "data-path": str(exact)})) == 12
+    for config in ({"data-dir": str(mine.parent)}, {"data-path": str(mine)}):
+        ids = [records(experiment, part, 3, **config).ids for part in range(3)]
+        assert len(set(torch.cat(ids).tolist())) == 30  # no two clients' records share an id
     with pytest.raises(FileNotFoundError, match="no folder /nowhere"):
         records(experiment, **{"data-dir": "/nowhere"})
 
