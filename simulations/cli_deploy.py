@@ -157,6 +157,12 @@ def client_command(
     state_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="What must outlive the process: the client's own ledger.")
     ] = Path("client-state"),
+    data_path: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The columns this client agrees to; others are refused.")
+    ] = None,
     stock: Stock = False,
 ) -> None:
     """Take part with the records of this machine, until stopped; a connection that breaks is made again."""
@@ -172,6 +178,8 @@ def client_command(
         clients=num_partitions,
         data_dir=data_dir,
         state_dir=private_folder(state_dir),
+        data_path=data_path,
+        schema=schema,
     )
     with ending_on_sigterm():
         keep_connected(node, state_dir / "flower", stock=stock, say=lambda text: typer.echo(f"fedsw: {text}", err=True))

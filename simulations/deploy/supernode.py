@@ -17,7 +17,8 @@ _WARM = (sys.executable, "-P", str(Path(__file__).resolve().parents[1] / "warm_e
 class NodeSettings:
     """What a client's SuperNode is started with.
 
-    `data_dir` is where this node's files are and `state_dir` where it keeps what must outlive its process; both
+    `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
+    columns, and an experiment that declares others is refused; `state_dir` keeps what must outlive the process. They
     reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
     """
 
@@ -28,6 +29,8 @@ class NodeSettings:
     clients: int
     data_dir: Path | None = None
     state_dir: Path | None = None
+    data_path: Path | None = None
+    schema: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -39,16 +42,21 @@ class NodeSettings:
                 raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it for this machine")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise FileNotFoundError(f"no data directory at {self.data_dir}")
+        for file, what in ((self.data_path, "data file"), (self.schema, "schema")):
+            if file is not None and not file.is_file():
+                raise FileNotFoundError(f"no {what} at {file}")
 
     @property
     def node_config(self) -> dict[str, int | str]:
         """The configuration the ClientApp sees."""
         config: dict[str, int | str] = {"partition-id": self.client, "num-partitions": self.clients}
-        if self.data_dir is not None:
-            config["data-dir"] = str(self.data_dir.resolve())
-        if self.state_dir is not None:
-            config["state-dir"] = str(self.state_dir.resolve())
-        return config
+        paths = {
+            "data-dir": self.data_dir,
+            "state-dir": self.state_dir,
+            "data-path": self.data_path,
+            "schema": self.schema,
+        }
+        return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:

@@ -442,3 +442,17 @@ def test_the_mark_finds_living_processes_only(tmp_path: Path) -> None:
         process = processes.start("short", [sys.executable, "-c", "pass"])
         _wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
         assert not processes.alive()
+
+
+def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
+    """What a node reads and what it refuses is decided on its own command line, not by the server."""
+    for name in ("ca.crt", "node.key", "records.csv", "columns.toml"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    settings = {"superlink": "host:1", "authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
+    node = NodeSettings(
+        **settings, client=0, clients=2, data_path=tmp_path / "records.csv", schema=tmp_path / "columns.toml"
+    )
+    assert node.node_config["data-path"] == str((tmp_path / "records.csv").resolve())
+    assert node.node_config["schema"] == str((tmp_path / "columns.toml").resolve())
+    with pytest.raises(FileNotFoundError, match="no schema at"):
+        NodeSettings(**settings, client=0, clients=2, schema=tmp_path / "none.toml")
