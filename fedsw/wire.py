@@ -39,7 +39,7 @@ def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
 def padded(rows: Tensor, length: int) -> Tensor:
     """The rows (n, d) and filler after them, (length, d): a message whose size says nothing of n.
 
-    The filler starts with a random number, since a network that stores arrays by their hash sends equal ones once.
+    The filler starts with a tiny random number, since a network that stores arrays by their hash sends equal ones once.
 
     Raises:
         ValueError: if there are more rows than that.
@@ -47,7 +47,7 @@ def padded(rows: Tensor, length: int) -> Tensor:
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
     filler = torch.zeros((length - len(rows), rows.shape[1]), dtype=rows.dtype, device=rows.device)
-    filler.view(-1)[:1] = int.from_bytes(os.urandom(8)) / 2**64
+    filler.view(-1)[:1] = int.from_bytes(os.urandom(8)) / 2**128
     return torch.cat([rows, filler])
 
 

@@ -85,7 +85,7 @@ def test_a_field_that_is_not_releasable_cannot_be_logged(caplog):
     assert "3.5" not in JsonLines().format(record) and json.loads(JsonLines().format(record))["round"] == 2
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(federation, monkeypatch):
+def test_a_log_that_cannot_be_written_stops_nobody_and_fills_no_terminal(federation, monkeypatch, capsys):
     real = telemetry._LogFile.emit
 
     def full(self, record):
@@ -95,6 +95,7 @@ def test_a_log_that_cannot_be_written_stops_nobody(federation, monkeypatch):
     monkeypatch.setattr(telemetry._LogFile, "emit", full)
     monkeypatch.setattr(telemetry._LogFile, "close", lambda self: None)
     assert federation.run(small())["status"] == "completed"
+    assert "Logging error" not in capsys.readouterr().err
 
 
 def test_totals_of_bytes_do_not_depend_on_how_the_batch_fell_among_the_clients(federation):
