@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from server.cohort import FederationError, Member
 
 # Sums of float32 contributions of float64-checked parts: docs/guarantees.md, "Floating point".
 SLACK = 1.001
+
+_UNSEEN = 60 * math.log(2)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,33 @@ def batch_sizes(task: Task, sizes: Sequence[int], clients: int) -> tuple[int, ..
                 f"clients. Lower training.batch_size to {min(sizes)} or less, or add clients"
             )
     return (training.batch_size,) * len(sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def most_drawn(batch: int, held: int, size: int) -> int:
+    """A count that a client who holds `held` of a cell's `size` records exceeds with probability below 2^-60.
+
+    Counts are hypergeometric, and a tail of theirs is at most that of the binomial's Chernoff bound,
+    exp(-batch KL(count/batch, held/size)). What a size of messages could tell of a count beyond it is part of the
+    delta that every composition sets aside for floating point (1e-12).
+
+    Source: Hoeffding 1963, Theorem 4.
+    """
+    most, share = min(batch, held), held / size
+    low, high = math.ceil(batch * share), most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _tail_exponent(batch, middle, share) >= _UNSEEN else (middle + 1, high)
+    return min(low, most)
+
+
+def _tail_exponent(batch: int, count: int, share: float) -> float:
+    """batch KL(count/batch, share), natural logarithms; count above the mean."""
+    part = count / batch
+    if share >= 1.0 or part <= share:
+        return 0.0
+    rest = (batch - count) * math.log((1 - part) / (1 - share)) if count < batch else 0.0
+    return count * math.log(part / share) + rest
 
 
 def stratified_rates(counts: Sequence[Sequence[int]], members: Sequence[Member]) -> tuple[float, ...]:

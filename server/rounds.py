@@ -20,7 +20,7 @@ from fedsw.sliced import project, spread
 from server.cohort import FederationError, Member, online
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, exchange
-from server.plan import SLACK, Draw, Plan, draw, sensitivities
+from server.plan import SLACK, Draw, Plan, draw, most_drawn, sensitivities
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -93,7 +93,7 @@ class Rounds:
     ) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, members, round_=round_, attempt=attempt)
-        rows = [_most_rows(plan, m, settled, own) for m, own in zip(members, settled.counts, strict=True)]
+        rows = _most_rows(plan, settled, members)
         model = ArrayRecord({"theta": Array(*wire.encode(theta.to(task.dtype)))})
         replies = self._exchange(
             wire.OUTPUTS,
@@ -231,11 +231,13 @@ def _stack(settled: Draw, outputs: Sequence[Tensor], radius: float) -> list[Tens
     return [project(torch.cat(cell), radius) for cell in zip(*pieces, strict=True)]
 
 
-def _most_rows(plan: Plan, member: Member, settled: Draw, counts: Sequence[int]) -> int:
-    """Rows of a member's messages: as many as it could ever be asked for, so that their size tells no count."""
+def _most_rows(plan: Plan, settled: Draw, members: Sequence[Member]) -> list[int]:
+    """Rows of each member's messages: more than it is ever asked for, so that their size tells no count."""
     if plan.task.experiment.privacy.sampling == "stratified":
-        return sum(counts)  # fixed in advance, and public
-    return sum(min(batch, size) for batch, size in zip(settled.batch, member.sizes, strict=True))
+        return [sum(own) for own in settled.counts]  # fixed in advance, and public
+    sizes = [sum(column) for column in zip(*(member.sizes for member in members), strict=True)]
+    room = [sum(map(most_drawn, settled.batch, member.sizes, sizes)) for member in members]
+    return [max(most, sum(own)) for most, own in zip(room, settled.counts, strict=True)]
 
 
 def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
