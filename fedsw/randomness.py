@@ -138,7 +138,8 @@ def smallest_keys(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
         values = keys[few]
         found = few[values <= np.partition(values, size - 1)[size - 1]]
         if len(found) == size:  # no equal keys there
-            return found.astype(np.int64, copy=False)
+            places: NDArray[np.int64] = found.astype(np.int64, copy=False)
+            return places
     return np.sort(np.argpartition(keys, size - 1)[:size]).astype(np.int64, copy=False)
 
 
