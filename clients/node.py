@@ -68,8 +68,8 @@ class Node:
         if len(counts) != len(self.cells):
             raise ValueError(f"{len(counts)} counts came for {len(self.cells)} groups")
         if self.task.experiment.seed is None:
-            ends = np.cumsum(self.sizes)
-            keys = np.split(Stream(key).words(int(ends[-1])), ends[:-1])
+            stream = Stream(key)
+            keys = [stream.words(size) for size in self.sizes]
         else:
             ids = self.records.ids.numpy()
             words = Stream(key).words(int(ids.max()) + 1)
@@ -98,22 +98,25 @@ class Node:
         Returns it with the mean un-noised task loss (for the unsafe metrics only; 0 for an empty batch).
         """
         clip, mode = self.task.clip, self.task.experiment.clip.mode
-        total = torch.zeros(self.task.parameters, dtype=torch.float64)
+        total: Tensor | None = None
         loss, start = 0.0, 0
         for chunk in self.task.chunks(batch.records):
             tape = batch.tape or record(batch.model, self.task.inputs(chunk))
             losses = self.task.losses(tape.raw, chunk)
             weights = torch.full((len(chunk),), task_weight, dtype=torch.float64, device=losses.device)
-            part = cotangents[start : start + len(chunk)].to(losses.device)
+            part = cotangents if chunk is batch.records else cotangents[start : start + len(chunk)]
             terms = []
             if self.task.objective.alpha > 0:
                 outputs = self.task.outputs(tape.raw) if batch.outputs is None else batch.outputs
-                terms.append(Term(outputs, part, clip.jacobian, mode))
+                terms.append(Term(outputs, part.to(losses.device), clip.jacobian, mode))
             if task_weight > 0:
                 terms.append(Term(losses, weights, clip.loss, "spectral"))
-            total += clipped_sum(tape, terms).cpu()
+            found = clipped_sum(tape, terms).cpu()
+            total = found if total is None else total + found
             loss += float(losses.detach().sum())
             start += len(chunk)
+        if total is None:
+            total = torch.zeros(self.task.parameters, dtype=torch.float64)
         return total, loss / max(1, start)
 
 

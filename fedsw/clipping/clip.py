@@ -81,9 +81,9 @@ def clip_cotangents(
     if mode not in ("spectral", "row"):
         raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
     if d == 1:  # one number a record, for which both clips are the same
-        g = g[:, 0]
-        clipped = q * _weights(g.clamp(min=0) * (1 + margins.eta), limit)
-        return torch.where((g + q).abs() < math.inf, clipped, 0.0).reshape(cotangents.shape)
+        squares = g.reshape(n, 1).abs()
+        clipped = q * _weights(squares, limit / math.sqrt(1 + margins.eta))  # 0 or not finite if one of them is not
+        return torch.nan_to_num(clipped, nan=0.0, posinf=0.0, neginf=0.0).reshape(cotangents.shape)
     finite = torch.isfinite(g.sum((1, 2)) + q.sum(1))  # a sum is finite only if all its terms are
     g = torch.where(finite[:, None, None], g, 0.0)
     q = torch.where(finite[:, None], q, 0.0)
@@ -109,7 +109,7 @@ def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
 
 def _weights(squares: Tensor, limit: float) -> Tensor:
     """min(1, limit / sqrt(square)), and 1 where the square is 0."""
-    return (limit / squares.sqrt()).clamp(max=1.0)
+    return squares.rsqrt().mul_(limit).clamp_(max=1.0)
 
 
 def _eigh_2x2(gram: Tensor) -> tuple[Tensor, Tensor]:

@@ -183,9 +183,13 @@ class Tape:
                 used.append((head, cotangent.detach(), self._found(head)))
             if not used:
                 return total
-            health = (part for _, each, found in used for part in (found.health, _row_sums(each)))
-            keep = functools.reduce(operator.add, health).abs() < math.inf
-            row = self._along(used, keep) if self._column else self._through(used, keep)
+            if self._column:
+                down = self._along(used)
+                keep = _finite([*(found.health for _, _, found in used), down])
+                row = [down.to(leaf.dtype).reshape(leaf.shape) if leaf.requires_grad else None for leaf in self._leaves]
+            else:
+                keep = _finite([part for _, each, found in used for part in (found.health, _row_sums(each))])
+                row = self._through(used, keep)
             for block in self._blocks:
                 kept = self._part(keep, block)
                 for call, delta in zip(block.calls, block.backprops(row), strict=True):
@@ -211,14 +215,16 @@ class Tape:
     def _slopes(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Derivatives (n, d), float64, of the columns of a head in the one column of the module."""
         found = _together([next((each for each in row if each is not None), None) for row in rows])
-        columns = [each.reshape(self.records, 1) for each in found or [torch.zeros_like(self._live[0])] * len(rows)]
-        return (columns[0] if len(columns) == 1 else torch.cat(columns, 1)).to(torch.float64)
+        columns = [each.to(torch.float64) for each in found or [torch.zeros_like(self._live[0])] * len(rows)]
+        return (columns[0] if len(columns) == 1 else torch.stack(columns, 1)).reshape(self.records, len(rows))
 
     def _chained(self, slope: Tensor) -> Tensor:
         """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
         if self._column_gram is None:
             ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
             self._column_gram = self._layers_gram([ones])
+        if slope.shape[1] == 1:
+            return slope.square().unsqueeze(2).mul_(self._column_gram)
         return slope.unsqueeze(2) * slope.unsqueeze(1) * self._column_gram
 
     def _add(self, total: Tensor, call: Call, delta: Tensor, keep: Tensor) -> None:
@@ -240,11 +246,13 @@ class Tape:
         cotangents = [_clean(each.reshape(head.shape), keep).to(head.dtype) for head, each, _ in used]
         return self._below([head for head, _, _ in used], cotangents)
 
-    def _along(self, used: Sequence[tuple[Tensor, Tensor, _Measured]], keep: Tensor) -> list[Tensor | None]:
-        """Pull cotangents of measured heads back to the module's one column by their slopes."""
+    def _along(self, used: Sequence[tuple[Tensor, Tensor, _Measured]]) -> Tensor:
+        """Pull cotangents of measured heads back to the module's one column by their slopes: (n,), float64.
+
+        Not finite for a record with a cotangent that is not: 0 times infinity is not finite either.
+        """
         parts = [each.reshape(found.slope.shape) * found.slope for _, each, found in used if found.slope is not None]
-        down = torch.where(keep, functools.reduce(operator.add, map(_row_sums, parts)), 0.0)
-        return [down.to(leaf.dtype).reshape(leaf.shape) if leaf.requires_grad else None for leaf in self._leaves]
+        return functools.reduce(operator.add, map(_row_sums, parts))
 
     def _found(self, head: Tensor) -> _Measured:
         """What was noted when this head was measured."""
@@ -303,19 +311,21 @@ def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
 def _row_sums(values: Tensor) -> Tensor:
     """Sums (n,) of every record's values: finite only if all its terms are."""
     if values.shape[1:].numel() == 1:
-        return values.detach().reshape(-1)
-    return values.detach().flatten(1).sum(1)
+        return values.reshape(-1)
+    return (values if values.dim() == 2 else values.flatten(1)).sum(1)
+
+
+def _finite(sums: Sequence[Tensor]) -> Tensor:
+    """Which records have finite values in all of several (n,): a sum is finite only if all its terms are."""
+    return functools.reduce(operator.add, sums).abs() < math.inf
 
 
 def _summable(a: Tensor, delta: Tensor) -> Tensor:
     """Which records have products of input and backprop that cannot overflow and spoil everybody's sum."""
-    reach = _total(delta) * _total(a) if a.is_floating_point() else _total(delta)
+    reach = _row_sums(delta.abs()).to(torch.float64)  # not finite if one of the magnitudes is not
+    if a.is_floating_point():
+        reach = reach * _row_sums(a.abs())
     return reach < torch.finfo(delta.dtype).max
-
-
-def _total(values: Tensor) -> Tensor:
-    """Sum of the magnitudes of every record, not finite if one of them is not."""
-    return _row_sums(values.abs()).to(torch.float64)
 
 
 def _clean(values: Tensor, keep: Tensor) -> Tensor:

@@ -51,7 +51,10 @@ class Records:
     def take(self, index: object) -> Records:
         """The records at the given rows (integers, in the given order) or where a boolean mask holds."""
         rows = torch.as_tensor(index, device=self.ids.device)
-        return Records(self.features[rows], self.sensitive[rows], self.target[rows], self.ids[rows])
+        if rows.dtype == torch.bool:
+            rows = rows.nonzero().squeeze(1)
+        columns = (self.features, self.sensitive, self.target, self.ids)
+        return Records(*(column.index_select(0, rows) for column in columns))
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,3 +134,26 @@ def test_no_record_leaves_above_its_bound_in_float32(seed, ratio):
             q = torch.randn_like(values)
             norm = float(clipped_sum(tape, [Term(values, q, bound)]).norm())
             assert norm <= bound * float(q.double().norm())
+
+
+@pytest.mark.parametrize("fault", ["head", "slope", "cotangent"])
+def test_a_record_that_is_not_finite_in_one_head_is_removed_from_all(fault):
+    torch.manual_seed(0)
+    model, x = MODELS["deep"]().double(), torch.randn(4, 4, dtype=torch.float64)
+    bad = torch.tensor([0.0, 0.0, torch.inf, 0.0], dtype=torch.float64)
+    others = [0, 1, 3]
+
+    def contribution(rows, spoiled):
+        tape = record(model, x[rows])
+        first, second = tape.raw.sigmoid(), tape.raw[:, 0].tanh()
+        q = torch.ones(len(rows), 1, dtype=torch.float64)
+        if spoiled == "head":
+            second = second + bad[rows]
+        elif spoiled == "slope":
+            second = second * (1 + bad[rows])
+        elif spoiled == "cotangent":
+            q = q + bad[rows][:, None]
+        tape.gram(first), tape.gram(second)
+        return tape.pull_back([(first, q), (second, torch.ones(len(rows), dtype=torch.float64))])
+
+    torch.testing.assert_close(contribution([0, 1, 2, 3], fault), contribution(others, None))

@@ -30,7 +30,8 @@ def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    delta, a = delta.reshape(-1, layer.out_features), a.reshape(-1, layer.in_features)
+    if a.dim() > 2:
+        delta, a = delta.reshape(-1, layer.out_features), a.reshape(-1, layer.in_features)
     if layer.weight.numel() <= _EXACT_SUM:
         delta, a = delta.to(torch.float64), a.to(torch.float64)
     sums = {}
