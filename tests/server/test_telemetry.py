@@ -8,6 +8,7 @@ import math
 import urllib.request
 
 import pytest
+from flwr.app import ArrayRecord
 
 from server import central, telemetry
 from server.cohort import FederationError
@@ -152,9 +153,9 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
     counts: dict[int, set[int]] = {}
 
     def measure(kind, client, content):
-        flat = [record.deflate() for record in content.values()]
-        flat += [each.deflate() for record in content.values() for each in record.values() if hasattr(each, "deflate")]
-        sizes.setdefault((kind, client), set()).add(tuple(map(len, flat)))
+        arrays = [array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()]
+        parts = [part.deflate() for part in (*content.values(), *arrays)] + [array.data for array in arrays]
+        sizes.setdefault((kind, client), set()).add(tuple(map(len, parts)))
 
     def hook(message, context):
         if message.metadata.message_type.startswith("train"):
