@@ -36,7 +36,7 @@ def draw_samples(record: RunRecord) -> Figure | None:
         draw_cloud(axes, outputs.values, reference)
         axes.legend(loc="upper right", markerscale=3)
     elif is_square(reference.shape[1]):
-        figure, panels = new_panels(2, 1, size=(6.4, 3.6))
+        figure, panels = new_panels(2, 1, size=(6.4, 2.6))
         draw_images(panels[0], reference[:_MOST_IMAGES], "held out")
         draw_images(panels[1], outputs.values[:_MOST_IMAGES], "generated")
     else:
@@ -94,7 +94,7 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
     rows = {title: extra[name][:_MOST_IMAGES] for name, title in shown.items() if name in extra}
     if not is_square(extra["images"].shape[1]):
         return None
-    figure, panels = new_panels(len(rows), 1, size=(6.4, 1.7 * len(rows) + 0.4))
+    figure, panels = new_panels(len(rows), 1, size=(6.4, 1.15 * len(rows) + 0.3))
     for axes, (title, images) in zip(panels, rows.items(), strict=True):
         draw_images(axes, images, title)
     figure.suptitle(f"{record.experiment.name}: images")
