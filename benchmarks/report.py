@@ -77,7 +77,7 @@ def main() -> None:
             page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
     for path in sorted(RESULTS.glob("compare-*.json")):
         page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
-    for name in ("autoencoder", "entropic", "flow", "noise", "deployed"):
+    for name in ("autoencoder", "entropic", "flow", "noise", "deployed", "chaos"):
         if stored := _load(name):
             page += [getattr(sections, name)(stored), _machine(stored["machine"])]
     PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")

@@ -129,6 +129,24 @@ def deployed(stored: dict[str, Any]) -> str:
     )
 
 
+def chaos(stored: dict[str, Any]) -> str:
+    """Runs that were broken on purpose."""
+    rows = [
+        f"| {run['seed']} | {run['rounds']} | {sum(run['faults'].values())} | {run['lives']} | {run['seconds']:.0f} |"
+        for run in stored["runs"]
+    ]
+    return "\n".join(
+        [
+            "\n## Chaos\n",
+            "`python -m benchmarks.chaos`: five clients, a random fault every ten rounds; every run ended with all of its "
+            "rounds, a ledger equal to its replay and to an independent witness, and no process left.\n",
+            "| seed | rounds | faults | lives of the server | seconds |",
+            "|---|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
 def keep_comparison(folder: Path, results: Path) -> None:
     """Copy a comparison's table and figures to where the page is made from."""
     task = folder.parent.name
