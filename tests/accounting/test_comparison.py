@@ -40,7 +40,12 @@ def test_the_central_limits_are_those_of_opacus(p, count, delta, multiplier):
 def test_a_central_limit_can_claim_less_than_is_true_and_is_not_called_a_guarantee():
     few_loud_steps = {Step(0.01, 2.0): 20}
     assert epsilon_by("gdp-clt-uniform", few_loud_steps, 1e-6) < 0.7 * epsilon(few_loud_steps, 1e-6)
-    assert {name for name, accountant in ACCOUNTANTS.items() if accountant.guarantee} == {"pld", "rdp-wor", "bernstein"}
+    assert {name for name, accountant in ACCOUNTANTS.items() if accountant.guarantee} == {
+        "pld",
+        "rdp-wor",
+        "bernstein",
+        "laplace",
+    }
 
 
 def test_the_renyi_bound_is_never_below_the_guarantee():
@@ -144,3 +149,10 @@ def test_an_unknown_accountant_and_a_bound_of_something_else_are_refused():
         epsilon_by("rdp-wor", {Step(0.1, 1.0, "poisson"): 1}, 1e-5)
     with pytest.raises(ValueError, match="delta is 0"):
         epsilon_by("gdp-clt-uniform", {Step(0.1, 1.0): 1}, 0.0)
+
+
+def test_laplace_releases_add_their_pure_epsilon_whatever_delta_and_sampling() -> None:
+    """mu is then the l1 sensitivity / scale; other accountants would take it for a Gaussian's."""
+    steps = {Step(0.1, 0.5): 3, Step(1.0, 2.0): 1}
+    assert epsilon_by("laplace", steps, 1e-5) == epsilon_by("laplace", steps, 1e-9) == 3.5
+    assert "laplace" not in {row["name"] for row in compare(steps, 1e-5)}
