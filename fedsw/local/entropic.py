@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import ot
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -87,6 +86,8 @@ def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Matching
 
     Args and errors as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of infinity.
     """
+    import ot  # only here and below: it takes a second to import, and few runs need it
+
     costs = _costs(generated, released, order)
     n, m = costs.shape
     with warnings.catch_warnings():
@@ -161,6 +162,8 @@ def _sinkhorn(costs: NDArray[np.float64], regulariser: float, tolerance: float, 
     Constants of rows and columns do not change the plan; without them the kernel has an entry 1 in every row and column
     to start with. POT's warnings are silenced here, and only here: the plan's own marginals are measured and reported.
     """
+    import ot
+
     costs = costs - costs.min(axis=1, keepdims=True)
     costs = costs - costs.min(axis=0, keepdims=True)
     n, m = costs.shape
