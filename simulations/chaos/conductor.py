@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from fedsw.accounting import Composition, Entry, Ledger, Step
 from fedsw.experiment import Experiment, parse_experiment
@@ -78,6 +79,7 @@ def audit(directory: Path, planned: list[Fault]) -> dict[str, Any]:
     Raises:
         ChaosFailed: naming the first thing that is wrong.
     """
+    torch.set_num_threads(1)  # as the server's: sums of another order differ in the last digits
     run = directory / "run"
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     charged = _witnessed(directory, "charged")
