@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from clients.limits import require_limits
 from clients.partition import node_records, require_agreement
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import BadRecords, Records
@@ -139,6 +140,7 @@ def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> N
             raise ValueError(
                 f"client {key[1]}'s records do not fit the declared columns; its own log says where"
             ) from None
+        require_limits(task.experiment, node_config, records=len(records))
         _nodes[key] = Node(task, records, task.cells_of(records), task.build_model())
         while len(_nodes) > _MOST_NODES_KEPT:
             _nodes.popitem(last=False)

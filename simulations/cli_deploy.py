@@ -163,6 +163,12 @@ def client_command(
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The columns this client agrees to; others are refused.")
     ] = None,
+    trust: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Trust models this client agrees to, separated by commas.")
+    ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
+    ] = None,
     stock: Stock = False,
 ) -> None:
     """Take part with the records of this machine, until stopped; a connection that breaks is made again."""
@@ -180,6 +186,8 @@ def client_command(
         state_dir=private_folder(state_dir),
         data_path=data_path,
         schema=schema,
+        trust=trust,
+        max_epsilon=max_epsilon,
     )
     with ending_on_sigterm():
         keep_connected(node, state_dir / "flower", stock=stock, say=lambda text: typer.echo(f"fedsw: {text}", err=True))

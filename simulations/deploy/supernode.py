@@ -18,7 +18,8 @@ class NodeSettings:
     """What a client's SuperNode is started with.
 
     `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
-    columns, and an experiment that declares others is refused; `state_dir` keeps what must outlive the process. They
+    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`
+    (`clients.limits`); `state_dir` keeps what must outlive the process. They
     reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
     """
 
@@ -31,6 +32,8 @@ class NodeSettings:
     state_dir: Path | None = None
     data_path: Path | None = None
     schema: Path | None = None
+    trust: str | None = None
+    max_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -56,6 +59,10 @@ class NodeSettings:
             "data-path": self.data_path,
             "schema": self.schema,
         }
+        if self.trust is not None:
+            config["trust"] = self.trust
+        if self.max_epsilon is not None:
+            config["max-epsilon"] = str(self.max_epsilon)
         return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
 
 

@@ -1,0 +1,56 @@
+"""Laws of what a node agrees to: the server's word is not enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from clients.app import app as client_app
+from clients.limits import require_limits
+from fedsw.experiment import ExperimentError
+from server.cohort import FederationError
+from server.federation import Job, federate
+from simulations.engines.inprocess import InProcessGrid
+from tests.federations import small
+
+LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("privacy.epsilon=inf",), "no noise would be added"),
+        (("privacy.trust=none", "privacy.epsilon=inf"), "no noise would be added"),
+        (("privacy.epsilon=3.5",), "epsilon is 3.5"),
+        (("seed=1",), "seed is 1"),
+        (("unsafe_metrics=true",), "unsafe_metrics"),
+        (("privacy.noise_multiplier=1.0",), "noise_multiplier"),
+        (("privacy.accountant=gdp-clt-uniform",), "not a guarantee"),
+        (("privacy.delta=0.9",), "delta 0.9"),
+    ],
+)
+def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(overrides, told):
+    require_limits(small(*LOCAL), {"max-epsilon": 3.0}, records=100)
+    with pytest.raises(ExperimentError, match=told):
+        require_limits(small(*LOCAL, *overrides), {"max-epsilon": 3.0}, records=100)
+
+
+def test_a_node_takes_part_in_the_trust_models_it_names_only():
+    require_limits(small(*LOCAL), {"trust": "local-slices, local-gradient"}, records=100)
+    with pytest.raises(ExperimentError, match="'central'; this node takes part in local-gradient only"):
+        require_limits(small(), {"trust": "local-gradient"}, records=100)
+
+
+def test_without_limits_a_node_takes_part_as_asked():
+    require_limits(small("privacy.trust=none"), {}, records=100)
+
+
+def test_what_a_node_refuses_ends_the_run_at_the_greeting(tmp_path):
+    """Nothing but the greeting was answered, and no ledger exists."""
+    configs = [{"partition-id": i, "num-partitions": 3, "max-epsilon": 3.0} for i in range(3)]
+    grid = InProcessGrid(client_app, configs)
+    try:
+        with pytest.raises(FederationError, match="no noise would be added"):
+            federate(grid, Job(small("privacy.epsilon=inf"), tmp_path / "run"))
+    finally:
+        grid.close()
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
