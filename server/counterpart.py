@@ -9,12 +9,11 @@ from torch import Tensor
 
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import Records
-from fedsw.experiment import ExperimentError
 from fedsw.generation import uniform_ball
 from fedsw.matching import Matching
-from fedsw.randomness import Stream, smallest_keys
-from fedsw.sources import load_public
+from fedsw.randomness import Stream
 from fedsw.task import Task
+from server.public import PublicRecords
 
 
 class Counterpart(ABC):
@@ -80,25 +79,14 @@ class Domain(Counterpart):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        dataset = load_public(task.experiment)
-        if dataset is None:
-            raise ExperimentError("domain adaptation needs data.public, the labelled public data set; it is not set")
-        if dataset.train.features.shape[1] != task.features or len(dataset.classes) != task.classes:
-            raise ExperimentError(
-                f"data.public {task.experiment.data.public!r} has {dataset.train.features.shape[1]} features and "
-                f"{len(dataset.classes)} classes; the private records have {task.features} and {task.classes}"
-            )
-        self._records: Records = dataset.train
+        self._public = PublicRecords(task)
         self._model = task.build_model()
         self._tape: Tape | None = None
         self._batch: Records | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Features of a public batch."""
-        stream = Stream.seeded(self._task.experiment.slicing.seed, "public batch", round_, attempt)
-        keys = stream.words(len(self._records))
-        count = min(self._task.experiment.data.public_batch, len(self._records))
-        self._batch = self._records.take(smallest_keys(keys, count))
+        self._batch = self._public.batch(round_, attempt)
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._task.inputs(self._batch))
         return self._task.projected(self._tape.raw)

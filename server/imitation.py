@@ -10,11 +10,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from fedsw.data import Records
-from fedsw.experiment import ExperimentError
-from fedsw.randomness import Stream, smallest_keys
-from fedsw.sources import load_public
 from fedsw.task import Task
+from server.public import PublicRecords
 
 
 class Imitation(ABC):
@@ -68,10 +65,7 @@ class PublicFeatures(Imitation):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        dataset = load_public(task.experiment)
-        if dataset is None:
-            raise ExperimentError("domain adaptation needs data.public, the labelled public data set; it is not set")
-        self._records: Records = dataset.train
+        self._public = PublicRecords(task)
         self._loss: Tensor | None = None
 
     def gradient(self, cotangents: Tensor) -> Tensor:
@@ -83,9 +77,7 @@ class PublicFeatures(Imitation):
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
         task = self._task
-        stream = Stream.seeded(task.experiment.slicing.seed, "public batch", round_, attempt)
-        keys = stream.words(len(self._records))
-        batch = self._records.take(smallest_keys(keys, min(task.experiment.data.public_batch, len(self._records))))
+        batch = self._public.batch(round_, attempt)
         raw = self._model(task.inputs(batch))
         self._loss = task.losses(raw, batch).mean()
         return task.outputs(raw)

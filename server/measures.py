@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,10 +10,9 @@ from torch import Tensor, nn
 
 from fedsw import metrics
 from fedsw.data import Records
-from fedsw.generation import uniform_ball
+from fedsw.generation import sliced_w2_to, uniform_ball
 from fedsw.heads import Raw
 from fedsw.randomness import Stream
-from fedsw.sliced import directions, sliced_w2
 from fedsw.task import Task
 
 _RIDGE = 1e-3
@@ -83,7 +81,7 @@ def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
     assert isinstance(raw, tuple)
     radius = task.experiment.objective.prior_radius
     prior = uniform_ball(len(outputs), task.dimension, radius, Stream.seeded(0, "held-out prior"))
-    distance = _sw2(outputs, prior)
+    distance = sliced_w2_to(outputs, prior, directions=_SLICES)
     arrays = _by_group(outputs, records)
     arrays["images"] = records.features[:_MOST_IMAGES]
     arrays["reconstructions"] = torch.sigmoid(raw[1][:_MOST_IMAGES]).cpu()
@@ -96,7 +94,7 @@ def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
 def _generation(task: Task, records: Records, model: nn.Module) -> Measured:
     generated = samples(task, model, min(_MOST_POINTS, len(records)))
     arrays = {"outputs": generated, "reference": records.features[:_MOST_POINTS]}
-    return Measured({"sw2": _sw2(generated, records.features)}, arrays)
+    return Measured({"sw2": sliced_w2_to(generated, records.features, directions=_SLICES)}, arrays)
 
 
 def _adaptation(task: Task, records: Records, model: nn.Module) -> Measured:
@@ -121,14 +119,6 @@ def _gap(task: Task, outputs: Tensor, records: Records) -> float:
     of = {"groups": len(task.groups)}
     slices = None if task.dimension == 1 else task.directions(0, 0)
     return metrics.w2_squared(outputs, records.sensitive, directions=slices, **of)
-
-
-def _sw2(own: Tensor, other: Tensor) -> float:
-    """SW2 over fixed directions, a public choice apart from those of the training."""
-    d = own.shape[1]
-    k = d * math.ceil(_SLICES / d)
-    normals = torch.from_numpy(Stream.seeded(0, "held-out directions").normals(d * k).reshape(d, k))
-    return math.sqrt(float(sliced_w2(own, other, directions(d, k, normals=normals))))
 
 
 def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:

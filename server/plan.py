@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import resolve_delta
 from fedsw.randomness import Stream, split_sample
-from fedsw.sensitivity import Sensitivity
+from fedsw.sensitivity import SLACK, Sensitivity
 from fedsw.sliced import orthogonal_spread
 from fedsw.task import Task
 from server.cohort import FederationError, Member
-
-# Sums of float32 contributions of float64-checked parts: docs/guarantees.md, "Floating point".
-SLACK = 1.001
 
 _UNSEEN = 60 * math.log(2)
 

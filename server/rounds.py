@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fedsw import wire
 from fedsw.objectives import Objective, contribution_bound
-from fedsw.sensitivity import Sensitivity
+from fedsw.sensitivity import SLACK, Sensitivity
 from fedsw.sliced import project, spread
 from server.cohort import FederationError, Member, online
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, exchange
-from server.plan import SLACK, Draw, Plan, draw, most_drawn, sensitivities
+from server.plan import Draw, Plan, draw, most_drawn, sensitivities
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")

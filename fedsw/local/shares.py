@@ -11,10 +11,8 @@ from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.local.tables import contribution_sensitivity, table_sensitivity
 from fedsw.objectives import Clip, Objective
-from fedsw.sensitivity import Sensitivity, worst
+from fedsw.sensitivity import SLACK, Sensitivity, worst
 
-# Rounding of float32 passes through the network: docs/guarantees.md, "Floating point".
-SLACK = 1.001
 GROUP = "records"
 """The one group of a client's ledger: all of its records, at the largest rate and sensitivity of its cells."""
 

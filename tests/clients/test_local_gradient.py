@@ -16,6 +16,7 @@ from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
 from fedsw.experiment import ExperimentError
 from fedsw.local import shares, tables
 from fedsw.models import flatten
+from fedsw.sensitivity import SLACK
 from fedsw.task import Task
 from tests.federations import small
 
@@ -107,7 +108,7 @@ def test_without_a_penalty_the_contribution_has_the_whole_budget(tmp_path):
     node, place = _node("objective.alpha=0.0", "clip.loss=1.0"), tmp_path / "client-0.sqlite"
     request = _request(node)
     answer = noised_contribution(node, place, flatten(node.model), request, None, {})
-    assert answer.sigma == pytest.approx(shares.SLACK * 2 * 1.0 / sum(request.sizes), rel=1e-12)
+    assert answer.sigma == pytest.approx(SLACK * 2 * 1.0 / sum(request.sizes), rel=1e-12)
 
 
 def test_the_noise_follows_the_sizes_that_the_server_tells(tmp_path):

@@ -14,7 +14,7 @@ from fedsw import sliced
 from fedsw.accounting import Step, epsilon
 from fedsw.local import shares, tables
 from fedsw.objectives import Clip, Objective
-from server.plan import SLACK
+from fedsw.sensitivity import SLACK
 from tests.federations import small
 
 PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=0.75)
@@ -235,7 +235,7 @@ def test_an_attempt_is_charged_as_one_step_of_the_calibrated_multiplier(share):
     noise = shares.noise(found, PARITY, CLIP, sizes=[30, 20], own=[3, 4], spread=0.5, k=6)
     charge = noise.charge(found.rate)
     assert charge.sensitivity / noise.contribution == pytest.approx(1 / 2.0, rel=1e-12)
-    worst = shares.SLACK * tables.contribution_sensitivity(PARITY, [30, 20], CLIP, cell=1, spread=0.5).value
+    worst = SLACK * tables.contribution_sensitivity(PARITY, [30, 20], CLIP, cell=1, spread=0.5).value
     mu = math.hypot(worst / noise.contribution, tables.table_sensitivity(6).value / noise.table)
     assert mu == pytest.approx(1 / 2.0, rel=1e-12)
     assert found.epsilon == epsilon({Step(0.2, 0.5): experiment.training.rounds}, 1e-4)
@@ -247,7 +247,3 @@ def test_shares_of_a_round_add_up_to_the_calibrated_step():
     assert share.table**2 + share.contribution**2 == pytest.approx(share.multiplier**-2, rel=1e-12)
     assert share.table**2 == pytest.approx(0.25 * share.multiplier**-2)
     assert share.epsilon == 2.0
-
-
-def test_slack_is_the_servers():
-    assert shares.SLACK == SLACK

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
-from clients import account
+from clients import account, local_slices
 from fedsw import wire
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
@@ -120,6 +120,27 @@ def test_every_clients_ledger_holds_its_releases_at_the_exact_profile(run):
     assert summary["epsilon_spent"] == pytest.approx(expected, rel=1e-9)
     assert summary["guarantee"]["against"].startswith("everyone")
     assert not (directory / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("overrides", [(), ("seed=4",)])
+def test_rows_of_a_batch_come_in_an_order_that_tells_nothing_of_their_records(run, monkeypatch, overrides):
+    """Sampling amplifies rows only if a replaced record may stand at any place of the batch."""
+    orders: list[list[int]] = []
+    inner = local_slices._shuffled_batch
+
+    def watched(*arguments):
+        records = inner(*arguments)
+        orders.append(records.ids.tolist())
+        return records
+
+    monkeypatch.setattr(local_slices, "_shuffled_batch", watched)
+    run(experiment(SLICES, *overrides))
+    assert len(orders) == 9
+    for order in orders:
+        rises = sum(later > earlier for earlier, later in zip(order, order[1:], strict=False))
+        assert 5 < rises < 34  # of 39; 19.5 on average, three chances in a million beyond
+        assert len(set(order)) == 40
+    assert len({tuple(order) for order in orders}) == 9
 
 
 def test_a_replayed_request_is_refused(run):
