@@ -1,21 +1,14 @@
-"""The pieces of a deployment: what certificates vouch for, who can read keys, what is stopped and what is not."""
+"""Laws of what a deployment is given: what certificates vouch for, who can read keys, what commands say."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import signal
 import ssl
 import stat
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,18 +16,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations import OFFLINE, warm_executor, warm_superlink
 from simulations.deploy import processes as deploy_processes
 from simulations.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
-from simulations.deploy.following import Follower
 from simulations.deploy.keys import write_node_key
-from simulations.deploy.processes import MARK, Processes
 from simulations.deploy.serving import probe, write_federation
 from simulations.deploy.superlink import profile, superlink_command
 from simulations.deploy.supernode import NodeSettings, node_config_text, supernode_command
-from simulations.deploy.watchdog import marked
-from tests.federations import small
-from tests.simulations.conftest import Watcher
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)
 
@@ -240,133 +227,18 @@ def test_flower_finds_the_superlink_by_its_profile(tmp_path: Path, monkeypatch: 
     assert not connection.insecure
 
 
-# Processes. SLEEPER starts a process in a session of its own, as Flower's do, and both sleep.
-SLEEPER = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)\n"
-STUBBORN = (
-    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)"
-)
-
-
-def test_everything_started_is_stopped_and_nothing_else(tmp_path: Path) -> None:
-    stranger = subprocess.Popen(["sleep", "600"])
-    try:
-        with pytest.raises(ZeroDivisionError), Processes(tmp_path) as processes:
-            processes.start("sleeper", [sys.executable, "-c", SLEEPER])
-            started = _wait_for(lambda: processes.alive() if len(processes.alive()) == 2 else [])
-            raise ZeroDivisionError
-        assert len(started) == 2 and not any(_runs(process) for process in started)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
-def test_a_process_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(deploy_processes, "end", lambda name, mark: _end(name, mark, grace=0.3))
-    with Processes(tmp_path) as processes:
-        stubborn = processes.start("stubborn", [sys.executable, "-c", STUBBORN])
-        _wait_for(lambda: "ready" in processes.said("stubborn"))
-    assert stubborn.returncode == -signal.SIGKILL
-
-
-def test_the_watchdog_stops_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    parent = subprocess.Popen([sys.executable, "-c", _ORPHANS.format(logs=str(tmp_path), mark=str(mark))])
-    _wait_for(lambda: mark.exists() and mark.read_text())
-    assert _wait_for(lambda: len(marked(MARK, mark.read_text())) == 2)
-    parent.kill()
-    parent.wait()
-    assert _wait_for(lambda: not marked(MARK, mark.read_text()))
-
-
-_ORPHANS = f"""
-import os, pathlib, sys, time
-from simulations.deploy.processes import Processes
-with Processes(pathlib.Path({{logs!r}})) as processes:
-    processes.start("sleeper", [sys.executable, "-c", {SLEEPER!r}])
-    part = pathlib.Path({{mark!r}} + ".part")
-    part.write_text(processes.mark)
-    os.replace(part, {{mark!r}})
-    time.sleep(600)
-"""
-
-
-def test_children_are_told_not_to_phone_home_and_where_flower_s_commands_are(tmp_path: Path) -> None:
-    with Processes(tmp_path, {"FLWR_TELEMETRY_ENABLED": "1", "FLWR_HOME": "here"}) as processes:
-        code = "import json, os; print(json.dumps(dict(os.environ)))"
-        processes.start("child", [sys.executable, "-c", code], {"MINE": "too"}).wait()
-        environment = json.loads(processes.said("child", 10**6))
-    assert {name: environment[name] for name in OFFLINE} == OFFLINE
-    assert (environment["MINE"], environment["FLWR_HOME"], environment[MARK]) == ("too", "here", processes.mark)
-    assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
-
-
-def test_a_process_that_does_not_start_is_reported_with_what_it_said(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        process = processes.start("superlink", [sys.executable, "-c", "raise SystemExit('port taken')"])
-        with pytest.raises(RuntimeError, match="superlink ended; it said:\nport taken"):
-            deploy_processes.wait_until_open(processes, "superlink", process, deploy_processes.free_port(), 30)
-
-
-def test_every_released_round_is_shown_once_and_a_line_that_is_being_written_is_not(tmp_path: Path) -> None:
-    watcher, metrics = Watcher(), tmp_path / "metrics.jsonl"
-    follower = Follower(tmp_path, small("training.rounds=7", "federation.clients=4"), watcher)
-    follower.look()
-    assert not watcher.plans
-    (tmp_path / "ledger.sqlite").touch()
-    follower.look()
-    assert [(plan["rounds"], plan["clients"]) for plan in watcher.plans] == [(7, 4)]
-    metrics.write_text('{"round": 1}\n{"round": 2}\n{"rou')
-    follower.look()
-    follower.look()
-    with metrics.open("a") as file:
-        file.write('nd": 3}\n')
-    follower.look()
-    assert [record["round"] for record in watcher.records] == [1, 2, 3] and len(watcher.plans) == 1
-
-
-@pytest.mark.parametrize(
-    ("peer", "path", "passes"),
-    [
-        (("10.0.0.9", 5), "/v1/control/register-node", False),
-        (("10.0.0.9", 5), "/v1/control/start-run", False),
-        (("10.0.0.9", 5), "/v1/runtime/acquire-task", False),
-        (("10.0.0.9", 5), "/v1/runtime/collect", False),
-        (("10.0.0.9", 5), "/docs", False),
-        (None, "/v1/control/start-run", False),
-        (("10.0.0.9", 5), "/v1/fleet/take", True),
-        (("127.0.0.1", 5), "/v1/control/start-run", True),
-        (("::1", 5), "/v1/runtime/collect", True),
-        (("::ffff:127.0.0.1", 5), "/v1/control/start-run", True),
-    ],
-)
-def test_other_machines_reach_the_nodes_interface_only(peer: Any, path: str, passes: bool) -> None:
-    reached, sent = [], []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        reached.append(scope["path"])
-
-    async def send(event: dict[str, Any]) -> None:
-        sent.append(event)
-
-    asyncio.run(warm_superlink.LoopbackOnly(app)({"type": "http", "path": path, "client": peer}, None, send))
-    assert bool(reached) == passes and (passes or sent[0]["status"] == 403)
-
-
-@pytest.mark.parametrize("main", [warm_executor.main, warm_superlink.main])
-def test_another_flower_is_refused_with_the_way_out(main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.42.0")
-    with pytest.raises(SystemExit, match=r"need Flower 1\.41\.x, not 1\.42\.0.*--stock"):
-        main(["worker", "0"])
-
-
-def test_warm_modules_import_none_of_the_app_s_code() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import {0}; print([m for m in sys.modules if m in {1}])"
-    own = ("clients", "fedsw", "server", "simulations")
-    for name in ("warm_executor", "warm_superlink", "warm_serverapp"):
-        folder = str(Path(warm_executor.__file__).parent)
-        command = [sys.executable, "-P", "-c", code.format(name, own), folder]
-        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
+    """What a node reads and what it refuses is decided on its own command line, not by the server."""
+    for name in ("ca.crt", "node.key", "records.csv", "columns.toml"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    settings = {"superlink": "host:1", "authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
+    node = NodeSettings(
+        **settings, client=0, clients=2, data_path=tmp_path / "records.csv", schema=tmp_path / "columns.toml"
+    )
+    assert node.node_config["data-path"] == str((tmp_path / "records.csv").resolve())
+    assert node.node_config["schema"] == str((tmp_path / "columns.toml").resolve())
+    with pytest.raises(FileNotFoundError, match="no schema at"):
+        NodeSettings(**settings, client=0, clients=2, schema=tmp_path / "none.toml")
 
 
 def _verified(authority: Path, certificate: Path, host: str) -> bool:
@@ -416,43 +288,5 @@ class _tls_server:
                 connection.close()
 
 
-def _runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def _end(name: str, mark: str, *, grace: float) -> None:
-    from simulations.deploy.watchdog import end
-
-    end(name, mark, grace=grace)
-
-
-def _wait_for(condition: Any, seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
-
-
-def test_the_mark_finds_living_processes_only(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        process = processes.start("short", [sys.executable, "-c", "pass"])
-        _wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-        assert not processes.alive()
-
-
-def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
-    """What a node reads and what it refuses is decided on its own command line, not by the server."""
-    for name in ("ca.crt", "node.key", "records.csv", "columns.toml"):
-        (tmp_path / name).write_text("x", encoding="utf-8")
-    settings = {"superlink": "host:1", "authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
-    node = NodeSettings(
-        **settings, client=0, clients=2, data_path=tmp_path / "records.csv", schema=tmp_path / "columns.toml"
-    )
-    assert node.node_config["data-path"] == str((tmp_path / "records.csv").resolve())
-    assert node.node_config["schema"] == str((tmp_path / "columns.toml").resolve())
-    with pytest.raises(FileNotFoundError, match="no schema at"):
-        NodeSettings(**settings, client=0, clients=2, schema=tmp_path / "none.toml")
