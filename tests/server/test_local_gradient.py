@@ -393,7 +393,7 @@ def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_l
 def test_on_ray_every_client_keeps_its_ledger_in_the_runs_folder(tmp_path):
     from simulations.driver import run as drive
 
-    experiment = small(*TRUST, "training.rounds=3", "federation.timeout=60.0", "seed=5")
+    experiment = small(*TRUST, "training.rounds=3", "federation.timeout=600.0", "seed=5")
     ours, theirs = drive(experiment, runs=tmp_path / "ours"), drive(experiment, engine="ray", runs=tmp_path / "ray")
     assert torch.equal(_parameters(ours.directory), _parameters(theirs.directory))
     assert all(_ledger(theirs.directory, client) == [(1, 0), (2, 0), (3, 0)] for client in range(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import stat
 import subprocess
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -26,13 +24,13 @@ from simulations.deploy.supernode import NodeSettings, supernode_command
 from simulations.driver import resume, run
 from simulations.engines.deployed import local_federation
 from tests.federations import small
+from tests.processes import mark, of_this_test
 from tests.simulations.conftest import Watcher
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = "federation.timeout=600.0"
 CLIENTS = 2
-TEST = "FEDSW_TEST_AT_HAND"
 
 
 def parameters(directory: Path) -> torch.Tensor:
@@ -40,17 +38,8 @@ def parameters(directory: Path) -> torch.Tensor:
 
 
 def deployed_processes() -> dict[int, str]:
-    """Every living process of a deployment that the test at hand started, by whatever way."""
-    found = {}
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE:
-                environment = process.environ()
-                if MARK in environment and environment.get(TEST) == os.environ[TEST]:
-                    found[process.pid] = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-    return found
+    """Every living process of a deployment that the test at hand started."""
+    return of_this_test(having=MARK)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
@@ -62,7 +51,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(TEST, secrets.token_hex(8))  # what the test starts inherits it
+    mark(monkeypatch)
     yield
     assert wait_for(lambda: not deployed_processes(), 30), deployed_processes()
 

@@ -1,0 +1,33 @@
+"""The processes of the test at hand, whoever started them: each inherits a mark that the test sets.
+
+A search by name would find those of a test that runs beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import psutil
+import pytest
+
+_TEST = "FEDSW_TEST_AT_HAND"
+
+
+def mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all processes started from now on be found by `of_this_test`."""
+    monkeypatch.setenv(_TEST, secrets.token_hex(8))
+
+
+def of_this_test(having: str = _TEST) -> dict[int, str]:
+    """Command lines of the living processes, started since `mark`, that have the variable `having`."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                environment = process.environ()
+                if having in environment and environment.get(_TEST) == os.environ[_TEST]:
+                    found[process.pid] = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
