@@ -43,20 +43,24 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     """
     settings = task.experiment.federation
     nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
-    config = ConfigRecord({"experiment": task.experiment.model_dump_json()})
-    requests = [Request(node, RecordDict({"config": config})) for node in nodes]
+    requests = [Request(node, greeting(task)) for node in nodes]
     replies = exchange(grid, wire.HELLO, requests, group="hello", timeout=settings.timeout, traffic=traffic)
     members = []
     for node, reply in replies.items():
         if isinstance(reply, Fault):
             raise FederationError(f"a client could not join: {reply.reason}")
-        members.append(_member(node, reply, task))
+        members.append(member_of(node, reply, task))
     members.sort(key=lambda member: member.client)
     clients = [member.client for member in members]
     if len(set(clients)) != len(clients):
         raise FederationError(f"two nodes claim the same partition-id: {clients}; give each node its own")
     _refuse_empty(task, members)
     return tuple(members)
+
+
+def greeting(task: Task) -> RecordDict:
+    """What every client is told first: the experiment."""
+    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json()})})
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
@@ -77,7 +81,12 @@ def _wait_for_nodes(grid: Grid, wanted: int, timeout: float) -> list[int]:
     return nodes[:wanted]
 
 
-def _member(node: int, reply: RecordDict, task: Task) -> Member:
+def member_of(node: int, reply: RecordDict, task: Task) -> Member:
+    """The client behind a greeting's reply.
+
+    Raises:
+        FederationError, KeyError, TypeError, ValueError: if the reply is no client's of this experiment.
+    """
     metrics = cast(dict[str, Any], reply["metrics"])
     client, sizes = int(metrics["partition-id"]), tuple(int(size) for size in metrics["sizes"])
     if len(sizes) != len(task.objective.cells) or min(sizes) < 0:

@@ -56,7 +56,7 @@ def exchange(
         For every node, in request order, its reply or the fault.
     """
     messages = [Message(r.content, r.node, kind, group_id=group, ttl=timeout) for r in requests]
-    traffic.down += sum(_bytes(request.content) for request in requests)
+    traffic.down += sum(bytes_of(request.content) for request in requests)
     ids = list(grid.push_messages(messages))
     node_of = {message_id: r.node for message_id, r in zip(ids, requests, strict=True) if message_id}
     pending, replies = set(node_of), dict[int, RecordDict | Fault]()
@@ -66,16 +66,17 @@ def exchange(
             answered = message.metadata.reply_to_message_id
             if answered in pending:
                 pending.discard(answered)
-                replies[node_of[answered]] = _content(message)
+                replies[node_of[answered]] = content_of(message)
         if not pending or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)
-    traffic.up += sum(_bytes(reply) for reply in replies.values() if isinstance(reply, RecordDict))
+    traffic.up += sum(bytes_of(reply) for reply in replies.values() if isinstance(reply, RecordDict))
     silence = Fault(f"no reply within {timeout:g} s (federation.timeout)")
     return {request.node: replies.get(request.node, silence) for request in requests}
 
 
-def _content(message: Message) -> RecordDict | Fault:
+def content_of(message: Message) -> RecordDict | Fault:
+    """What a reply holds, or the error it is."""
     if message.has_content():
         return message.content
     return Fault(f"code {message.error.code}: {message.error.reason}", message.error.code)
@@ -92,6 +93,7 @@ def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> 
         return Fault(f"unreadable {name}: {fault}")
 
 
-def _bytes(content: RecordDict) -> int:
+def bytes_of(content: RecordDict) -> int:
+    """Bytes of the arrays in a message."""
     arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
     return sum(len(array.data) for record in arrays for array in record.values())

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedsw import wire
 from fedsw.accounting import BudgetExhausted
-from server.cohort import FederationError, Member, online
+from server.attendance import Attendance
+from server.cohort import FederationError, Member
 from server.exchange import Fault, Request, Traffic, exchange
 from server.method import Outcome
 from server.plan import Plan
@@ -48,7 +49,7 @@ class LocalMethod(ABC):
         history: Sequence[Mapping[str, Any]],
     ) -> None:
         self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
-        self._plan = plan
+        self._plan, self._attendance = plan, Attendance(grid, plan.task, members, traffic)
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
@@ -69,8 +70,8 @@ class LocalMethod(ABC):
             BudgetExhausted: when too few clients are left because the others' budgets are used up.
             FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        members = [member for member in online(self._grid, self._members) if member.client not in self._exhausted]
-        self._require_enough(round_, members, {})
+        members = self._attendance.present(self._least, without=self._exhausted)
+        self._require_enough(round_, members, self._attendance.away)
         return self._attempt(round_, self._begin(round_), theta, members)
 
     def epsilon(self) -> float:
@@ -120,6 +121,7 @@ class LocalMethod(ABC):
             answer = _answer(member, replies[member.node], read)
             if isinstance(answer, Fault):
                 lost[member.client] = answer.reason
+                self._attendance.lose(member.client, answer.reason)
                 if answer.code == wire.BUDGET_EXHAUSTED:
                     self._exhausted[member.client] = answer.reason
                 lines = event("client lost", client=member.client, code=answer.code)

@@ -17,7 +17,8 @@ from fedsw import wire
 from fedsw.objectives import Objective, contribution_bound
 from fedsw.sensitivity import SLACK, Sensitivity
 from fedsw.sliced import project, spread
-from server.cohort import FederationError, Member, online
+from server.attendance import Attendance
+from server.cohort import FederationError, Member
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, exchange
 from server.plan import Draw, Plan, draw, most_drawn, sensitivities
@@ -55,7 +56,8 @@ class Release:
 class Rounds:
     """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
 
-    Availability is settled before counts are drawn. A client lost before its outputs came means a fresh attempt:
+    Availability is settled before counts are drawn (`Attendance`: a client that was lost takes part again once it has
+    answered another greeting). A client lost before its outputs came means a fresh attempt:
     new batch, new directions (nothing was released, nothing is charged). A client lost between the exchanges takes
     its terms with it: the bound is a sum of norms, and the sizes of the first exchange stay. Every attempt has a
     number no other attempt of its round ever had.
@@ -66,6 +68,7 @@ class Rounds:
     ) -> None:
         self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
+        self._attendance = Attendance(grid, plan.task, members, traffic)
         self._counterpart = counterpart_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._least = settings.min_clients or settings.clients
@@ -79,8 +82,8 @@ class Rounds:
         """
         lost: dict[int, str] = {}
         for _ in range(self._max_attempts):
-            members = [m for m in online(self._grid, self._members) if m.client not in lost]
-            self._require_enough(round_, members, lost)
+            members = self._attendance.present(self._least, without=lost)
+            self._require_enough(round_, members, {**self._attendance.away, **lost})
             aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
             if aggregate is not None:
                 return aggregate
@@ -213,6 +216,7 @@ class Rounds:
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
+        self._attendance.lose(member.client, fault.reason)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 

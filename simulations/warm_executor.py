@@ -12,6 +12,10 @@ brings it whole, one that takes the reply whole. The *worker* has the ClientApp 
 worker belongs to one bundle: for a bundle with another hash it is ended and a fresh process is started, so code of an
 old version can't answer for a new one. A worker that outlives its message's time to live is killed, and the node goes
 on. The state of a run stays with the node, as in Flower's SuperNode.
+
+The first worker has loaded the libraries before the node connects: the start of Python would otherwise be part of the
+first message's time to live, and with a short one, killed and started again for every message, it would never be over.
+A node says every few seconds that it is alive, so that one that was killed is taken back after LEASE_SECONDS.
 """
 
 from __future__ import annotations
@@ -35,6 +39,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PINNED = "1.41."
+LEASE_SECONDS = 20.0
+_LIBRARIES = ("flwr.clientapp", "torch")
+_READY = "ready"
 _RUNS_KEPT = 16
 _PAUSE_SECONDS = 1.0
 
@@ -74,6 +81,11 @@ def serve(arguments: list[str]) -> None:
         return enter(client)
 
     connection.FleetHttpClient.__enter__ = remembered
+    heartbeat: Any = importlib.import_module("flwr.supercore.heartbeat")
+    patience = importlib.import_module("flwr.common.constant").HEARTBEAT_PATIENCE  # a lease in heartbeats
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = connection.HEARTBEAT_DEFAULT_INTERVAL = LEASE_SECONDS / patience
+    worker = Worker()
+    worker.wait_until_ready()
     with connection.http_request_response(asked.superlink, False, asked.root_certificates, (key, key.public_key())) as (
         node_id,
         _,
@@ -83,7 +95,7 @@ def serve(arguments: list[str]) -> None:
         *_,
     ):
         log(INFO, "SuperNode ID: %s", node_id)
-        node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab)
+        node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab, worker)
         try:
             node.run()
         finally:
@@ -93,12 +105,20 @@ def serve(arguments: list[str]) -> None:
 class Node:
     """Takes a message, has the worker answer it, gives the reply."""
 
-    def __init__(self, client: Any, node_id: int, config: dict[str, Any], get_run: Any, get_fab: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        node_id: int,
+        config: dict[str, Any],
+        get_run: Any,
+        get_fab: Any,
+        worker: Worker | None = None,
+    ) -> None:
         self._client, self._id, self._config = client, node_id, config
         self._get_run, self._get_fab = get_run, get_fab
         self._runs: OrderedDict[int, tuple[Any, Any, dict[str, Any]]] = OrderedDict()
         self._states: OrderedDict[int, Any] = OrderedDict()
-        self._worker: Worker | None = None
+        self._worker = worker
 
     def run(self) -> None:
         """Serve without end.
@@ -194,7 +214,8 @@ class Node:
         )
         if self._worker is None or not self._worker.serves(fab.hash_str):
             self.close()
-            self._worker = Worker(fab.content, fab.hash_str)
+            self._worker = Worker()
+        self._worker.load(fab.content, fab.hash_str)
         reply, self._states[run.series_id] = self._worker.answer(message, context, began + message.metadata.ttl)
         _forget_oldest(self._states)
         self._give(reply, time.monotonic() - began)
@@ -219,21 +240,32 @@ def call(client: Any, path: str, parts: list[bytes]) -> list[bytes]:
 
 
 class Worker:
-    """A process that holds the ClientApp of one bundle."""
+    """A process that holds the ClientApp of one bundle, or none yet."""
 
-    def __init__(self, content: bytes, fab_hash: str) -> None:
-        self._hash = fab_hash
+    def __init__(self) -> None:
+        self._hash = ""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, "worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
             )
         self._pipe = Connection(ours.detach())
-        self._pipe.send((content, fab_hash))
+
+    def wait_until_ready(self) -> None:
+        """Return when it has loaded the libraries, or ended."""
+        with contextlib.suppress(EOFError, OSError):
+            self._pipe.poll(None)
 
     def serves(self, fab_hash: str) -> bool:
-        """Whether this process is alive and holds the bundle with this hash."""
-        return self._hash == fab_hash and self._process.poll() is None and not self._pipe.closed
+        """Whether this process is alive and holds the bundle with this hash, or none yet."""
+        return self._hash in ("", fab_hash) and self._process.poll() is None and not self._pipe.closed
+
+    def load(self, content: bytes, fab_hash: str) -> None:
+        """Give it this bundle, if it has none; it never gets another."""
+        if not self._hash:
+            self._hash = fab_hash
+            with contextlib.suppress(OSError):  # it died: that is found out by who asks it something
+                self._pipe.send((content, fab_hash))
 
     def answer(self, message: Any, context: Any, deadline: float) -> tuple[Any, Any]:
         """The app's reply, or an error reply, with the state to keep; a worker that takes too long is killed."""
@@ -243,8 +275,11 @@ class Worker:
         why = f"the client's process died (message {message.metadata.message_type})"
         try:
             self._pipe.send((message, context))
-            if self._pipe.poll(max(0.0, deadline - time.monotonic())):
-                reply, fault, state = self._pipe.recv()
+            while self._pipe.poll(max(0.0, deadline - time.monotonic())):
+                answer = self._pipe.recv()
+                if answer == _READY:
+                    continue
+                reply, fault, state = answer
                 if reply is not None:
                     return reply, state
                 return Message(Error(*fault), reply_to=message), state
@@ -262,7 +297,7 @@ class Worker:
 
 
 def work(descriptor: int) -> None:
-    """Load the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
+    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
     from flwr.app import Error, Message  # noqa: F401  (unpickled below)
     from flwr.common.constant import ErrorCode
     from flwr.supercore.task_identity import TaskIdentity
@@ -270,6 +305,10 @@ def work(descriptor: int) -> None:
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides
     pipe = Connection(descriptor)
+    for library in _LIBRARIES:
+        with contextlib.suppress(ImportError):  # what the app needs, it will miss itself
+            importlib.import_module(library)
+    pipe.send(_READY)
     app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
     try:
         app = load_client_app(*pipe.recv())

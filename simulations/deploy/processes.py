@@ -42,6 +42,7 @@ class Processes:
         own_scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         self._environment = {**os.environ, "PATH": own_scripts, **(environment or {}), **OFFLINE, MARK: self.mark}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._logged: dict[str, int] = {}  # bytes in a log before its last process started
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -62,9 +63,11 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a command; what it prints goes to `<name>.log`."""
+        """Start a command; what it prints goes to `<name>.log`, after what one of that name printed before."""
+        path = self._log(name)
+        self._logged[name] = path.stat().st_size if path is not None and path.exists() else 0
         with contextlib.ExitStack() as stack:
-            log = None if self._logs is None else stack.enter_context((self._logs / f"{name}.log").open("ab"))
+            log = None if path is None else stack.enter_context(path.open("ab"))
             process = subprocess.Popen(
                 list(command),
                 env={**self._environment, **(environment or {})},
@@ -77,15 +80,20 @@ class Processes:
         return process
 
     def said(self, name: str, characters: int = 2000) -> str:
-        """The end of what a process printed into its log file."""
-        path = None if self._logs is None else self._logs / f"{name}.log"
+        """The end of what a process, the last of its name, printed into its log file."""
+        path = self._log(name)
         if path is None or not path.exists():
             return ""
-        return path.read_text(encoding="utf-8", errors="replace")[-characters:].strip()
+        said = path.read_bytes()[self._logged.get(name, 0) :]
+        return said.decode("utf-8", errors="replace")[-characters:].strip()
 
     def ended(self, name: str) -> bool:
         """Whether the process of this name has ended."""
         return self._started[name].poll() is not None
+
+    def pid(self, name: str) -> int:
+        """The process number of the last process of this name."""
+        return self._started[name].pid
 
     def alive(self) -> list[psutil.Process]:
         """Every living process that carries the mark: those started here, and all that they started."""
@@ -99,6 +107,9 @@ class Processes:
         if self._watchdog is not None and self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
             self._watchdog.wait()
+
+    def _log(self, name: str) -> Path | None:
+        return None if self._logs is None else self._logs / f"{name}.log"
 
 
 def script(name: str) -> str:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fedsw.experiment import Experiment
 from server.observer import Observer
-from simulations.deploy.certificates import LOOPBACK, write_certificates
+from server.recovery import is_held
 from simulations.deploy.following import Follower
-from simulations.deploy.keys import write_node_key
-from simulations.deploy.processes import Processes, free_port
-from simulations.deploy.secret_files import private_folder
+from simulations.deploy.local import local_federation
 from simulations.deploy.superlink import SuperLink
-from simulations.deploy.supernode import NodeSettings, supernode_command
 
-_ONLINE_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
-_ONLINE = "SuperNode ID:"
+_LOCK_SECONDS = 2.0
+_GONE = 3  # times that nobody holds a run which has no summary; its last words may still be on their way
 
 
 def run(
@@ -56,69 +51,24 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     summary.unlink(missing_ok=True)  # of the attempt that is resumed
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, resume=resume)
+    begun, gone, next_look = False, 0, 0.0
     while submitted.poll() is None:
         follower.look()
         if link.process.poll() is not None:
             raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + _LOCK_SECONDS
+            held = is_held(directory)
+            gone = 0 if held or not begun or summary.exists() else gone + 1
+            begun = begun or held
+        if gone == _GONE:  # Flower itself takes most of a minute to find it out
+            break
         time.sleep(_LOOK_SECONDS)
     follower.look()
-    content = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {"status": "never started"}
+    absent = "ended without a word (its process was killed, or the disk took no summary)" if begun else "never started"
+    content = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {"status": absent}
     if content["status"] != "completed" and not content["status"].startswith("stopped"):
         raise RuntimeError(
             f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
         )
     observer.finished(content)
-
-
-@contextlib.contextmanager
-def local_federation(place: Path, states: Path, experiment: Experiment, *, stock: bool) -> Iterator[SuperLink]:
-    """A SuperLink and the experiment's number of SuperNodes on loopback, all online; stopped on the way out.
-
-    Args:
-        place: a fresh folder for secrets, logs and Flower's own folders; only logs are left in it.
-        states: holds a folder for every client's lasting state.
-    """
-    clients, data = experiment.federation.clients, experiment.data.data_dir
-    if experiment.data.source == "files":
-        data = None  # a node's data-dir is its own; that of the experiment is shared out as in any simulation
-    logs, port = private_folder(private_folder(place) / "logs"), free_port()
-    certificates = write_certificates(place / "certificates", LOOPBACK)
-    keys = [write_node_key(place / "keys" / f"client{client}") for client in range(clients)]
-    try:
-        with Processes(logs) as processes:
-            link = SuperLink.start(
-                processes, certificates, private_folder(place / "superlink"), host="127.0.0.1", port=port, stock=stock
-            )
-            link.register([key.public for key in keys])
-            for client, key in enumerate(keys):
-                node = NodeSettings(
-                    superlink=f"127.0.0.1:{port}",
-                    authority=certificates.authority,
-                    key=key.private,
-                    client=client,
-                    clients=clients,
-                    data_dir=None if data is None else Path(data),
-                    state_dir=private_folder(states / str(client)),
-                )
-                home = private_folder(place / "nodes" / str(client))
-                processes.start(
-                    f"client{client}",
-                    supernode_command(node, stock=stock, port=free_port()),
-                    {"FLWR_HOME": str(home)},
-                )
-            _wait_until_online(processes, [f"client{client}" for client in range(clients)])
-            yield link
-    finally:
-        for secret in ("keys", "certificates", "superlink", "nodes"):
-            shutil.rmtree(place / secret, ignore_errors=True)
-
-
-def _wait_until_online(processes: Processes, names: list[str]) -> None:
-    deadline = time.monotonic() + _ONLINE_SECONDS
-    waiting = set(names)
-    while waiting := {name for name in waiting if _ONLINE not in processes.said(name)}:
-        if ended := [name for name in waiting if processes.ended(name)]:
-            raise RuntimeError(f"the SuperNode {ended[0]} ended; it said:\n{processes.said(ended[0])}")
-        if time.monotonic() >= deadline:
-            raise RuntimeError(f"not online after {_ONLINE_SECONDS:g} s: {', '.join(sorted(waiting))}")
-        time.sleep(_LOOK_SECONDS)

@@ -44,6 +44,14 @@ def test_everything_started_is_stopped_and_nothing_else(tmp_path: Path) -> None:
         stranger.wait()
 
 
+def test_what_a_process_said_is_not_what_an_earlier_one_of_its_name_said(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        for word in ("first", "second"):
+            processes.start("speaker", [sys.executable, "-c", f"print({word!r})"]).wait()
+            assert processes.said("speaker") == word and processes.ended("speaker")
+    assert (tmp_path / "speaker.log").read_text().split() == ["first", "second"]
+
+
 def test_a_process_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(deploy_processes, "end", lambda name, mark: _end(name, mark, grace=0.3))
     with Processes(tmp_path) as processes:

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
 from simulations.engines import _flower
-from simulations.warm_executor import Node, load_client_app
+from simulations.warm_executor import Node, Worker, load_client_app
 
 PYPROJECT = """
 [project]
@@ -149,6 +150,25 @@ def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(told: Told, monk
     with pytest.raises(KeyboardInterrupt):
         told.node.run()
     assert len(given) == 2
+
+
+def test_a_worker_has_loaded_its_libraries_before_anything_is_asked_of_it(told: Told) -> None:
+    worker = Worker()
+    told.node._worker = worker
+    worker.wait_until_ready()
+    (pid,) = (child.pid for child in psutil.Process().children() if "worker" in child.cmdline())
+    assert any("libtorch" in part.path for part in psutil.Process(pid).memory_maps())
+    first, other = told.ask(1), told.ask(2)
+    assert (first["pid"], first["version"]) == (pid, "one")
+    assert (other["pid"] != pid, other["version"]) == (True, "two"), "it belongs to the first bundle that it gets"
+
+
+def test_a_worker_that_dies_before_it_is_asked_anything_is_replaced(told: Told) -> None:
+    told.node._worker = Worker()
+    told.node._worker._process.kill()
+    told.node._worker.wait_until_ready()
+    told.node._worker._process.wait()
+    assert told.ask(1)["version"] == "one"
 
 
 def test_a_worker_ends_with_its_node(told: Told) -> None:
