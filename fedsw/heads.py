@@ -40,5 +40,5 @@ def losses(task: str, raw: Raw, *, features: Tensor, target: Tensor, classes: in
     if task == "regression":
         return (torch.sigmoid(raw) - target.to(raw.dtype)).square().sum(dim=-1)
     if classes == 2:
-        return F.binary_cross_entropy_with_logits(raw[:, 0], target.to(raw.dtype), reduction="none")
+        return F.binary_cross_entropy_with_logits(raw.reshape(-1), target.to(raw.dtype), reduction="none")
     return F.cross_entropy(raw, target, reduction="none")

@@ -46,9 +46,11 @@ def padded(rows: Tensor, length: int) -> Tensor:
     """
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
-    filler = torch.zeros((length - len(rows), rows.shape[1]), dtype=rows.dtype, device=rows.device)
-    filler.view(-1)[:1] = int.from_bytes(os.urandom(8)) / 2**128
-    return torch.cat([rows, filler])
+    own = rows.detach().cpu().numpy()
+    filled = np.zeros((length, own.shape[1]), dtype=own.dtype)
+    filled[: len(own)] = own
+    filled.reshape(-1)[own.size : own.size + 1] = int.from_bytes(os.urandom(8)) / 2**128
+    return torch.from_numpy(filled)
 
 
 @functools.lru_cache(maxsize=256)

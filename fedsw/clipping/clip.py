@@ -82,8 +82,8 @@ def clip_cotangents(
         raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
     if d == 1:  # one number a record, for which both clips are the same
         squares = g.reshape(n, 1).abs()
-        clipped = q * _weights(squares, limit / math.sqrt(1 + margins.eta))  # 0 or not finite if one of them is not
-        return torch.nan_to_num(clipped, nan=0.0, posinf=0.0, neginf=0.0).reshape(cotangents.shape)
+        clipped = _weights(squares, limit / math.sqrt(1 + margins.eta)).mul_(q)  # 0 or not finite if one of them is not
+        return clipped.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).reshape(cotangents.shape)
     finite = torch.isfinite(g.sum((1, 2)) + q.sum(1))  # a sum is finite only if all its terms are
     g = torch.where(finite[:, None, None], g, 0.0)
     q = torch.where(finite[:, None], q, 0.0)

@@ -10,9 +10,9 @@ from torch.autograd.graph import Node, get_gradient_edge
 from fedsw.clipping.refusals import UnsupportedModule
 
 
-def trainable_names(module: nn.Module) -> dict[int, str]:
-    """Names of the trainable parameters, by identity."""
-    return {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in the order of `module.parameters()`."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def leaf_nodes(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Node]:

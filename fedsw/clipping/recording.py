@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from fedsw.clipping.coverage import leaf_nodes, refuse_strays, trainable_names
+from fedsw.clipping.coverage import leaf_nodes, refuse_strays, trainable_parameters
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule, check, describe
 from fedsw.clipping.rules import RULES
@@ -51,7 +51,8 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
         )
     n = sizes.pop()
     rows = _block_rows(module, tensors)
-    names = trainable_names(module)
+    parameters = trainable_parameters(module)
+    names = {id(parameter): name for name, parameter in parameters.items()}
     blocks: list[Block] = []
     single = False
     with full_precision(tensors[0].device), torch.enable_grad():
@@ -67,7 +68,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
             refuse_strays(leaf_nodes(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
-    return Tape(module, blocks, single=single)
+    return Tape(parameters, blocks, single=single)
 
 
 def _rows(value: Tensor, part: slice, n: int) -> Tensor:

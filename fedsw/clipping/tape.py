@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,18 +94,17 @@ class Tape:
         size: the number r of trainable parameters, the length of what `pull_back` returns.
     """
 
-    def __init__(self, module: nn.Module, blocks: Sequence[Block], *, single: bool) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], *, single: bool) -> None:
         """Keep the blocks of a forward pass; `single` says that the module returned one bare tensor."""
         self._blocks = blocks
         self._measured: list[_Measured] = []
         self._names: dict[int, str] = {}
         self._offsets: dict[int, int] = {}
         self.size = 0
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad:
-                self._names[id(parameter)] = name
-                self._offsets[id(parameter)] = self.size
-                self.size += parameter.numel()
+        for name, parameter in parameters.items():
+            self._names[id(parameter)] = name
+            self._offsets[id(parameter)] = self.size
+            self.size += parameter.numel()
         outputs = zip(*(block.outputs for block in blocks), strict=True)
         self._leaves = tuple(_leaf(parts) for parts in outputs)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
@@ -199,14 +198,22 @@ class Tape:
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
-        gram = torch.zeros((self.records, len(rows), len(rows)), dtype=torch.float64, device=self.device)
-        for block in self._blocks:
-            pulled = [block.backprops(row) for row in rows]
-            for i, call in enumerate(block.calls):
-                deltas = _together([each[i] for each in pulled])
-                if deltas:
-                    self._part(gram, block).add_(call.rule.gram(call.layer, call.input, deltas))
-        return gram
+        grams = [self._block_gram(block, rows) for block in self._blocks]
+        return grams[0] if len(grams) == 1 else torch.cat(grams)
+
+    def _block_gram(self, block: Block, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
+        """Gram matrices of the records of a block: sums over its calls."""
+        pulled = [block.backprops(row) for row in rows]
+        together = [_together([each[i] for each in pulled]) for i in range(len(block.calls))]
+        parts = [
+            call.rule.gram(call.layer, call.input, deltas)
+            for call, deltas in zip(block.calls, together, strict=True)
+            if deltas
+        ]
+        if not parts:
+            shape = (block.rows.stop - block.rows.start, len(rows), len(rows))
+            return torch.zeros(shape, dtype=torch.float64, device=self.device)
+        return functools.reduce(Tensor.add_, parts)
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
         """A view of the values of a block's records."""
@@ -229,8 +236,8 @@ class Tape:
 
     def _add(self, total: Tensor, call: Call, delta: Tensor, keep: Tensor) -> None:
         """Add one call's sum over its records to the flat total, in float64."""
-        keep = keep & _summable(call.input, delta)
-        sums = call.rule.gradient(call.layer, _clean(call.input, keep), _clean(delta, keep))
+        kept = _summable(call.input, delta).logical_and_(keep)
+        sums = call.rule.gradient(call.layer, _clean(call.input, kept), _clean(delta, kept))
         for name, value in sums.items():
             offset = self._offsets[id(getattr(call.layer, name))]
             total[offset : offset + value.numel()].add_(value.reshape(-1))

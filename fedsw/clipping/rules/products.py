@@ -23,10 +23,10 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
     """Gram matrices (n, d, d) of d tensors whose leading dimension counts the records."""
     n, d = rows[0].shape[0], len(rows)
     flat = [row.reshape(n, -1 if n else 0) for row in rows]
+    if d == 1:
+        return squared_norms(flat[0]).reshape(n, 1, 1)
 
     def part_gram(part: slice) -> Tensor:
-        if d == 1:
-            return squared_norms(flat[0][part]).reshape(-1, 1, 1)
         first = flat[0][part]
         stacked = torch.empty((first.shape[0], d, first.shape[1]), dtype=torch.float64, device=first.device)
         for r, row in enumerate(flat):
