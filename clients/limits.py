@@ -40,6 +40,25 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any], *, re
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
 
 
+def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
+
+    A simulation's clients find their data where the experiment says. On a client's machine that path would be the
+    server's word, and could name anything there: what is read is for the node's operator to say.
+
+    Raises:
+        ExperimentError: naming the folder, and what to start the node with.
+    """
+    if not node_config.get("own-data") or node_config.get("data-dir") or node_config.get("data-path"):
+        return
+    folder = experiment.data.data_dir
+    if folder is not None or experiment.data.source == "files":
+        raise ExperimentError(
+            f"this node reads only what it was started with, and data.data_dir is {folder!r}, the server's word; start "
+            "the node with --data-path FILE or --data-dir DIR (`fedsw client`)"
+        )
+
+
 def _beyond(experiment: Experiment, limit: float, records: int) -> str | None:
     privacy = experiment.privacy
     if not privacy.noisy:

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.limits import require_limits
+from clients.limits import require_limits, require_own_folder
 from clients.partition import node_records, require_agreement
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import BadRecords, Records
+from fedsw.experiment import Experiment
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.task import Task
 
@@ -128,6 +129,7 @@ def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> N
     """
     key = (run_id, int(node_config.get("partition-id", 0)))
     if key not in _nodes:
+        require_own_folder(Experiment.model_validate_json(experiment_json), node_config)
         task = Task.from_json(experiment_json, node_config.get("data-dir"))
         require_agreement(task.experiment.data.columns, node_config)
         torch.set_num_threads(task.experiment.federation.threads)

@@ -188,6 +188,7 @@ def client_command(
         schema=schema,
         trust=trust,
         max_epsilon=max_epsilon,
+        own_data=True,
     )
     with ending_on_sigterm():
         keep_connected(node, state_dir / "flower", stock=stock, say=lambda text: typer.echo(f"fedsw: {text}", err=True))

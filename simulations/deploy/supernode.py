@@ -19,8 +19,8 @@ class NodeSettings:
 
     `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
     columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`
-    (`clients.limits`); `state_dir` keeps what must outlive the process. They
-    reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
+    (`clients.limits`); `own_data` says that a folder named by the experiment is not read; `state_dir` keeps what must
+    outlive the process. They reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
     """
 
     superlink: str
@@ -34,6 +34,7 @@ class NodeSettings:
     schema: Path | None = None
     trust: str | None = None
     max_epsilon: float | None = None
+    own_data: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -59,6 +60,8 @@ class NodeSettings:
             "data-path": self.data_path,
             "schema": self.schema,
         }
+        if self.own_data:
+            config["own-data"] = 1
         if self.trust is not None:
             config["trust"] = self.trust
         if self.max_epsilon is not None:

@@ -12,6 +12,7 @@ import torch
 
 from clients import account
 from clients.app import app as client_app
+from clients.node import join
 from clients.partition import node_records, require_agreement
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.task import Task
@@ -191,3 +192,25 @@ def test_a_node_with_a_schema_takes_part_in_nothing_without_one(tmp_path):
     require_agreement(None, {})
     with pytest.raises(ExperimentError, match="the experiment has no data.columns"):
         require_agreement(None, {"schema": str(schema)})
+
+
+def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
+    """What `fedsw client` starts reads what its operator named, or nothing; a simulation reads where it is told."""
+    write(tmp_path / "train.csv")
+    theirs = own(data_dir=str(tmp_path)).model_dump_json()
+    named_folder = parse_experiment({"name": "a", "data": {"source": "adult", "data_dir": "/etc"}})
+    node = {"partition-id": 0, "num-partitions": 2, "own-data": 1}
+    with pytest.raises(ExperimentError, match="the server's word; start the node with --data-path"):
+        join(theirs, 101, node)
+    with pytest.raises(ExperimentError, match="data.data_dir is None"):
+        join(own().model_dump_json(), 102, node)
+    with pytest.raises(ExperimentError, match="the server's word"):
+        join(named_folder.model_dump_json(), 103, node)
+    mine = write(tmp_path / "mine" / "records.csv", rows=20)
+    assert len(join(theirs, 104, node | {"data-path": str(mine)}).records) == 20
+    assert len(join(theirs, 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
+
+
+def test_a_synthetic_experiment_needs_no_folder(tmp_path):
+    experiment = parse_experiment({"name": "a", "data": {"records": 600, "test_records": 50}})
+    assert len(join(experiment.model_dump_json(), 106, {"partition-id": 0, "num-partitions": 2, "own-data": 1}).records)
