@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ class Follower:
 
     def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:
         self._directory, self._experiment, self._observer = directory, experiment, observer
-        self._read, self._started = 0, False
+        self._read, self._file, self._started = 0, 0, False
         self._ledger_before = self._ledger_seen()
 
     def look(self) -> None:
@@ -30,6 +31,8 @@ class Follower:
         if not metrics.exists():
             return
         with metrics.open("rb") as file:
+            if (now := os.fstat(file.fileno()).st_ino) != self._file:  # a resumed run writes what it keeps anew
+                self._read, self._file = 0, now
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):

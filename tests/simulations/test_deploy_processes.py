@@ -116,6 +116,21 @@ def test_every_released_round_is_shown_once_and_a_line_that_is_being_written_is_
     assert [record["round"] for record in watcher.records] == [1, 2, 3] and len(watcher.plans) == 1
 
 
+def test_a_resumed_run_that_dropped_rounds_is_shown_from_what_it_kept(tmp_path: Path) -> None:
+    """It puts another file in the place: the old position would be in the middle of a line, or past the end."""
+    watcher, metrics = Watcher(), tmp_path / "metrics.jsonl"
+    follower = Follower(tmp_path, small("training.rounds=7"), watcher)
+    metrics.write_text('{"round": 1}\n{"round": 2}\n{"round": 3}\n')
+    follower.look()
+    (tmp_path / "new").write_text('{"round": 1, "kept": true}\n{"round": 2, "again": true}\n')
+    (tmp_path / "new").replace(metrics)
+    follower.look()
+    with metrics.open("a") as file:
+        file.write('{"round": 3, "again": true}\n')
+    follower.look()
+    assert [record["round"] for record in watcher.records] == [1, 2, 3, 1, 2, 3] and watcher.records[-1]["again"]
+
+
 @pytest.mark.parametrize(
     ("peer", "path", "passes"),
     [

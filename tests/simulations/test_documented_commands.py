@@ -1,0 +1,84 @@
+"""The commands that the documents and the service files print are commands that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from simulations import OFFLINE
+from simulations.cli import app
+from simulations.deploy.processes import script
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+UNITS = sorted((ROOT / "docs" / "deploy").glob("*.service"))
+
+
+def printed() -> list[tuple[str, str]]:
+    """Every line of a document that begins with `fedsw` and goes on with a command, continued lines joined."""
+    found = []
+    for document in DOCUMENTS:
+        for line in document.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+            if match := re.match(r"(?:    |podman run .* )?fedsw ([a-z-].*)", line):
+                found.append((document.name, match[1]))
+    return found
+
+
+def parse(arguments: list[str]) -> None:
+    """Read a command line as the command would, without running it, whether or not its files are there."""
+    command: click.Command = typer.main.get_command(app)
+    while isinstance(command, click.Group):
+        name = arguments[0]
+        assert name in command.commands, f"there is no command {name!r} in {sorted(command.commands)}"
+        command, arguments = command.commands[name], arguments[1:]
+    command.make_context(command.name, arguments)
+
+
+def test_there_are_documented_commands():
+    assert {"README.md", "compare.md", "deploy.md"} <= {name for name, _ in printed()} and len(printed()) >= 20
+
+
+@pytest.mark.parametrize(("document", "line"), printed())
+def test_every_documented_command_is_understood(document, line):
+    words = shlex.split(line, comments=True)
+    while words[0].startswith("--"):  # options of `fedsw` itself
+        words = words[2:] if words[0] == "--app" else words[1:]
+    parse([word for word in words if word not in ("…", "...")])
+
+
+def settings(unit: Path, name: str) -> str:
+    """One setting of a unit, with what its Environment= line sets filled in."""
+    lines = dict(re.findall(r"^(\w+)=(.*)$", unit.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    values = dict(pair.split("=", 1) for pair in shlex.split(lines.get("Environment", "")))
+    return re.sub(r"\$\{?(\w+)\}?", lambda name: values[name[1]], lines[name])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_service_starts_a_command_that_is_understood(unit):
+    executable, *words = shlex.split(settings(unit, "ExecStart"))
+    assert executable.endswith("/fedsw") and words[0] == "--app"
+    parse(words[2:])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_no_fault_in_a_service(unit, tmp_path):
+    here = tmp_path / unit.name
+    here.write_text(re.sub(r"(?<=ExecStart=)\S+", script("fedsw"), unit.read_text(encoding="utf-8")), encoding="utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
+    assert unit.name not in checked.stderr and checked.returncode == 0, checked.stderr
+
+
+def test_the_image_is_made_of_what_there_is_and_speaks_to_nobody_else():
+    lines = (ROOT / "docs" / "deploy" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert copied and all((ROOT / name).exists() for name in copied)
+    told = dict(pair.split("=") for line in lines if line.startswith("ENV ") for pair in line.split()[1:])
+    assert {name: value for name, value in OFFLINE.items() if name.startswith("FLWR")}.items() <= told.items()
