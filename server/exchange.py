@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsw import wire
 
 _POLL_SECONDS = 0.02
+_ITS_OWN_WORDS = (2, wire.BUDGET_EXHAUSTED)  # the app raised, or declined: the reason says all
 
 
 @dataclass
@@ -79,7 +80,8 @@ def content_of(message: Message) -> RecordDict | Fault:
     """What a reply holds, or the error it is."""
     if message.has_content():
         return message.content
-    return Fault(f"code {message.error.code}: {message.error.reason}", message.error.code)
+    code, reason = message.error.code, str(message.error.reason)
+    return Fault(reason if code in _ITS_OWN_WORDS else f"{reason} (Flower's error {code})", code)
 
 
 def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> Tensor | Fault:

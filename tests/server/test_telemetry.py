@@ -15,7 +15,7 @@ from server.cohort import FederationError
 from server.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
 from tests.federations import Saboteur, small
 
-WRONG_SHAPE = "code 2: outputs came with shape (987654, 1) of 3 records"
+WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"
 
 
 def lines(federation, run: str = "run1") -> list[dict]:

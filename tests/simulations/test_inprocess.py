@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from server.exchange import Fault, Request, Traffic, exchange
@@ -92,7 +92,7 @@ def test_a_client_that_raises_is_a_fault_with_its_reason_and_the_others_answer()
 
     grid = _grid(moody)
     replies = list(_exchange(grid, _requests(grid, [1.0, 2.0, 3.0])).values())
-    assert isinstance(replies[1], Fault) and "disk on fire" in replies[1].reason and "code 2" in replies[1].reason
+    assert replies[1] == Fault("OSError: disk on fire", 2)
     assert not isinstance(replies[0], Fault) and not isinstance(replies[2], Fault)
 
 
@@ -127,6 +127,13 @@ def test_an_unknown_message_is_answered_with_an_error_not_silence():
     (node,) = grid.get_node_ids()
     replies = exchange(grid, "train.other", [Request(node, RecordDict({}))], group="g", timeout=5, traffic=Traffic())
     assert isinstance(replies[node], Fault)
+
+
+def test_an_error_of_the_network_keeps_its_number(monkeypatch):
+    grid = _grid(_echo, nodes=1)
+    monkeypatch.setattr(grid, "_answer", lambda message: Message(Error(3, "Message Unavailable"), reply_to=message))
+    (reply,) = _exchange(grid, _requests(grid, [1.0])).values()
+    assert reply == Fault("Message Unavailable (Flower's error 3)", 3)
 
 
 def test_no_worker_is_left_when_the_grid_closes():
