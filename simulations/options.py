@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from simulations.driver import Engine
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -25,7 +27,6 @@ UnsafeMetrics = Annotated[
     bool, typer.Option("--unsafe-metrics", help="Record the training loss: ε is then ∞ for readers.")
 ]
 EngineName = Annotated[
-    Literal["inprocess", "ray", "deployed", "deployed-stock"],
-    typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes."),
+    Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
 RUNS = Path("runs")

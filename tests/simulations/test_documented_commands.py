@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -15,6 +16,7 @@ import typer
 from simulations import OFFLINE
 from simulations.cli import app
 from simulations.deploy.processes import script
+from simulations.driver import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,6 +53,11 @@ def test_every_documented_command_is_understood(document, line):
     while words[0].startswith("--"):  # options of `fedsw` itself
         words = words[2:] if words[0] == "--app" else words[1:]
     parse([word for word in words if word not in ("…", "...")])
+
+
+@pytest.mark.parametrize("engine", get_args(Engine))
+def test_every_engine_can_be_asked_for(engine):
+    parse(["run", "fair-classification", "--engine", engine])
 
 
 def settings(unit: Path, name: str) -> str:
