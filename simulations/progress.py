@@ -20,18 +20,14 @@ from fedsw.console import number
 from simulations.names import short_metrics
 
 
-class RunProgress:
-    """An observer that shows one bar, over one run or several runs in a row.
+class Display:
+    """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal.
 
-    Use it as a context manager. `begun` says whether any run got as far as its plan. With `quiet`,
-    or where stderr is not a terminal, nothing is shown.
+    Args:
+        estimate: seconds of the past that tell how long the rest will take.
     """
 
-    def __init__(self, *, label: str, runs: int = 1, done: int = 0, quiet: bool = False) -> None:
-        self.plan: dict[str, Any] = {}
-        self.begun = False
-        self._label, self._runs, self._runs_done = label, runs, done
-        self._held_out = ""
+    def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
             SpinnerColumn(),
@@ -42,10 +38,10 @@ class RunProgress:
             TimeRemainingColumn(compact=True),
             console=console,
             refresh_per_second=5,
+            speed_estimate_period=estimate,
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -55,6 +51,21 @@ class RunProgress:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+
+class RunProgress(Display):
+    """An observer that shows one bar, over one run or several runs in a row.
+
+    Use it as a context manager. `begun` says whether any run got as far as its plan.
+    """
+
+    def __init__(self, *, label: str, runs: int = 1, done: int = 0, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.plan: dict[str, Any] = {}
+        self.begun = False
+        self._label, self._runs, self._runs_done = label, runs, done
+        self._held_out = ""
+        self._task: TaskID | None = None
 
     def begin(self, label: str) -> None:
         """Say which of several runs comes next."""
