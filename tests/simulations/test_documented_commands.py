@@ -74,13 +74,23 @@ def test_a_service_starts_a_command_that_is_understood(unit):
     parse(words[2:])
 
 
+def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:
+    """What systemd says of a service whose program is the one that is installed here, with other settings changed."""
+    text = re.sub(r"(?<=ExecStart=)\S+", script("fedsw"), unit.read_text(encoding="utf-8"))
+    for name, value in changed.items():
+        text = re.sub(rf"(?<=^{name}=).*$", value, text, flags=re.MULTILINE)
+    here = folder / unit.name
+    here.write_text(text, encoding="utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
+    return [line for line in checked.stderr.splitlines() if unit.name in line]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_no_fault_in_a_service(unit, tmp_path):
-    here = tmp_path / unit.name
-    here.write_text(re.sub(r"(?<=ExecStart=)\S+", script("fedsw"), unit.read_text(encoding="utf-8")), encoding="utf-8")
-    checked = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
-    assert unit.name not in checked.stderr and checked.returncode == 0, checked.stderr
+    if not complaints(unit, tmp_path, Restart="sometimes"):
+        pytest.skip("systemd-analyze checks nothing on this machine")
+    assert not complaints(unit, tmp_path)
 
 
 def test_the_image_is_made_of_what_there_is_and_speaks_to_nobody_else():
