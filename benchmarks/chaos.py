@@ -1,10 +1,12 @@
 """A run that is broken on purpose: 200 rounds, 5 clients, a fault in every ten rounds, 3 seeds.
 
-    python -m benchmarks.chaos [--rounds 200] [--seeds 3]
+    python -m benchmarks.chaos [--only inprocess|deployed] [--rounds 200] [--seeds 3] [--keep DIR]
 
-Faults are drawn from those of `simulations.chaos.faults`: at clients, on the wire, at the server's process (SIGKILL at
-seven places of a round) and on its disk. A server that died is started again; the ledger is compared with its replay
-and with a list of charges that a witness kept apart from it. Writes benchmarks/results/chaos.json and prints a table.
+In process: faults are drawn from those of `simulations.chaos.faults`, at clients, on the wire, at the server's process
+(SIGKILL at seven places of a round) and on its disk. Deployed: real processes (a SuperLink with TLS, five SuperNodes with
+keys, a ServerApp) are killed, stopped and interrupted as `simulations.chaos.blows` says. A server that died is started
+again; the ledger is compared with its replay and with what somebody else saw of it. Writes
+benchmarks/results/chaos.json, where the kind that was not run keeps what it had, and prints a table of each.
 """
 
 from __future__ import annotations
@@ -23,15 +25,17 @@ from rich.table import Table
 from benchmarks.machine import describe
 
 RESULT = Path(__file__).parent / "results" / "chaos.json"
-COLUMNS = (
-    "seed", "seconds", "lives", "charges", "releases", "charged_but_not_released", "abandoned_attempts", "epsilon",
-    "epsilon_replayed", "epsilon_of_the_witness", "processes_left",
-)  # fmt: skip
+OPTIONS: dict[str, list[str]] = {"inprocess": [], "deployed": ["--deployed"]}
+COMMON = ("seed", "seconds", "lives", "charges", "charged_but_not_released", "abandoned_attempts")
+COLUMNS = {
+    "inprocess": (*COMMON, "releases", "epsilon", "epsilon_replayed", "epsilon_of_the_witness", "processes_left"),
+    "deployed": (*COMMON, "rounds_without_a_line", "epsilon", "epsilon_replayed", "epsilon_recomputed", "processes_left"),
+}
 
 
-def one(seed: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """In a process of its own: lives are forked from one that has trained nothing."""
-    command = [sys.executable, "-m", "simulations.chaos", "--seed", str(seed), "--rounds", str(rounds)]
+def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
+    """In a process of its own: lives in process are forked from one that has trained nothing."""
+    command = [sys.executable, "-m", "simulations.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
     done = subprocess.run([*command, "--out", str(folder)], text=True, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -39,16 +43,23 @@ def one(seed: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=list(OPTIONS), help="one kind instead of both")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="a folder that does not exist yet, for what the runs leave")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [one(seed, given.rounds, Path(folder) / str(seed)) for seed in range(given.seeds)]
-    RESULT.write_text(json.dumps({"machine": describe(), "runs": runs}, indent=1) + "\n")
-    table = Table(*(name.replace("_", " ") for name in COLUMNS))
-    for run in runs:
-        table.add_row(*(f"{run[name]:.4g}" if isinstance(run[name], float) else str(run[name]) for name in COLUMNS))
-    Console().print(table)
+    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for kind in [given.only] if given.only else list(OPTIONS):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = given.keep or Path(temporary)
+            runs = [one(kind, seed, given.rounds, folder / f"{kind}-{seed}") for seed in range(given.seeds)]
+        results[kind] = {"machine": describe(), "runs": runs}
+        RESULT.write_text(json.dumps(results, indent=1) + "\n")
+        table = Table(*(name.replace("_", " ") for name in COLUMNS[kind]), title=kind)
+        for run in runs:
+            shown = [run[name] for name in COLUMNS[kind]]
+            table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in shown))
+        Console().print(table)
 
 
 if __name__ == "__main__":

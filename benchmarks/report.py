@@ -77,9 +77,13 @@ def main() -> None:
             page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
     for path in sorted(RESULTS.glob("compare-*.json")):
         page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
-    for name in ("autoencoder", "entropic", "flow", "noise", "deployed", "chaos"):
+    for name in ("autoencoder", "entropic", "flow", "noise", "deployed"):
         if stored := _load(name):
             page += [getattr(sections, name)(stored), _machine(stored["machine"])]
+    broken = _load("chaos") or {}
+    for kind, section in (("inprocess", sections.chaos), ("deployed", sections.chaos_deployed)):
+        if stored := broken.get(kind):
+            page += [section(stored), _machine(stored["machine"])]
     PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")
 
 

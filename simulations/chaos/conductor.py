@@ -58,10 +58,10 @@ def run_chaos(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
         begun = (directory / "run" / "config.json").exists()
         ends.append(live(experiment, directory, [fault for fault in planned if fault not in fired], resume=begun))
         before, spent = spent, _spent(directory)
-        _require(spent >= before, f"epsilon fell from {before} to {spent}")
+        require(spent >= before, f"epsilon fell from {before} to {spent}")
         if ends[-1] == 0:
             break
-        _require(len(ends) <= 2 * len(planned) + 5, f"the server ended {len(ends)} times: {ends}; see {directory}")
+        require(len(ends) <= 2 * len(planned) + 5, f"the server ended {len(ends)} times: {ends}; see {directory}")
     return {
         "seed": seed,
         "rounds": rounds,
@@ -85,24 +85,24 @@ def audit(directory: Path, planned: list[Fault]) -> dict[str, Any]:
     charged = _witnessed(directory, "charged")
     released = {(each["round"], each["attempt"]) for each in _witnessed(directory, "released")}
     with Ledger.open(run / "ledger.sqlite") as ledger:
-        _require(_rows(charged) == _rows_of(ledger.entries()), "the ledger's rows are not what was charged")
+        require(_rows(charged) == _rows_of(ledger.entries()), "the ledger's rows are not what was charged")
         epsilon, replayed, alone = ledger.epsilon(), ledger.replay(), _composed(charged, ledger.delta)
         budget = ledger.budget
-    _require(epsilon == replayed == alone, f"epsilon is {epsilon}, replayed {replayed}, from the witness {alone}")
-    _require(summary["epsilon_spent"] == epsilon <= budget, f"the summary says {summary['epsilon_spent']}")
+    require(epsilon == replayed == alone, f"epsilon is {epsilon}, replayed {replayed}, from the witness {alone}")
+    require(summary["epsilon_spent"] == epsilon <= budget, f"the summary says {summary['epsilon_spent']}")
     attempts = [(each["round"], each["attempt"]) for each in charged]
-    _require(len(set(attempts)) == len(attempts), "an attempt was charged twice")
-    _require(released <= set(attempts), "something was released that was never charged")
+    require(len(set(attempts)) == len(attempts), "an attempt was charged twice")
+    require(released <= set(attempts), "something was released that was never charged")
     begun = (run / "attempts.log").read_text(encoding="ascii").splitlines()
-    _require(len(set(begun)) == len(begun), "an attempt number was used twice")
+    require(len(set(begun)) == len(begun), "an attempt number was used twice")
     keys = [key["digest"] for key in _witnessed(directory, "key")]
-    _require(len(set(keys)) == len(keys), "a batch was drawn twice from one key")
-    _require(summary["status"] == "completed", f"the run {summary['status']}")
-    _require(summary["released_rounds"] == summary["rounds"], f"{summary['released_rounds']} rounds were released")
+    require(len(set(keys)) == len(keys), "a batch was drawn twice from one key")
+    require(summary["status"] == "completed", f"the run {summary['status']}")
+    require(summary["released_rounds"] == summary["rounds"], f"{summary['released_rounds']} rounds were released")
     left = {fault.kind for fault in planned} - {fault["kind"] for fault in _witnessed(directory, "fault")}
-    _require(not left, f"these faults never happened: {sorted(left)}")
+    require(not left, f"these faults never happened: {sorted(left)}")
     children = [process.pid for process in psutil.Process().children(recursive=True)]
-    _require(not children, f"processes are left: {children}")
+    require(not children, f"processes are left: {children}")
     return {
         "status": summary["status"],
         "charges": len(attempts),
@@ -154,6 +154,7 @@ def _witnessed(directory: Path, event: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in each.items() if key != "event"} for each in found if each["event"] == event]
 
 
-def _require(holds: bool, what: str) -> None:
+def require(holds: bool, what: str) -> None:
+    """Raise ChaosFailed if it does not hold."""
     if not holds:
         raise ChaosFailed(what)

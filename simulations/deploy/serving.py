@@ -70,8 +70,9 @@ def serving(folder: Path, home: Path, *, port: int, stock: bool) -> Iterator[Sup
 def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable[[str], None]) -> None:
     """Run a SuperNode and start it again whenever it ends, until this process is stopped.
 
-    A SuperLink takes a node that vanished without a word back only when its lease has run out, up to a minute later;
-    so every end is followed by another attempt, and only a certificate that can't be trusted ends this function.
+    A SuperLink takes a node that vanished without a word back only when its lease has run out, after 20 s, or a minute
+    with `stock`; so every end is followed by another attempt, and only a certificate that can't be trusted ends this
+    function.
 
     Args:
         say: is told why the node is started again.

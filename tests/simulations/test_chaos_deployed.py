@@ -1,0 +1,200 @@
+"""Blows on real processes: the script, what is told of them, and an audit that finds what it must."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedsw.accounting import Ledger
+from fedsw.experiment import Experiment, parse_experiment
+from simulations.chaos import blows
+from simulations.chaos.blows import BLOWS, SERVER_BLOWS, script
+from simulations.chaos.campaign import POLLED, audit, experiment_of
+from simulations.chaos.conductor import ChaosFailed
+from simulations.chaos.faults import EVERY
+from simulations.chaos.striking import FALLEN, position
+from tests.federations import Federation
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 72  # its first four blows are the four of the slow test below
+ROUNDS = 10
+
+
+def test_every_kind_of_blow_falls_before_any_falls_again():
+    planned = script(7, 900)
+    assert [(blow.round - 1) // EVERY for blow in planned] == list(range(90))
+    assert set(Counter(blow.kind for blow in planned[: 3 * len(BLOWS)]).values()) == {3}
+    assert {blow.moment for blow in planned if blow.kind in SERVER_BLOWS} == {"attempt", "charge", "checkpoint"}
+    assert {blow.moment for blow in planned if blow.kind not in SERVER_BLOWS} == {"attempt"}
+    assert script(7, 900) == planned != script(8, 900)
+
+
+def quick() -> Experiment:
+    """The campaign's experiment, evaluated at the end only."""
+    raw = experiment_of(ROUNDS).model_dump(mode="json", exclude_none=True)
+    return parse_experiment({**raw, "data": {"records": 600, "test_records": 50}, "evaluate_every": ROUNDS})
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a campaign of ten rounds leaves, but for its blow; the run itself was in process."""
+    place = tmp_path_factory.mktemp("campaign")
+    polled = []
+
+    class Watcher:
+        def started(self, plan):
+            pass
+
+        def round_done(self, record):
+            with Ledger.open(place / "run" / "ledger.sqlite", read_only=True) as ledger:
+                polled.append({"epsilon": ledger.epsilon(), **asdict(ledger.head())})
+
+        def finished(self, summary):
+            pass
+
+    Federation(place).run(quick(), directory=place / "run", observer=Watcher())
+    _write(place / POLLED, polled)
+    _write(place / FALLEN, [{**asdict(blow), "position": "round 1, attempt 0: told"} for blow in script(SEED, ROUNDS)])
+    for client in range(5):
+        (place / "nodes" / str(client)).mkdir(parents=True)
+    return place
+
+
+@pytest.fixture
+def left(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "campaign"))
+
+
+def test_the_audit_passes_a_run_that_is_right(left):
+    found = audit(left, script(SEED, ROUNDS), [], [])
+    assert found["epsilon"] == found["epsilon_replayed"] == found["epsilon_recomputed"] <= found["budget"]
+    assert found["charges"] == ROUNDS and found["polls"] == ROUNDS and found["rounds_with_all_clients"] == ROUNDS
+
+
+def _change_line(path: Path, line: int, **fields) -> None:
+    lines = [json.loads(each) for each in path.read_text().splitlines()]
+    lines[line].update(fields)
+    _write(path, lines)
+
+
+def _write(path: Path, lines: list[dict]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _change_summary(left: Path, **fields) -> None:
+    path = left / "run" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+WRONG = {
+    "a status": (lambda left: _change_summary(left, status="failed: by a blow"), "failed"),
+    "a round that was not released": (lambda left: _change_summary(left, released_rounds=9), "9 rounds"),
+    "an epsilon that misses a digit": (
+        lambda left: _change_summary(left, epsilon_spent=_spent(left) * (1 - 2**-52)),
+        "the summary says",
+    ),
+    "a charge of another attempt": (
+        lambda left: _change_line(left / "run" / "metrics.jsonl", 3, attempt=1),
+        "released and never charged",
+    ),
+    "another noise than was charged": (
+        lambda left: _change_line(left / "run" / "metrics.jsonl", 3, sigma=1.0),
+        "is not its charge",
+    ),
+    "another epsilon than was charged": (
+        lambda left: _change_line(left / "run" / "metrics.jsonl", 3, epsilon=0.1),
+        "is not its charge",
+    ),
+    "a round that is shown twice": (
+        lambda left: _append(left / "run" / "metrics.jsonl", _lines(left / "run" / "metrics.jsonl")[-1]),
+        "is twice",
+    ),
+    "an attempt number that was used twice": (
+        lambda left: _append(left / "run" / "attempts.log", "4 0"),
+        "used twice",
+    ),
+    "a charge without an attempt": (
+        lambda left: (left / "run" / "attempts.log").write_text("1 0\n"),
+        "has no attempt",
+    ),
+    "epsilon fell while it was polled": (lambda left: _change_line(left / POLLED, 2, epsilon=9.0), "epsilon fell"),
+    "a polled epsilon of other rows": (
+        lambda left: _change_line(left / POLLED, 9, epsilon=_spent(left) * (1 + 2**-52)),
+        "epsilon of 20 rows was",
+    ),
+    "a row that was polled is gone": (lambda left: _change_line(left / POLLED, 9, digest="0" * 64), "older copy"),
+    "a blow that never fell": (lambda left: (left / FALLEN).write_text(""), "never fell"),
+    "a client's folder is gone": (lambda left: (left / "nodes" / "3").rmdir(), "clients' folders"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_the_audit_finds(left, what):
+    spoil, told = WRONG[what]
+    spoil(left)
+    with pytest.raises((ChaosFailed, ValueError), match=told):
+        audit(left, script(SEED, ROUNDS), [], [])
+
+
+def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
+    with pytest.raises(ChaosFailed, match="processes are left"):
+        audit(left, script(SEED, ROUNDS), [], [psutil.Process()])
+    _change_line(left / FALLEN, 0, kind=blows.TOO_MANY_DIE)
+    planned = [type(blow)(**{**asdict(blow), "kind": blows.TOO_MANY_DIE}) for blow in script(SEED, ROUNDS)]
+    with pytest.raises(ChaosFailed, match="0 times the run said so"):
+        audit(left, planned, ["the SuperLink ended"], [])
+    told = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
+    assert audit(left, planned, [told], [])["ends"] == {"too few clients, said so": 1}
+
+
+def test_where_a_run_stood_is_told_from_its_files(left):
+    run = left / "run"
+    assert position(run) == "round 10, attempt 0: released, on record"
+    lines = _lines(run / "metrics.jsonl")
+    (run / "metrics.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    assert position(run) == "round 10, attempt 0: released, checkpoint written"
+    for checkpoint in run.glob("checkpoint*"):
+        checkpoint.unlink()
+    assert position(run) == "round 10, attempt 0: charged, no checkpoint"
+    _append(run / "attempts.log", "10 1")
+    assert position(run) == "round 10, attempt 1: attempt begun, not charged"
+
+
+def _spent(left: Path) -> float:
+    return float(json.loads((left / "run" / "summary.json").read_text())["epsilon_spent"])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+
+
+@pytest.mark.slow
+def test_forty_rounds_on_real_processes_survive_the_death_of_nodes_server_app_and_superlink(tmp_path):
+    planned = script(SEED, 40)
+    assert {blows.SERVER_DIES, blows.LINK_DIES} < {blow.kind for blow in planned} and len(planned) == 4
+    command = [sys.executable, "-m", "simulations.chaos", "--deployed", "--seed", str(SEED), "--rounds", "40"]
+    place = tmp_path / "campaign"
+    done = subprocess.run([*command, "--out", str(place)], cwd=ROOT, text=True, capture_output=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["status"] == "completed" and found["processes_left"] == 0 and sum(found["blows"].values()) == 4
+    assert found["epsilon"] == found["epsilon_replayed"] == found["epsilon_recomputed"] <= found["budget"]
+    assert {"the SuperLink ended", "the ServerApp ended without a word"} <= set(found["ends"])
+    assert not list(place.glob("place/keys*")) and not list(place.glob("place/certificates*")), "secrets are removed"
+    _append(place / "run" / "attempts.log", "1 0")
+    with pytest.raises(ChaosFailed, match="used twice"):
+        audit(place, planned, json.loads((place / "ends.json").read_text()), [])
