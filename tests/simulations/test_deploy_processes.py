@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from simulations.deploy import processes as deploy_processes
 from simulations.deploy.following import Follower
 from simulations.deploy.processes import MARK, Processes
 from simulations.deploy.watchdog import marked
+from simulations.engines import deployed
 from tests.federations import small
 from tests.simulations.conftest import Watcher
 
@@ -50,6 +52,27 @@ def test_what_a_process_said_is_not_what_an_earlier_one_of_its_name_said(tmp_pat
             processes.start("speaker", [sys.executable, "-c", f"print({word!r})"]).wait()
             assert processes.said("speaker") == word and processes.ended("speaker")
     assert (tmp_path / "speaker.log").read_text().split() == ["first", "second"]
+
+
+def test_a_killed_server_app_is_found_out_while_its_submission_waits(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(deployed, "_LOCK_SECONDS", 0.2)
+    run, held = tmp_path / "run", f"with held(Path({str(tmp_path / 'run')!r})): print('held', flush=True), sleep(600)"
+    run.mkdir()
+    with Processes(tmp_path) as processes:
+        program = f"from pathlib import Path\nfrom time import sleep\nfrom server.recovery import held\n{held}"
+        server = processes.start("server", [sys.executable, "-c", program])
+        assert _wait_for(lambda: "held" in processes.said("server"))
+
+        class Link:
+            def submit(self, directory: Path, *, resume: bool) -> Any:
+                threading.Timer(1.0, server.kill).start()
+                return processes.start("run", ["sleep", "600"])
+
+        link: Any = Link()
+        link.process, link.processes = processes.start("superlink", ["sleep", "600"]), processes
+        with pytest.raises(RuntimeError, match="ended without a word"):
+            deployed.follow(link, run, small(), Watcher(), resume=False)
+        assert not processes.ended("run")
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monkeypatch) -> None:
