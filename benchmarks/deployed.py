@@ -1,6 +1,6 @@
 """Real client processes: seconds an exchange with Flower's own executors and with warm ones, side by side.
 
-    python -m benchmarks.deployed [--clients 5] [--rounds 40] [--stock-rounds 3] [--skip-stock]
+    python -m benchmarks.deployed [--clients 5] [--rounds 500] [--stock-rounds 3] [--skip-stock]
 
 Both are the shipped private fair classification over TLS with node authentication on loopback, torch imported in
 every client. A round is two exchanges and the server's own work between them; its first round, in which processes
@@ -52,6 +52,7 @@ def measure(engine: Engine, rounds: int, clients: int) -> dict[str, Any]:
         "first_round_s": seconds[0],
         "start_and_stop_s": overhead,
         "whole_s": whole,
+        "whole_minutes": whole / 60,
         f"rounds_{LONG_RUN}_minutes": (overhead + LONG_RUN * statistics.fmean(seconds[1:])) / 60,
     }
 
@@ -59,7 +60,7 @@ def measure(engine: Engine, rounds: int, clients: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=LONG_RUN)
     parser.add_argument("--stock-rounds", type=int, default=3)
     parser.add_argument("--skip-stock", action="store_true")
     asked = parser.parse_args()
@@ -73,6 +74,8 @@ def main() -> None:
         "exchange_p90_s": "seconds an exchange, slowest tenth",
         "first_round_s": "seconds of the first round",
         "start_and_stop_s": "seconds to start and stop, first round included",
+        "rounds": "rounds measured",
+        "whole_minutes": "minutes of these",
         f"rounds_{LONG_RUN}_minutes": f"minutes of {LONG_RUN} rounds, from these",
         "load_before": "load of the machine before",
         "load_after": "and after",
