@@ -52,9 +52,11 @@ def main() -> None:
     for kind in [given.only] if given.only else list(OPTIONS):
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.keep or Path(temporary)
-            runs = [one(kind, seed, given.rounds, folder / f"{kind}-{seed}") for seed in range(given.seeds)]
-        results[kind] = {"machine": describe(), "runs": runs}
-        RESULT.write_text(json.dumps(results, indent=1) + "\n")
+            runs = []
+            for seed in range(given.seeds):
+                runs.append(one(kind, seed, given.rounds, folder / f"{kind}-{seed}"))
+                results[kind] = {"machine": describe(), "runs": runs}
+                RESULT.write_text(json.dumps(results, indent=1) + "\n")
         table = Table(*(name.replace("_", " ") for name in COLUMNS[kind]), title=kind)
         for run in runs:
             shown = [run[name] for name in COLUMNS[kind]]

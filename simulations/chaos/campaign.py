@@ -24,7 +24,7 @@ from simulations.chaos import blows
 from simulations.chaos.blows import Blow, script
 from simulations.chaos.conductor import CLIENTS, require
 from simulations.chaos.site import Site
-from simulations.chaos.striking import FALLEN, Striker, read_lines
+from simulations.chaos.striking import BEGUN, FALLEN, Striker, read_lines
 
 POLLED = "polled.jsonl"
 LEAST = 3
@@ -42,7 +42,7 @@ def experiment_of(rounds: int) -> Experiment:
     return parse_experiment(
         {
             "name": "chaos",
-            "data": {"records": 600, "test_records": 200_000},
+            "data": {"records": 600, "test_records": 100_000},
             "objective": {"alpha": 0.5},
             "training": {"rounds": rounds, "learning_rate": 0.1, "batch_fraction": 0.019},
             "privacy": {"epsilon": 2.0},
@@ -178,6 +178,7 @@ def audit(directory: Path, planned: list[Blow], ends: list[str], left: list[psut
         "ends": dict(Counter(map(_why, ends))),
         "blows": dict(Counter(blow["kind"] for blow in fallen)),
         "positions": dict(Counter(blow["position"].split(": ")[1] for blow in fallen)),
+        "effects": dict(Counter(_effect(blow, begun, metrics) for blow in fallen if blow["clients"])),
         "charges": len(sigmas),
         "charged_but_not_released": len(sigmas) - summary["rounds"],
         "rounds_without_a_line": summary["rounds"] - len(metrics),
@@ -212,6 +213,20 @@ def _epsilon_after(entries: list[Entry], delta: float) -> dict[tuple[int, int], 
 
 def _step(entry: Entry) -> Step:
     return Step(entry.sampling_rate, entry.sensitivity / entry.sigma)
+
+
+def _effect(blow: dict[str, Any], begun: list[str], metrics: list[dict[str, Any]]) -> str:
+    """What a blow on nodes did to the attempt it met, as far as the run's files tell."""
+    place, stage = blow["position"].split(": ")
+    round_, attempt = (int(word) for word in place.replace(",", "").split()[1::2])
+    if stage != BEGUN:  # the nodes had done their part: the next attempt meets it
+        round_, attempt = round_ + 1, 0
+    if f"{round_} {attempt + 1}" in begun:
+        return "missed before all outputs had come: a fresh attempt"
+    clients = {line["round"]: line["clients"] for line in metrics}
+    if clients.get(round_, 0) < clients.get(round_ - 1, 0):
+        return "missed between the exchanges, or offline before: the round had fewer clients"
+    return "missed by nobody"
 
 
 def _why(end: str) -> str:

@@ -156,7 +156,8 @@ class Site:
         """SIGKILL to the SuperLink; what it started must find that out by itself."""
         self.link.process.kill()
         self.link.process.wait()
-        self._stale = {client: self.processes.pid(node_name(client)) for client in self._federation.clients}
+        connected = filter(self._federation.is_online, self._federation.clients)  # others find the next SuperLink
+        self._stale = {client: self.processes.pid(node_name(client)) for client in connected}
 
     def let_back(self, clients: Iterable[int] | None = None) -> None:
         """Start nodes again that are kept away; None for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,13 +17,14 @@ from typing import Any, Self
 
 import psutil
 
-from fedsw.accounting import Ledger
+from fedsw.accounting.journal import Journal
 from server import checkpoint
 from simulations.chaos import blows
 from simulations.chaos.blows import Blow
 from simulations.chaos.site import Site
 
 FALLEN = "blows.jsonl"
+BEGUN = "attempt begun, not charged"
 INSTANT = 0.004
 """Seconds after a charge or a checkpoint within which a blow falls: about what lies between the two."""
 _POLL_SECONDS = 0.0005
@@ -163,13 +165,13 @@ class Striker:
 
 
 def position(run: Path) -> str:
-    """How far the last attempt of a run has come, as its files tell at this instant."""
+    """How far the last attempt of a run has come, as its files tell some milliseconds later."""
     round_, attempt = _last_attempt(run / "attempts.log")
     released = [line["round"] for line in read_lines(run / "metrics.jsonl")]
     charged: set[tuple[int, int]] = set()
     if (run / "ledger.sqlite").exists():
-        with Ledger.open(run / "ledger.sqlite", read_only=True) as ledger:
-            charged = {(entry.round, entry.attempt) for entry in ledger.entries()}
+        with contextlib.closing(Journal.open(run / "ledger.sqlite", read_only=True)) as journal:
+            charged = {(row["round"], row["attempt"]) for row in journal.rows()}
     state = checkpoint.load(run)
     if released and released[-1] >= round_:
         stage = "released, on record"
@@ -178,7 +180,7 @@ def position(run: Path) -> str:
     elif (round_, attempt) in charged:
         stage = "charged, no checkpoint"
     else:
-        stage = "attempt begun, not charged"
+        stage = BEGUN
     return f"round {round_}, attempt {attempt}: {stage}"
 
 

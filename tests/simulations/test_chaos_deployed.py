@@ -18,7 +18,7 @@ from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment, parse_experiment
 from simulations.chaos import blows
 from simulations.chaos.blows import BLOWS, SERVER_BLOWS, script
-from simulations.chaos.campaign import POLLED, audit, experiment_of
+from simulations.chaos.campaign import POLLED, _effect, audit, experiment_of
 from simulations.chaos.conductor import ChaosFailed
 from simulations.chaos.faults import EVERY
 from simulations.chaos.striking import FALLEN, position
@@ -63,7 +63,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Federation(place).run(quick(), directory=place / "run", observer=Watcher())
     _write(place / POLLED, polled)
-    _write(place / FALLEN, [{**asdict(blow), "position": "round 1, attempt 0: told"} for blow in script(SEED, ROUNDS)])
+    _write(
+        place / FALLEN,
+        [{**asdict(blow), "position": "round 1, attempt 0: told", "clients": []} for blow in script(SEED, ROUNDS)],
+    )
     for client in range(5):
         (place / "nodes" / str(client)).mkdir(parents=True)
     return place
@@ -154,6 +157,21 @@ def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
         audit(left, planned, ["the SuperLink ended"], [])
     told = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
     assert audit(left, planned, [told], [])["ends"] == {"too few clients, said so": 1}
+
+
+@pytest.mark.parametrize(
+    ("stage", "begun", "clients", "told"),
+    [
+        ("attempt begun, not charged", ["4 0", "4 1"], [5, 5, 5, 4, 4], "a fresh attempt"),
+        ("attempt begun, not charged", ["4 0", "5 0"], [5, 5, 5, 4, 4], "fewer clients"),
+        ("attempt begun, not charged", ["4 0", "5 0", "5 1"], [5, 5, 5, 5, 5], "by nobody"),
+        ("released, on record", ["4 0", "5 0", "5 1"], [5, 5, 5, 5, 4], "a fresh attempt"),
+        ("charged, no checkpoint", ["4 0", "5 0"], [5, 5, 5, 5, 4], "fewer clients"),
+    ],
+)
+def test_what_a_blow_on_nodes_did_is_told_of_the_attempt_it_met(stage, begun, clients, told):
+    metrics = [{"round": round_, "clients": count} for round_, count in enumerate(clients, start=1)]
+    assert told in _effect({"position": f"round 4, attempt 0: {stage}"}, begun, metrics)
 
 
 def test_where_a_run_stood_is_told_from_its_files(left):
