@@ -52,6 +52,7 @@ class Striker:
     ) -> None:
         self._site, self._left, self._told = site, list(script), directory / FALLEN
         self._timeout, self._clients, self._least = timeout, clients, least
+        self._returning = set[int]()  # clients that come back after some rounds, if nothing worse happens meanwhile
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._strike, daemon=True)
         self.failure: BaseException | None = None
@@ -138,6 +139,7 @@ class Striker:
         if blow.kind == blows.TOO_MANY_DIE:  # those that are on their way back, too
             spared = chance.sample(online, min(len(online), self._least - 1))
             victims = [client for client in range(self._clients) if client not in spared]
+            self._returning.clear()
         if blow.kind == blows.WORKER_DIES:
             site.kill_worker(victims[0])
         elif blow.kind == blows.NODE_HANGS:
@@ -151,10 +153,14 @@ class Striker:
         return {"time": at, "position": position(site.run), "clients": victims, "online_before": len(online)}
 
     def _let_back_after(self, round_: int, clients: list[int]) -> None:
+        self._returning.update(clients)
+
         def wait() -> None:
             while not self._stop.wait(_POLL_SECONDS * 100):
                 if _last_attempt(self._site.run / "attempts.log")[0] >= round_:
-                    return self._site.let_back(clients)
+                    with self._site.mutex:
+                        self._site.let_back(self._returning.intersection(clients))
+                    return
 
         threading.Thread(target=wait, daemon=True).start()
 
@@ -165,7 +171,7 @@ class Striker:
 
 
 def position(run: Path) -> str:
-    """How far the last attempt of a run has come, as its files tell some milliseconds later."""
+    """How far the last attempt of a run has come, as its files tell some hundredths of a second later."""
     round_, attempt = _last_attempt(run / "attempts.log")
     released = [line["round"] for line in read_lines(run / "metrics.jsonl")]
     charged: set[tuple[int, int]] = set()
