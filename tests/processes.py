@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 
 import psutil
 import pytest
@@ -17,6 +18,11 @@ _TEST = "FEDSW_TEST_AT_HAND"
 def mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all processes started from now on be found by `of_this_test`."""
     monkeypatch.setenv(_TEST, secrets.token_hex(8))
+
+
+def interruptible() -> None:
+    """Before a program starts: heed Ctrl-C, which whoever runs the tests in the background has switched off."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def of_this_test(having: str = _TEST) -> dict[int, str]:

@@ -26,6 +26,7 @@ from simulations.compare.grid import (
 from simulations.compare.methods import methods, tasks
 from simulations.compare.runner import run_missing
 from simulations.compare.table import make_table, write_table
+from tests.processes import interruptible
 from tests.simulations.comparing import FAIR, TINY, Capture, Counts, begun, pretend, thread_pool
 
 
@@ -165,7 +166,9 @@ def test_an_interrupted_command_ends_its_processes_and_resumes(here: Path) -> No
     code = "import sys; from fedsw.console import main; sys.exit(main(sys.argv[1:]))"
     start = [sys.executable, "-c", code, "--app", app, "compare", "fair-classification", "--methods", "none,central",
              "--epsilon", "1", "--seeds", "1", "--rounds", "400", "--jobs", "2", "--quiet"]  # fmt: skip
-    process = subprocess.Popen(start, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        start, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=interruptible
+    )
     try:
         deadline = time.monotonic() + 300
         while not list(here.glob("runs/compare/*/*/runs/*/*/ledger.sqlite")) and time.monotonic() < deadline:

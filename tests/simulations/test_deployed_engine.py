@@ -24,7 +24,7 @@ from simulations.deploy.supernode import NodeSettings, supernode_command
 from simulations.driver import resume, run
 from simulations.engines.deployed import local_federation
 from tests.federations import small
-from tests.processes import mark, of_this_test
+from tests.processes import interruptible, mark, of_this_test
 from tests.simulations.conftest import Watcher
 
 pytestmark = pytest.mark.slow
@@ -84,12 +84,20 @@ def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_
     command = [script("fedsw"), "--app", str(ROOT), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
     process = subprocess.Popen(
-        [*command, *options], start_new_session=True, cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [*command, *options],
+        start_new_session=True,
+        preexec_fn=interruptible,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     metrics = wait_for(lambda: [path for path in tmp_path.glob("*/*/metrics.jsonl") if path.stat().st_size > 2000])
     assert metrics and deployed_processes()
     process.send_signal(killed)
-    _, said = process.communicate(timeout=60)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()  # it has ended, or the test has failed
     assert wait_for(lambda: not deployed_processes(), 30)
     directory = metrics[0].parent
     if killed != signal.SIGKILL:
