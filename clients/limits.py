@@ -49,10 +49,12 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
     Raises:
         ExperimentError: naming the folder, and what to start the node with.
     """
-    if not node_config.get("own-data") or node_config.get("data-dir") or node_config.get("data-path"):
+    if not node_config.get("own-data") or node_config.get("data-dir"):
         return
-    folder = experiment.data.data_dir
-    if folder is not None or experiment.data.source == "files":
+    folder, files = experiment.data.data_dir, experiment.data.source == "files"
+    if files and node_config.get("data-path"):
+        return  # of named data sets a file is not looked at, and the folder would be
+    if folder is not None or files:
         raise ExperimentError(
             f"this node reads only what it was started with, and data.data_dir is {folder!r}, the server's word; start "
             "the node with --data-path FILE or --data-dir DIR (`fedsw client`)"

@@ -11,24 +11,23 @@ import torch
 _backends: Any = torch.backends
 _inside: ContextVar[bool] = ContextVar("full_precision", default=False)
 
-_Switch = tuple[Any, str, Any]
-
-
-def _switches() -> dict[str, list[_Switch]]:
-    """The switches that the kernels of a device read: one per operation since torch 2.9.
-
-    Asking torch for its older, global settings raises once a caller has mixed the two kinds, so these alone are read
-    and set.
-    """
-    cuda, cudnn, mkldnn = _backends.cuda, _backends.cudnn, _backends.mkldnn
-    if not hasattr(cudnn, "conv"):
-        return {"cpu": [], "cuda": [(cudnn, "allow_tf32", False), (cuda.matmul, "allow_tf32", False)]}
-    kernels = {"cpu": (mkldnn.matmul, mkldnn.conv, mkldnn.rnn), "cuda": (cuda.matmul, cudnn.conv, cudnn.rnn)}
-    return {device: [(each, "fp32_precision", "ieee") for each in own] for device, own in kernels.items()}
-
-
-SWITCHES = _switches()
-"""By device: where a switch is, its name, and its exact setting."""
+# The switches that the kernels read: one per operation since torch 2.9. Asking torch for its older, global
+# settings raises once a caller has mixed the two kinds, so these alone are read and set.
+_SWITCHES: list[tuple[Any, str, Any]] = (
+    [
+        (backend, "fp32_precision", "ieee")
+        for backend in (
+            _backends.cuda.matmul,
+            _backends.cudnn.conv,
+            _backends.cudnn.rnn,
+            _backends.mkldnn.matmul,
+            _backends.mkldnn.conv,
+            _backends.mkldnn.rnn,
+        )
+    ]
+    if hasattr(_backends.cudnn, "conv")
+    else [(_backends.cudnn, "allow_tf32", False), (_backends.cuda.matmul, "allow_tf32", False)]
+)
 
 
 class full_precision:
@@ -40,15 +39,14 @@ class full_precision:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device.type
-        self._switches = SWITCHES.get(device.type, [])
         self._token: Token[bool] | None = None
 
     def __enter__(self) -> None:
         if _inside.get():
             return
         self._token = _inside.set(True)
-        self._before = [getattr(backend, switch) for backend, switch, _ in self._switches]
-        for (backend, switch, exact), value in zip(self._switches, self._before, strict=True):
+        self._before = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
+        for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
             if value != exact:
                 setattr(backend, switch, exact)
         self._autocast: torch.autocast | None = None
@@ -65,7 +63,7 @@ class full_precision:
             if self._autocast is not None:
                 self._autocast.__exit__(kind, fault, trace)
         finally:
-            for (backend, switch, exact), value in zip(self._switches, self._before, strict=True):
+            for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
                 if value != exact:
                     setattr(backend, switch, value)
             _inside.reset(self._token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from simulations.chaos.faults import EVERY
+from simulations.chaos.faults import EVERY, stretches
 
 NODE_DIES = "a SuperNode is killed, its worker is left alone"
 NODE_AWAY = "a SuperNode is killed and stays away for rounds"
@@ -50,12 +50,8 @@ def script(seed: int, rounds: int) -> list[Blow]:
     what falls on the server waits, in two of three cases, for one of them.
     """
     chance = random.Random(seed)
-    kinds: list[str] = []
     planned = []
-    for start in range(1, rounds + 1, EVERY):
-        if not kinds:
-            kinds = chance.sample(BLOWS, len(BLOWS))
-        kind = kinds.pop()
+    for start, kind in stretches(chance, BLOWS, rounds):
         round_ = min(rounds, start + chance.randrange(1, EVERY - 1))
         moment = chance.choice(MOMENTS) if kind in SERVER_BLOWS else MOMENTS[0]
         planned.append(Blow(round_, kind, moment, chance.random(), chance.randrange(2**32)))

@@ -6,50 +6,38 @@ import contextlib
 import json
 import math
 import sqlite3
-import threading
 import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import torch
 
 from fedsw.accounting import Composition, Head, Ledger, Step
 from fedsw.accounting.charges import Entry
-from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment import Experiment
 from server.run_directory import RunDirectory
 from simulations.chaos import blows
+from simulations.chaos.background import Background
 from simulations.chaos.blows import Blow, script
-from simulations.chaos.conductor import CLIENTS, require
+from simulations.chaos.conductor import CLIENTS, LEAST, experiment_of, require
 from simulations.chaos.site import Site
 from simulations.chaos.striking import BEGUN, FALLEN, Striker, read_lines
 
 POLLED = "polled.jsonl"
-LEAST = 3
 _POLL_SECONDS = 2.0
 _READING = 1e-9
 """How far readings of one account may lie apart, relatively, when it was read in between; a fresh one is exact."""
 
 
-def experiment_of(rounds: int) -> Experiment:
-    """A small private run of five clients, whose rounds cost less than planned: see `conductor.experiment_of`.
+def campaign_experiment(rounds: int) -> Experiment:
+    """The run of `conductor.experiment_of`, evaluated after every round on many held-out records.
 
-    It is evaluated after every round on so many held-out records that a round takes some tenths of a second, as it does
-    with clients that have more to compute.
+    A round then takes some tenths of a second, as it does with clients that have more to compute.
     """
-    return parse_experiment(
-        {
-            "name": "chaos",
-            "data": {"records": 600, "test_records": 100_000},
-            "objective": {"alpha": 0.5},
-            "training": {"rounds": rounds, "learning_rate": 0.1, "batch_fraction": 0.019},
-            "privacy": {"epsilon": 2.0},
-            "federation": {"clients": CLIENTS, "min_clients": LEAST, "timeout": 10.0},
-            "evaluate_every": 1,
-        }
-    )
+    return experiment_of(rounds, "data.test_records=100000", "federation.timeout=10.0", "evaluate_every=1")
 
 
 def run_campaign(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
@@ -61,7 +49,7 @@ def run_campaign(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
         ChaosFailed: naming the first thing that is wrong.
     """
     torch.set_num_threads(1)  # as the server's: sums of another order differ in the last digits
-    experiment, planned = experiment_of(rounds), script(seed, rounds)
+    experiment, planned = campaign_experiment(rounds), script(seed, rounds)
     directory.mkdir(parents=True)
     started, ends = time.monotonic(), list[str]()
     site = Site(directory, experiment, seed)
@@ -88,39 +76,23 @@ def run_campaign(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
     }
 
 
-class Poll:
-    """Looks at the ledger again and again while others write it, and remembers what it said.
-
-    Use it as a context manager.
-    """
+class Poll(Background):
+    """Looks at the ledger again and again while others write it, and remembers what it said."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._ledger, self._told = directory / "run" / "ledger.sqlite", directory / POLLED
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self.failure: BaseException | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        try:
-            while not self._stop.wait(_POLL_SECONDS):
-                with contextlib.suppress(FileNotFoundError, sqlite3.OperationalError):  # not begun yet; being written
-                    with Ledger.open(self._ledger, read_only=True) as ledger:
-                        head, spent = ledger.head(), ledger.epsilon()
-                        if ledger.head() != head:
-                            continue  # a row came between the two
-                    line = {"time": time.time(), "epsilon": spent, **asdict(head)}
-                    with self._told.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
-        except BaseException as failure:
-            self.failure = failure
+    def _work(self) -> None:
+        while not self._stop.wait(_POLL_SECONDS):
+            with contextlib.suppress(FileNotFoundError, sqlite3.OperationalError):  # not begun yet; being written
+                with Ledger.open(self._ledger, read_only=True) as ledger:
+                    head, spent = ledger.head(), ledger.epsilon()
+                    if ledger.head() != head:
+                        continue  # a row came between the two
+                line = {"time": time.time(), "epsilon": spent, **asdict(head)}
+                with self._told.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
 
 
 def audit(directory: Path, planned: list[Blow], ends: list[str], left: list[psutil.Process]) -> dict[str, Any]:

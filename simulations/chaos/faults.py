@@ -9,7 +9,7 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,19 @@ def schedule(seed: int, rounds: int, clients: int) -> list[Fault]:
     Clients of the in-process engine answer in turn, so only the last one can hang without keeping others waiting.
     """
     chance = random.Random(seed)
-    kinds: list[str] = []
     planned = []
-    for start in range(1, rounds + 1, EVERY):
-        if not kinds:
-            kinds = chance.sample(FAULTS, len(FAULTS))
-        kind = kinds.pop()
+    for start, kind in stretches(chance, FAULTS, rounds):
         round_ = min(rounds, start + chance.randrange(1, EVERY))
         planned.append(Fault(round_, kind, clients - 1 if kind.startswith("hangs") else chance.randrange(clients)))
     return planned
+
+
+def stretches(chance: random.Random, kinds: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """The first round of every stretch of `EVERY`, and a kind for it: in random order, all before one comes again."""
+    left: list[str] = []
+    for start in range(1, rounds + 1, EVERY):
+        left = left or chance.sample(kinds, len(kinds))
+        yield start, left.pop()
 
 
 class Chaos:

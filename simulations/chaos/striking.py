@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
 from fedsw.accounting.journal import Journal
 from server import checkpoint
 from simulations.chaos import blows
+from simulations.chaos.background import Background
 from simulations.chaos.blows import Blow
 from simulations.chaos.site import Site
 
@@ -34,7 +35,7 @@ _ROUND_SECONDS = 0.3
 _GONE_SECONDS = 30.0
 
 
-class Striker:
+class Striker(Background):
     """Lets the blows of a script fall, one after another, in a thread of its own. Use it as a context manager.
 
     Each is told in `directory`/blows.jsonl with the round and attempt that was under way and how far it had come, as
@@ -50,30 +51,17 @@ class Striker:
     def __init__(
         self, site: Site, script: Sequence[Blow], directory: Path, *, timeout: float, clients: int, least: int
     ) -> None:
+        super().__init__()
         self._site, self._left, self._told = site, list(script), directory / FALLEN
         self._timeout, self._clients, self._least = timeout, clients, least
         self._returning = set[int]()  # clients that come back after some rounds, if nothing worse happens meanwhile
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._strike, daemon=True)
-        self.failure: BaseException | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _strike(self) -> None:
-        try:
-            while self._left and not self._stop.is_set():
-                if told := self._next(self._left[0]):
-                    with self._told.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({**asdict(self._left[0]), **told}) + "\n")
-                    self._left.pop(0)
-        except BaseException as failure:  # the run goes on; who waits for the blows is told
-            self.failure = failure
+    def _work(self) -> None:
+        while self._left and not self._stop.is_set():
+            if told := self._next(self._left[0]):
+                with self._told.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**asdict(self._left[0]), **told}) + "\n")
+                self._left.pop(0)
 
     def _next(self, blow: Blow) -> dict[str, Any] | None:
         """Wait for the moment of a blow and let it fall; returns what is to be told, or None if it must come again.

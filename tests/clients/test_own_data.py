@@ -207,6 +207,8 @@ def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
     with pytest.raises(ExperimentError, match="the server's word"):
         join(named_folder.model_dump_json(), 103, node)
     mine = write(tmp_path / "mine" / "records.csv", rows=20)
+    with pytest.raises(ExperimentError, match="the server's word"):
+        join(named_folder.model_dump_json(), 103, node | {"data-path": str(mine)})
     assert len(join(theirs, 104, node | {"data-path": str(mine)}).records) == 20
     assert len(join(theirs, 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
 

@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Term, UnsupportedModule, clipped_sum, record
-from fedsw.clipping.precision import SWITCHES, full_precision
+from fedsw.clipping.precision import _SWITCHES, full_precision
 from tests.clipping.layers import make
 
 CPU = torch.device("cpu")
-ALL = [switch for own in SWITCHES.values() for switch in own]
 
 
 class _Notes(torch.autograd.Function):
@@ -21,12 +20,12 @@ class _Notes(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        _Notes.seen.append(switches(SWITCHES["cpu"]))
+        _Notes.seen.append(switches())
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        _Notes.seen.append(switches(SWITCHES["cpu"]))
+        _Notes.seen.append(switches())
         return gradient
 
 
@@ -39,18 +38,18 @@ class Watched(nn.Module):
         return self.last(_Notes.apply(self.first(x)))
 
 
-def switches(wanted=ALL):
-    return [getattr(backend, name) for backend, name, _ in wanted]
+def switches():
+    return [getattr(backend, name) for backend, name, _ in _SWITCHES]
 
 
 @pytest.fixture
 def coarse():
     """The caller's reduced-precision settings, put back afterwards."""
     before = switches()
-    for backend, name, _ in ALL:
+    for backend, name, _ in _SWITCHES:
         setattr(backend, name, "tf32" if name == "fp32_precision" else True)
     yield switches()
-    for (backend, name, _), value in zip(ALL, before, strict=True):
+    for (backend, name, _), value in zip(_SWITCHES, before, strict=True):
         setattr(backend, name, value)
 
 
@@ -59,14 +58,7 @@ def test_forward_gram_and_final_backward_run_without_tf32(coarse):
     tape = record(Watched(), torch.randn(4, 3))
     clipped_sum(tape, [Term(tape.raw, torch.ones(4, 1), 1.0)])
     assert len(_Notes.seen) == 3
-    assert _Notes.seen == [[exact for _, _, exact in SWITCHES["cpu"]]] * 3 and SWITCHES["cpu"]
-    assert switches() == coarse
-
-
-@pytest.mark.parametrize("device", SWITCHES)
-def test_every_device_s_own_kernels_are_switched(coarse, device):
-    with full_precision(torch.device(device)):
-        assert switches(SWITCHES[device]) == [exact for _, _, exact in SWITCHES[device]]
+    assert _Notes.seen == [[exact for _, _, exact in _SWITCHES]] * 3
     assert switches() == coarse
 
 

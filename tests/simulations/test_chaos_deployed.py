@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from fedsw.accounting import Ledger
-from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment import Experiment
 from simulations.chaos import blows
 from simulations.chaos.blows import BLOWS, SERVER_BLOWS, script
-from simulations.chaos.campaign import POLLED, _effect, audit, experiment_of
-from simulations.chaos.conductor import ChaosFailed
+from simulations.chaos.campaign import POLLED, _effect, audit
+from simulations.chaos.conductor import ChaosFailed, experiment_of
 from simulations.chaos.faults import EVERY
 from simulations.chaos.striking import FALLEN, position
 from tests.federations import Federation
@@ -40,8 +40,7 @@ def test_every_kind_of_blow_falls_before_any_falls_again():
 
 def quick() -> Experiment:
     """The campaign's experiment, evaluated at the end only."""
-    raw = experiment_of(ROUNDS).model_dump(mode="json", exclude_none=True)
-    return parse_experiment({**raw, "data": {"records": 600, "test_records": 50}, "evaluate_every": ROUNDS})
+    return experiment_of(ROUNDS, "federation.timeout=10.0")
 
 
 @pytest.fixture(scope="module")

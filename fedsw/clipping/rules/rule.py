@@ -31,5 +31,5 @@ class Rule:
 
 def trains(layer: Any, name: str) -> bool:
     """Whether the layer has a parameter of this name that receives gradient."""
-    parameter = layer._parameters.get(name)  # the attribute itself is found only after all others
+    parameter = getattr(layer, name)
     return parameter is not None and bool(parameter.requires_grad)
