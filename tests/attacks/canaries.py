@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import optimize, stats
 
-CONFIDENCE = 0.999
+CONFIDENCE = 1 - 1e-7
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
@@ -21,8 +21,8 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, mu * mu / 2 + 40 * mu + 1))
 
 
-def shown_mu(scores: np.ndarray, others: np.ndarray) -> float:
-    """A lower bound, at CONFIDENCE, on mu from the scores of two neighbours; for mechanisms whose curve is Gaussian.
+def shown_mu(scores: np.ndarray, others: np.ndarray, confidence: float = CONFIDENCE) -> float:
+    """A lower bound on mu, at that confidence, from the scores of two neighbours; for Gaussian trade-off curves.
 
     The threshold is chosen on one half of the trials and judged on the other; error rates are bounded above by
     Clopper and Pearson.
@@ -33,9 +33,9 @@ def shown_mu(scores: np.ndarray, others: np.ndarray) -> float:
     threshold = (np.median(scores[:half]) + np.median(others[:half])) / 2
     wrong = [int((scores[half:] > threshold).sum()), int((others[half:] <= threshold).sum())]
     trials = [len(scores) - half, len(others) - half]
-    rates = [_most(k, n) for k, n in zip(wrong, trials, strict=True)]
+    rates = [_most(k, n, confidence) for k, n in zip(wrong, trials, strict=True)]
     return float(-stats.norm.ppf(rates).sum())
 
 
-def _most(errors: int, trials: int) -> float:
-    return float(stats.beta.ppf(1 - (1 - CONFIDENCE) / 2, errors + 1, trials - errors)) if errors < trials else 1.0
+def _most(errors: int, trials: int, confidence: float) -> float:
+    return float(stats.beta.ppf(1 - (1 - confidence) / 2, errors + 1, trials - errors)) if errors < trials else 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import idx
@@ -69,6 +69,7 @@ def test_no_more_is_read_than_the_header_announces(tmp_path: Path, monkeypatch: 
     assert asked and all(0 <= size <= 8 for size in asked)
 
 
+@settings(deadline=None, derandomize=True)
 @given(content=st.binary(max_size=64), dims=st.integers(1, 3), sealed=st.booleans())
 def test_any_bytes_give_an_array_or_a_value_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, dims: int, sealed: bool

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 from flwr.app import ArrayRecord
@@ -22,12 +23,13 @@ def lines(federation, run: str = "run1") -> list[dict]:
     return [json.loads(line) for line in (federation.folder / run / "log.jsonl").read_text().splitlines()]
 
 
-def numbers(tree) -> set[float]:
-    if isinstance(tree, dict):
-        return set().union(*map(numbers, tree.values()))
-    if isinstance(tree, list):
-        return set().union(*map(numbers, tree))
-    return {float(tree)} if isinstance(tree, int | float) and not isinstance(tree, bool) else set()
+def placed(tree, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Every number of a tree, with its place."""
+    if isinstance(tree, dict | list):
+        for key, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from placed(branch, (*place, str(key)))
+    elif isinstance(tree, int | float) and not isinstance(tree, bool):
+        yield place, float(tree)
 
 
 def test_the_log_tells_the_course_of_a_run(federation):
@@ -40,7 +42,11 @@ def test_the_log_tells_the_course_of_a_run(federation):
 
 
 def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(federation, monkeypatch):
-    """Every number that a run's files hold is compared with the counts, norms and sizes of its messages."""
+    """Every number that a run's files hold is compared with the counts, norms and sizes of its messages.
+
+    Among so many numbers two come within a millionth of each other by chance, once in 50 runs; what a file tells it
+    tells in every run at the same place.
+    """
     hidden: set[float] = set()
     release = central.release
 
@@ -65,17 +71,21 @@ def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(
         return reply
 
     monkeypatch.setattr(central, "release", spy)
-    federation.run(small("federation.min_clients=2"), app=Saboteur(hook, after))
-    hidden.discard(0.0)
-    assert len(hidden) > 300
-    told = lines(federation)
-    assert [line["client"] for line in told if line["event"] == "client lost"] == [2]
-    for name in ("log.jsonl", "metrics.jsonl"):
-        text = (federation.folder / "run1" / name).read_text()
-        assert "shape" not in text and "records" not in text and "987654" not in text
-        for line in text.splitlines():
-            found = numbers(json.loads(line))
-            assert not {value for value in found if any(math.isclose(value, secret, rel_tol=1e-6) for secret in hidden)}
+    found: list[set[tuple[str, ...]]] = []
+    for run in ("run1", "run2", "run3", "run4"):
+        hidden.clear()
+        federation.run(small("federation.min_clients=2"), app=Saboteur(hook, after))
+        hidden.discard(0.0)
+        assert len(hidden) > 300
+        assert [line["client"] for line in lines(federation, run) if line["event"] == "client lost"] == [2]
+        found.append(set())
+        for name in ("log.jsonl", "metrics.jsonl"):
+            text = (federation.folder / run / name).read_text()
+            assert "shape" not in text and "records" not in text and "987654" not in text
+            for place, value in placed([json.loads(line) for line in text.splitlines()]):
+                if any(math.isclose(value, secret, rel_tol=1e-6) for secret in hidden):
+                    found[-1].add((name, *place))
+    assert not set.intersection(*found)
 
 
 def test_a_field_that_is_not_releasable_cannot_be_logged(caplog):
@@ -106,7 +116,8 @@ def test_totals_of_bytes_do_not_depend_on_how_the_batch_fell_among_the_clients(f
 
         def hook(message, context):
             if message.metadata.message_type == "train.outputs":
-                splits.add((federation.runs, *map(int, message.content["config"]["counts"])))
+                config = message.content["config"]
+                splits.add((federation.runs, config["round"], *map(int, config["counts"])))
 
         federation.run(small("partition.scheme=dirichlet"), app=Saboteur(hook))
         metrics = (federation.folder / f"run{federation.runs}" / "metrics.jsonl").read_text().splitlines()
@@ -170,7 +181,7 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
             measure(f"{message.metadata.message_type} reply", message.content["config"]["client"], reply.content)
         return reply
 
-    federation.run(small("training.rounds=6", *overrides), app=Saboteur(hook, after))
+    federation.run(small("training.rounds=9", *overrides), app=Saboteur(hook, after))
     assert len(sizes) == 12 and all(len(found) == 1 for found in sizes.values())
     if not overrides:
         assert all(len(found) > 2 for found in counts.values())

@@ -165,7 +165,7 @@ def test_an_interrupted_command_ends_its_processes_and_resumes(here: Path) -> No
     app = str(Path(cli.__file__).parents[1])
     code = "import sys; from fedsw.console import main; sys.exit(main(sys.argv[1:]))"
     start = [sys.executable, "-c", code, "--app", app, "compare", "fair-classification", "--methods", "none,central",
-             "--epsilon", "1", "--seeds", "1", "--rounds", "400", "--jobs", "2", "--quiet"]  # fmt: skip
+             "--epsilon", "1", "--seeds", "1", "--rounds", "4000", "--jobs", "2", "--quiet"]  # fmt: skip
     process = subprocess.Popen(
         start, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=interruptible
     )
