@@ -1,7 +1,7 @@
 """Laws of calibration: the budget is met, and hardly anything is wasted."""
 
 import math
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -48,9 +48,9 @@ def test_a_full_batch_needs_the_noise_of_the_gaussian_mechanism():
 
 
 def test_calibration_takes_a_few_seconds_at_most():
-    began = perf_counter()
+    began = process_time()
     noise_multiplier(1.0, 1e-5, sampling_rate=0.01, steps=5000)
-    assert perf_counter() - began < 5.0
+    assert process_time() - began < 5.0
 
 
 @pytest.mark.parametrize("slicing", [Slicing(50, 10), Slicing(50, 10, "orthogonal"), Slicing(10, 40, "orthogonal")])

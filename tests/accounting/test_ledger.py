@@ -5,6 +5,7 @@ import math
 import os
 import sqlite3
 from contextlib import closing
+from statistics import median
 from time import perf_counter
 
 import pytest
@@ -339,7 +340,9 @@ def test_mixed_relations_are_refused(path):
 
 def test_a_thousand_rounds_are_charged_in_a_few_seconds(path):
     with create(path, budget=50.0) as ledger:
-        began = perf_counter()
+        seconds = []
         for round_ in range(300):
+            began = perf_counter()
             ledger.spend(round_, 0, charges(0.1, 1.0, other=0.99), 4.0)
-        assert (perf_counter() - began) / 300 < 0.02  # about 2 ms on an idle core
+            seconds.append(perf_counter() - began)
+        assert median(seconds[150:]) < 0.02  # about 2 ms on an idle core
