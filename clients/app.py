@@ -52,13 +52,13 @@ def outputs(message: Message, context: Context) -> Message:
     key = batch_key(node.task, round_, attempt)
     records = node.draw(key, counts)
     if not node.task.private_parameters:
-        sent = _array(wire.padded(node.task.fixed_outputs(records), int(config["rows"])))
-        return Message(RecordDict({"arrays": ArrayRecord({"outputs": sent})}), reply_to=message)
+        sent = wire.padded(node.task.fixed_outputs(records), int(config["rows"]))
+        return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = cast(dict[str, Any], context.state[_STATE])
     state.update({"round": round_, "attempt": attempt, "counts": counts, "key": key})
-    sent = _array(wire.padded(projected, int(config["rows"])))
-    return Message(RecordDict({"arrays": ArrayRecord({"outputs": sent})}), reply_to=message)
+    sent = wire.padded(projected, int(config["rows"]))
+    return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
 
 
 @app.train("gradients")
@@ -84,7 +84,7 @@ def gradients(message: Message, context: Context) -> Message:
     node.batch = None
     for spent in ("key", "counts", "round", "attempt"):
         del state[spent]
-    content: dict[str, Any] = {"arrays": ArrayRecord({"contribution": _array(contribution)})}
+    content: dict[str, Any] = {"arrays": _named("contribution", contribution)}
     if node.task.experiment.unsafe_metrics:
         content["metrics"] = MetricRecord({"training-loss": loss, "num-examples": len(batch.records)})
     return Message(RecordDict(content), reply_to=message)
@@ -133,7 +133,7 @@ def released_records(message: Message, context: Context) -> Message:
         released, spent = local_slices.released_records(node, _place(context), *asked)
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
-    arrays = ArrayRecord({"released": _array(released.to(node.task.dtype))})
+    arrays = _named("released", released.to(node.task.dtype))
     return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"epsilon": spent})}), reply_to=message)
 
 
@@ -152,7 +152,7 @@ def _protected(message: Message, context: Context, *, table: Tensor | None, firs
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     content: dict[str, Any] = {
-        "arrays": ArrayRecord({"noised": _array(answer.values.to(node.task.dtype))}),
+        "arrays": _named("noised", answer.values.to(node.task.dtype)),
         "metrics": MetricRecord({"epsilon": answer.epsilon, "sigma": answer.sigma}),
     }
     return Message(RecordDict(content), reply_to=message)
@@ -189,3 +189,10 @@ def _read(message: Message, record: str, name: str, expected: tuple[int | None, 
 
 def _array(tensor: Tensor) -> Array:
     return Array(*wire.encode(tensor))
+
+
+def _named(name: str, tensor: Tensor) -> ArrayRecord:
+    """A record of one array. Filled afterwards: its constructor looks at what kind of thing it got, at some length."""
+    record = ArrayRecord()
+    record[name] = _array(tensor)
+    return record

@@ -97,7 +97,7 @@ class Node:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 
         Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
-        Returns it with the mean un-noised task loss (for the unsafe metrics only; 0 for an empty batch).
+        Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
         """
         clip, mode = self.task.clip, self.task.experiment.clip.mode
         total: Tensor | None = None
@@ -115,7 +115,8 @@ class Node:
                 terms.append(Term(losses, weights, clip.loss, "spectral"))
             found = clipped_sum(tape, terms).cpu()
             total = found if total is None else total + found
-            loss += float(losses.detach().sum())
+            if self.task.experiment.unsafe_metrics:
+                loss += float(losses.detach().sum())
             start += len(chunk)
         if total is None:
             total = torch.zeros(self.task.parameters, dtype=torch.float64)

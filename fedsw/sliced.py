@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Literal
@@ -229,10 +230,19 @@ def _integral_at_slots(values: Tensor, n: int) -> Tensor:
     sums = torch.nn.functional.pad(values.cumsum(dim=-1), (1, 0))
     if n == m:
         return sums
-    position = torch.arange(n + 1, device=values.device) * m
+    whole, part, below = _slot_edges(n, m, values.device)
+    return sums[:, whole] + part * values[:, below]
+
+
+@functools.lru_cache(maxsize=8)
+def _slot_edges(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For every edge i/n of n slots: whole values of m before it, the part of the next one, and that one's index.
+
+    Functions of the sizes alone, and those repeat from round to round.
+    """
+    position = torch.arange(n + 1, device=device) * m
     whole = position // n
-    part = (position % n).to(torch.float64) / n
-    return sums[:, whole] + part * values[:, whole.clamp(max=m - 1)]
+    return whole, (position % n).to(torch.float64) / n, whole.clamp(max=m - 1)
 
 
 def _tied_block(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -93,6 +93,13 @@ def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> 
         return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=shape, name=name)
     except (KeyError, ValueError) as fault:
         return Fault(f"unreadable {name}: {fault}")
+
+
+def array_record(name: str, tensor: Tensor) -> ArrayRecord:
+    """A record of one array. Filled afterwards: its constructor looks at what kind of thing it got, at some length."""
+    record = ArrayRecord()
+    record[name] = Array(*wire.encode(tensor))
+    return record
 
 
 def bytes_of(content: RecordDict) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedsw import wire
@@ -17,6 +17,7 @@ from fedsw.objectives import Objective
 from fedsw.sliced import orthogonal_spread
 from fedsw.task import Task
 from server.cohort import FederationError, Member
+from server.exchange import array_record
 from server.local import LocalMethod, column_sums, describe, require_array
 from server.method import Outcome
 from server.plan import Plan
@@ -66,7 +67,7 @@ class LocalGradient(LocalMethod):
         counts = {member: shares.own_batch(member.sizes, fraction) for member in members}
         sizes = column_sums(counts.values())
         content: dict[str, ArrayRecord | ConfigRecord] = {
-            "model": ArrayRecord({"theta": Array(*wire.encode(theta.to(task.dtype)))}),
+            "model": array_record("theta", theta.to(task.dtype)),
             "config": ConfigRecord(
                 {"round": round_, "attempt": attempt, "sizes": list(sizes), "records": self._plan.records}
             ),
@@ -78,7 +79,7 @@ class LocalGradient(LocalMethod):
             self._require_groups(round_, totals)
             summed = torch.stack([values for values, _ in answers.values()]).sum(dim=0)
             found = self._tables(summed, totals)
-            content["arrays"] = ArrayRecord({"tables": Array(*wire.encode(found.to(task.dtype)))})
+            content["arrays"] = array_record("tables", found.to(task.dtype))
             members = list(answers)
         answers = self._ask(wire.LOCAL_GRADIENTS, round_, members, content, _reader((task.parameters,)))
         vector = torch.zeros(task.parameters, dtype=torch.float64)

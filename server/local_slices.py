@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from fedsw.randomness import Stream
 from fedsw.sensitivity import Sensitivity
 from fedsw.task import Task
 from server.cohort import Member
+from server.exchange import array_record
 from server.imitation import imitation_of
 from server.local import LocalMethod, require_array
 from server.method import Outcome
@@ -99,7 +100,7 @@ class LocalSlices(LocalMethod):
             "config": ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
         }
         if task.private_parameters:
-            content["model"] = ArrayRecord({"theta": Array(*wire.encode(theta.to(task.dtype)))})
+            content["model"] = array_record("theta", theta.to(task.dtype))
         public = task.directions(round_, attempt)
 
         def read(member: Member, reply: RecordDict) -> Slices:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from fedsw.sliced import project, spread
 from server.attendance import Attendance
 from server.cohort import FederationError, Member
 from server.counterpart import counterpart_of
-from server.exchange import Fault, Request, Traffic, exchange
+from server.exchange import Fault, Request, Traffic, array_record, exchange
 from server.plan import Draw, Plan, draw, most_drawn, sensitivities
 from server.telemetry import event
 
@@ -97,7 +97,7 @@ class Rounds:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, members, round_=round_, attempt=attempt)
         rows = _most_rows(plan, settled, members)
-        model = ArrayRecord({"theta": Array(*wire.encode(theta.to(task.dtype)))})
+        model = array_record("theta", theta.to(task.dtype))
         replies = self._exchange(
             wire.OUTPUTS,
             members,
@@ -158,7 +158,7 @@ class Rounds:
         """The second exchange: what the clients that answer within their bound contribute, in client order."""
         config = _config(round_, attempt, **{"task-weight": weight})
         sent = [wire.padded(own, length) for own, length in zip(cotangents, rows, strict=True)]
-        arrays = [ArrayRecord({"cotangents": Array(*wire.encode(own))}) for own in sent]
+        arrays = [array_record("cotangents", own) for own in sent]
         replies = self._exchange(
             wire.GRADIENTS,
             members,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("fedsw", deadline=None)  # how long an example takes says nothing but how busy the machine is
+settings.load_profile("fedsw")
 
 
 @pytest.fixture(autouse=True)

@@ -67,8 +67,7 @@ def clip_cotangents(
 
     Source: docs/guarantees.md (clipping); RLL Remark A.2 for the row clip.
     """
-    if not bound > 0:
-        raise ValueError(f"bound is {bound}; a clip needs a bound above 0 (math.inf for none).")
+    require_clip(bound, mode)
     n, d = gram.shape[0], gram.shape[-1]
     if gram.shape != (n, d, d) or cotangents.shape != (n, d) and (d > 1 or cotangents.shape != (n,)):
         raise ValueError(
@@ -78,8 +77,6 @@ def clip_cotangents(
     margins = Safety() if safety is None else safety
     g, q = gram.detach().to(torch.float64), cotangents.detach().to(torch.float64).reshape(n, d)
     limit = bound / margins.shrink
-    if mode not in ("spectral", "row"):
-        raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
     if d == 1:  # one number a record, for which both clips are the same
         squares = g.reshape(n, 1).abs()
         clipped = _weights(squares, limit / math.sqrt(1 + margins.eta)).mul_(q)  # 0 or not finite if one of them is not
@@ -93,6 +90,18 @@ def clip_cotangents(
         squares = torch.diagonal(g, dim1=1, dim2=2).clamp(min=0) * (1 + margins.eta)
         clipped = q * _weights(squares, limit / math.sqrt(d))
     return clipped.reshape(cotangents.shape)
+
+
+def require_clip(bound: float, mode: str) -> None:
+    """Refuse a bound that is not positive, and an unknown mode.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if not bound > 0:
+        raise ValueError(f"bound is {bound}; a clip needs a bound above 0 (math.inf for none).")
+    if mode not in ("spectral", "row"):
+        raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
 
 
 def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from fedsw.clipping.refusals import UnsupportedModule
-
-
-def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters by name, in the order of `module.parameters()`."""
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def leaf_nodes(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Node]:

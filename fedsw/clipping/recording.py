@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from fedsw.clipping.coverage import leaf_nodes, refuse_strays, trainable_parameters
+from fedsw.clipping.blocks import Block, Call
+from fedsw.clipping.coverage import leaf_nodes, refuse_strays
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule, check, describe
 from fedsw.clipping.rules import RULES
-from fedsw.clipping.tape import Block, Call, Tape
+from fedsw.clipping.tape import Tape
 
 # Records are taken in blocks whose widest layer writes about this many floats: what a backward pass leaves
 # behind is measured while it is still in the processor's cache, and d backprops never coexist for all n.
@@ -41,7 +42,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
         UnsupportedModule: if the module would escape the clip.
         ValueError: if the inputs disagree on n, or the module returns something else than tensors.
     """
-    check(module)
+    every = check(module)
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sizes = {value.shape[0] if value.dim() else -1 for value in tensors}
     if len(sizes) != 1 or -1 in sizes:
@@ -50,8 +51,8 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
             "tensor must count the records."
         )
     n = sizes.pop()
-    rows = _block_rows(module, tensors)
-    parameters = trainable_parameters(module)
+    rows = _block_rows(every.values(), tensors)
+    parameters = {name: parameter for name, parameter in every.items() if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in parameters.items()}
     blocks: list[Block] = []
     single = False
@@ -76,9 +77,8 @@ def _rows(value: Tensor, part: slice, n: int) -> Tensor:
     return (value if part == slice(0, n) else value[part]).detach()
 
 
-def _block_rows(module: nn.Module, tensors: Sequence[Tensor]) -> int:
+def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> int:
     """Records per block: a cacheful of the widest layer, but enough of them to pay for a sum of length r."""
-    parameters = list(module.parameters())
     widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
     r = sum(p.numel() for p in parameters if p.requires_grad)
     floats = _CACHED_FLOATS.get(tensors[0].device.type, _ACCELERATOR_FLOATS)

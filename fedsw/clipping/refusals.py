@@ -39,7 +39,7 @@ _MIXERS = (
 )
 
 
-def check(module: nn.Module) -> None:
+def check(module: nn.Module) -> dict[str, nn.Parameter]:
     """Refuse a module that the clip would silently miss; needs no data, call it when a model is loaded.
 
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
@@ -49,12 +49,16 @@ def check(module: nn.Module) -> None:
     pass can show (a layer called twice, a parameter used behind the layer's back) is refused by `record`, and
     mixing hidden in a custom forward by `probe_independence`.
 
+    Returns:
+        The parameters by name, frozen ones too, in the order of `module.parameters()`.
+
     Raises:
         UnsupportedModule: naming the module, the reason and the remedy.
 
     Source: docs/guarantees.md (clipping: where a clip is silently lost).
     """
     owners: dict[int, str] = {}
+    found: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
         own = dict(child.named_parameters(recurse=False))
         reason = _mixing(child) or _stateful(child) or _parameters(child, own)
@@ -62,12 +66,16 @@ def check(module: nn.Module) -> None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")
         for key, parameter in own.items():
             path = f"{name}.{key}" if name else key
-            if parameter.requires_grad and owners.setdefault(id(parameter), path) != path:
+            owner = owners.setdefault(id(parameter), path)
+            if owner == path:
+                found[path] = parameter
+            elif parameter.requires_grad:
                 raise UnsupportedModule(
-                    f"parameters {owners[id(parameter)]!r} and {path!r} are one tensor: its per-sample "
+                    f"parameters {owner!r} and {path!r} are one tensor: its per-sample "
                     "gradient has cross terms that a layer-by-layer norm misses. Give each layer its own "
                     f"parameter, {_FREEZE}."
                 )
+    return found
 
 
 def describe(name: str, module: nn.Module) -> str:

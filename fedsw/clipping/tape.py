@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from fedsw.clipping.blocks import Block, Call
 from fedsw.clipping.coverage import leaf_nodes, refuse_strays
+from fedsw.clipping.finite import clean, finite, row_sums, summable
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
-from fedsw.clipping.rules import Rule
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of one layer: its input, and the place in the graph where its output was made.
-
-    The edge is taken before anything can overwrite the output (an in-place activation moves its `grad_fn`).
-    """
-
-    title: str
-    layer: nn.Module
-    rule: Rule
-    input: Tensor
-    version: int
-    source: Node | None
-    edge: GradientEdge
-
-
-@dataclass(frozen=True)
-class Block:
-    """A run of consecutive records: what the module returned for them, and its calls.
-
-    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent.
-    """
-
-    rows: slice
-    outputs: tuple[Tensor, ...]
-    calls: tuple[Call, ...]
-    bare: bool
-
-    def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Pull cotangents of the outputs back to the output of every call, and no further."""
-        pairs = [
-            (output, cotangent[self.rows])
-            for output, cotangent in zip(self.outputs, cotangents, strict=True)
-            if output.requires_grad and cotangent is not None
-        ]
-        if not pairs or not self.calls:
-            return [None] * len(self.calls)
-        if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
-            return [pairs[0][1]]
-        return list(
-            torch.autograd.grad(
-                [output for output, _ in pairs],
-                [call.edge for call in self.calls],
-                [cotangent for _, cotangent in pairs],
-                retain_graph=True,
-                allow_unused=True,
-            )
-        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +42,8 @@ class Tape:
             built from it.
         records: the number n of records.
         size: the number r of trainable parameters, the length of what `pull_back` returns.
+        column: whether the module returned one number per record, so that every gradient of a head is a multiple
+            of one gradient u_i = d raw_i / d parameters.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], *, single: bool) -> None:
@@ -109,8 +61,8 @@ class Tape:
         self._leaves = tuple(_leaf(parts) for parts in outputs)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
         self._sources = {get_gradient_edge(leaf).node for leaf in self._live}
-        self._column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
-        self._column_gram: Tensor | None = None
+        self.column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
+        self._squared_gradient: Tensor | None = None
         self.records = self._leaves[0].shape[0]
         self.raw: Any = self._leaves[0] if single else self._leaves
 
@@ -143,11 +95,57 @@ class Tape:
         d = head.shape[1] if head.dim() == 2 else 1
         with full_precision(head.device), torch.no_grad():
             rows = [self._below([head], [_unit(head, r)]) for r in range(d)]
-            slope = self._slopes(rows) if self._column else None
+            slope = self._slopes(rows).T if self.column else None
             gram = self._layers_gram(rows) if slope is None else self._chained(slope)
-            health = _row_sums(gram) + _row_sums(head)
+            health = row_sums(gram) + row_sums(head)
         self._measured.append(_Measured(get_gradient_edge(head), health, slope))
         return gram
+
+    def slopes(self, heads: Sequence[Tensor]) -> Tensor:
+        """Derivatives s of heads of one number per record in the one column of the module: J_i = s_i u_i^T.
+
+        Args:
+            heads: (n,) or (n, 1) each, as in `gram`, which need not see them.
+
+        Returns:
+            (h, n), float64.
+
+        Raises:
+            UnsupportedModule: if a head uses a parameter directly.
+            ValueError: as `gram`, and if this is not a tape of one column.
+        """
+        for head in heads:
+            self._require_head(head)
+        self._require_column()
+        with full_precision(self.device), torch.no_grad():
+            return self._slopes([self._below([head], [torch.ones_like(head)]) for head in heads])
+
+    def squared_gradient(self) -> Tensor:
+        """|u_i|^2 of the gradients of the module's one column: (n,), float64; one pass through the layers."""
+        self._require_column()
+        self._require_intact()
+        if self._squared_gradient is None:
+            with full_precision(self.device), torch.no_grad():
+                ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
+                self._squared_gradient = self._layers_gram([ones]).reshape(-1)
+        return self._squared_gradient
+
+    def pull_back_column(self, cotangents: Tensor, keep: Tensor) -> Tensor:
+        """Sum over the kept records of cotangent_i u_i, the gradients of the module's one column.
+
+        Args:
+            cotangents: (n,).
+            keep: (n,) bool; the other records contribute 0, whatever their values.
+
+        Returns:
+            (r,), float64, as `pull_back`.
+        """
+        self._require_column()
+        self._require_intact()
+        with full_precision(self.device), torch.no_grad():
+            (live,) = self._live
+            down = cotangents.to(live.dtype).reshape(live.shape)
+            return self._assembled([down if leaf is live else None for leaf in self._leaves], keep)
 
     def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
         """Sum over heads and records of J_i^T cotangent_i, in one backward pass for all heads.
@@ -168,7 +166,6 @@ class Tape:
             ValueError: if a head was never measured, or a cotangent has another shape.
         """
         self._require_intact()
-        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         used: list[tuple[Tensor, Tensor, _Measured]] = []
         with full_precision(self.device), torch.no_grad():
             for head, cotangent in terms:
@@ -181,19 +178,21 @@ class Tape:
                     )
                 used.append((head, cotangent.detach(), self._found(head)))
             if not used:
-                return total
-            if self._column:
+                return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+            if self.column:
                 down = self._along(used)
-                keep = _finite([*(found.health for _, _, found in used), down])
-                row = [down.to(leaf.dtype).reshape(leaf.shape) if leaf.requires_grad else None for leaf in self._leaves]
-            else:
-                keep = _finite([part for _, each, found in used for part in (found.health, _row_sums(each))])
-                row = self._through(used, keep)
-            for block in self._blocks:
-                kept = self._part(keep, block)
-                for call, delta in zip(block.calls, block.backprops(row), strict=True):
-                    if delta is not None:
-                        self._add(total, call, delta, kept)
+                return self.pull_back_column(down, finite([*(found.health for _, _, found in used), down]))
+            keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
+            return self._assembled(self._through(used, keep), keep)
+
+    def _assembled(self, row: Sequence[Tensor | None], keep: Tensor) -> Tensor:
+        """The sum (r,) over the kept records, from what arrives at the module's outputs."""
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        for block in self._blocks:
+            kept = self._part(keep, block)
+            for call, delta in zip(block.calls, block.backprops(row), strict=True):
+                if delta is not None:
+                    self._add(total, call, delta, kept)
         return total
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
@@ -220,24 +219,22 @@ class Tape:
         return values if len(self._blocks) == 1 else values[block.rows]
 
     def _slopes(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
-        """Derivatives (n, d), float64, of the columns of a head in the one column of the module."""
-        found = _together([next((each for each in row if each is not None), None) for row in rows])
-        columns = [each.to(torch.float64) for each in found or [torch.zeros_like(self._live[0])] * len(rows)]
-        return (columns[0] if len(columns) == 1 else torch.stack(columns, 1)).reshape(self.records, len(rows))
+        """Derivatives (d, n), float64, of d columns of heads in the one column of the module."""
+        found = [next((each.reshape(-1) for each in row if each is not None), None) for row in rows]
+        columns = _together(found) or [torch.zeros_like(self._live[0]).reshape(-1)] * len(rows)
+        return (columns[0].unsqueeze(0) if len(columns) == 1 else torch.stack(columns)).to(torch.float64)
 
     def _chained(self, slope: Tensor) -> Tensor:
         """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
-        if self._column_gram is None:
-            ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
-            self._column_gram = self._layers_gram([ones])
+        squares = self.squared_gradient().reshape(-1, 1, 1)
         if slope.shape[1] == 1:
-            return slope.square().unsqueeze(2).mul_(self._column_gram)
-        return slope.unsqueeze(2) * slope.unsqueeze(1) * self._column_gram
+            return slope.square().unsqueeze(2).mul_(squares)
+        return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
 
     def _add(self, total: Tensor, call: Call, delta: Tensor, keep: Tensor) -> None:
         """Add one call's sum over its records to the flat total, in float64."""
-        kept = _summable(call.input, delta).logical_and_(keep)
-        sums = call.rule.gradient(call.layer, _clean(call.input, kept), _clean(delta, kept))
+        kept = summable(call.input, delta).logical_and_(keep)
+        sums = call.rule.gradient(call.layer, clean(call.input, kept), clean(delta, kept))
         for name, value in sums.items():
             offset = self._offsets[id(getattr(call.layer, name))]
             total[offset : offset + value.numel()].add_(value.reshape(-1))
@@ -250,7 +247,7 @@ class Tape:
 
     def _through(self, used: Sequence[tuple[Tensor, Tensor, _Measured]], keep: Tensor) -> list[Tensor | None]:
         """Pull cotangents of measured heads back to the module's outputs through the graph of the heads."""
-        cotangents = [_clean(each.reshape(head.shape), keep).to(head.dtype) for head, each, _ in used]
+        cotangents = [clean(each.reshape(head.shape), keep).to(head.dtype) for head, each, _ in used]
         return self._below([head for head, _, _ in used], cotangents)
 
     def _along(self, used: Sequence[tuple[Tensor, Tensor, _Measured]]) -> Tensor:
@@ -259,7 +256,7 @@ class Tape:
         Not finite for a record with a cotangent that is not: 0 times infinity is not finite either.
         """
         parts = [each.reshape(found.slope.shape) * found.slope for _, each, found in used if found.slope is not None]
-        return functools.reduce(operator.add, map(_row_sums, parts))
+        return functools.reduce(operator.add, map(row_sums, parts))
 
     def _found(self, head: Tensor) -> _Measured:
         """What was noted when this head was measured."""
@@ -284,6 +281,10 @@ class Tape:
         if not self._sources.intersection(reached):
             raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
         refuse_strays(reached, self._names)
+
+    def _require_column(self) -> None:
+        if not self.column:
+            raise ValueError("the module returned more than one number per record: use gram and pull_back.")
 
     def _require_intact(self) -> None:
         for call in (call for block in self._blocks for call in block.calls):
@@ -313,31 +314,3 @@ def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
     """All d backprops of a call, zeros where a column of the head does not reach it; [] if none does."""
     known = next((delta for delta in deltas if delta is not None), None)
     return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]
-
-
-def _row_sums(values: Tensor) -> Tensor:
-    """Sums (n,) of every record's values: finite only if all its terms are."""
-    if values.shape[1:].numel() == 1:
-        return values.reshape(-1)
-    return (values if values.dim() == 2 else values.flatten(1)).sum(1)
-
-
-def _finite(sums: Sequence[Tensor]) -> Tensor:
-    """Which records have finite values in all of several (n,): a sum is finite only if all its terms are."""
-    return functools.reduce(operator.add, sums).abs() < math.inf
-
-
-def _summable(a: Tensor, delta: Tensor) -> Tensor:
-    """Which records have products of input and backprop that cannot overflow and spoil everybody's sum."""
-    reach = _row_sums(delta.abs()).to(torch.float64)  # not finite if one of the magnitudes is not
-    if a.is_floating_point():
-        reach = reach * _row_sums(a.abs())
-    return reach < torch.finfo(delta.dtype).max
-
-
-def _clean(values: Tensor, keep: Tensor) -> Tensor:
-    """Zero the records that are not kept: 0 times a value that is not finite would be NaN for everybody."""
-    if not values.is_floating_point():
-        return values
-    finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    return finite.mul_(keep.reshape(-1, *[1] * (values.dim() - 1)))

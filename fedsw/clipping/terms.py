@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fedsw.clipping.clip import Mode, Safety, clip_cotangents
+from fedsw.clipping.clip import Mode, Safety, clip_cotangents, require_clip
+from fedsw.clipping.finite import finite
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.tape import Tape
 
@@ -28,6 +30,15 @@ class Term:
     bound: float
     mode: Mode = "spectral"
 
+    def __post_init__(self) -> None:
+        """Refuse what no clip is defined for."""
+        require_clip(self.bound, self.mode)
+        if self.cotangents.numel() != self.head.numel() or self.cotangents.shape[:1] != self.head.shape[:1]:
+            raise ValueError(
+                f"cotangents of shape {tuple(self.cotangents.shape)} for a head of shape {tuple(self.head.shape)}; "
+                "give one cotangent to every output."
+            )
+
 
 def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = None) -> Tensor:
     """Sum over terms and records of (J_i clipped to the term's bound)^T q_i, as one flat float64 vector.
@@ -45,6 +56,8 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
         (r,), float64, the trainable parameters in the order of `module.parameters()`.
     """
     with full_precision(tape.device):
+        if tape.column and terms and all(term.head.shape[1:].numel() == 1 for term in terms):
+            return _joint_sum(tape, terms, safety)
         pulled = [
             (
                 term.head,
@@ -55,3 +68,17 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
             for term in terms
         ]
         return tape.pull_back(pulled)
+
+
+def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tensor:
+    """The sum where every Jacobian is one row s_i u_i^T along the same gradient u_i: all heads are clipped at once.
+
+    Clipping s_i u_i^T at the bound has the cotangents of clipping (s_i / bound) u_i^T at 1.
+    """
+    heads = [term.head.detach().reshape(-1) for term in terms]
+    slopes = tape.slopes([term.head for term in terms])
+    squares = torch.tensor([[term.bound**2] for term in terms], dtype=torch.float64, device=tape.device)
+    gram = slopes.square().mul_(tape.squared_gradient())
+    q = torch.stack([term.cotangents.detach().to(torch.float64).reshape(-1) for term in terms])
+    clipped = clip_cotangents(gram.div(squares).reshape(-1, 1, 1), q.reshape(-1), 1.0, safety=safety).reshape(q.shape)
+    return tape.pull_back_column(clipped.mul_(slopes).sum(0), finite([gram.sum(0), *heads]))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from fedsw.clipping import Safety, Term, clipped_sum, record, recording
+from fedsw.clipping import Safety, Term, UnsupportedModule, clip_cotangents, clipped_sum, record, recording
 from tests.clipping.naive import Flat, jacobian, naive_sum
 
 HEADS = {
@@ -29,6 +33,10 @@ class WithLatent(nn.Module):
         return x.detach().cumsum(1), self.layers(x)
 
 
+SINGLE = ("raw", "probability", "loss")  # of one number per record: all clipped at once
+
+SCALES = (0.0, 1e-30, 1e-3, 1.0, 1e6, 1e30, 1e200, math.inf, math.nan)
+
 MODELS = {
     "logistic": lambda: nn.Linear(4, 1),
     "wrapped": lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 1, bias=False))),
@@ -45,13 +53,14 @@ def _relative(found, expected):
 @pytest.mark.parametrize("rows", [100, 3])
 @pytest.mark.parametrize("model_name", MODELS)
 @pytest.mark.parametrize("mode", ["spectral", "row"])
-def test_clipped_sums_of_several_heads_equal_the_loop(model_name, mode, rows, monkeypatch):
+@pytest.mark.parametrize("heads", [tuple(HEADS), SINGLE, SINGLE[1:2]], ids=["all", "single", "one"])
+def test_clipped_sums_of_several_heads_equal_the_loop(model_name, mode, rows, heads, monkeypatch):
     monkeypatch.setattr(recording, "_block_rows", lambda module, tensors: rows)
     torch.manual_seed(0)
     model, x = MODELS[model_name]().double(), torch.randn(7, 4, dtype=torch.float64)
     tape = record(model, x)
     terms, expected = [], 0.0
-    for head in HEADS.values():
+    for head in map(HEADS.get, heads):
         values = head(tape.raw)
         q = torch.randn_like(values)
         norms = sorted(float(jacobian(model, x, i, lambda out, i: head(out)).norm()) for i in range(7))  # noqa: B023
@@ -134,6 +143,74 @@ def test_no_record_leaves_above_its_bound_in_float32(seed, ratio):
             q = torch.randn_like(values)
             norm = float(clipped_sum(tape, [Term(values, q, bound)]).norm())
             assert norm <= bound * float(q.double().norm())
+
+
+def _head_by_head(tape, terms):
+    clipped = [clip_cotangents(tape.gram(each.head), each.cotangents, each.bound, mode=each.mode) for each in terms]
+    return tape.pull_back([(term.head, q) for term, q in zip(terms, clipped, strict=True)])
+
+
+@given(
+    seed=st.integers(0, 2**20),
+    scales=st.lists(st.sampled_from(SCALES), min_size=5, max_size=5),
+    bounds=st.lists(st.sampled_from([1e-20, 0.1, 3.0, math.inf]), min_size=3, max_size=3),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_clipping_all_heads_at_once_is_clipping_one_after_the_other(seed, scales, bounds, dtype):
+    """Values that overflow, vanish or are not finite included, in the records and in the heads."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
+    spoil = torch.tensor(scales, dtype=dtype)
+    x = torch.randn(5, 4, dtype=dtype) * spoil.roll(1)[:, None]
+    tape = record(model, x)
+    heads = [tape.raw[:, 0] * spoil, tape.raw.sigmoid() + spoil.roll(2)[:, None], tape.raw.square()]
+    terms = [Term(head, torch.randn_like(head), bound) for head, bound in zip(heads, bounds, strict=True)]
+    torch.testing.assert_close(clipped_sum(tape, terms), _head_by_head(tape, terms), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_what_would_escape_the_clip_is_refused_for_one_column_too(heads):
+    def terms(head):
+        return [Term(each, torch.ones_like(each), 1.0) for each in [tape.raw.tanh(), head][2 - heads :]]
+
+    model, x = nn.Linear(3, 1), torch.randn(4, 3)
+    tape = record(model, x)
+    with pytest.raises(ValueError, match=r"does not depend on tape\.raw"):
+        clipped_sum(tape, terms(tape.raw.detach().sigmoid()))
+    with pytest.raises(UnsupportedModule, match="'weight' reaches the output outside"):
+        clipped_sum(tape, terms(tape.raw * model.weight.sum()))
+    x.zero_()
+    with pytest.raises(UnsupportedModule, match="input was overwritten"):
+        clipped_sum(tape, terms(tape.raw.sigmoid()))
+
+
+def test_a_module_of_several_columns_has_no_slopes():
+    tape = record(nn.Linear(3, 2), torch.randn(4, 3))
+    for refused in (
+        lambda: tape.slopes([tape.raw[:, 0]]),
+        tape.squared_gradient,
+        lambda: tape.pull_back_column(torch.ones(4), torch.ones(4, dtype=torch.bool)),
+    ):
+        with pytest.raises(ValueError, match=r"more than one number per record.*gram and pull_back"):
+            refused()
+
+
+def test_a_head_that_no_gradient_reaches_has_slope_zero():
+    class Blocked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    torch.manual_seed(0)
+    tape = record(nn.Linear(3, 1), torch.randn(4, 3))
+    heads = [Blocked.apply(tape.raw), tape.raw.sigmoid()]
+    assert not tape.slopes(heads)[0].any()
+    both = clipped_sum(tape, [Term(head, torch.ones_like(head), 0.1) for head in heads])
+    torch.testing.assert_close(both, clipped_sum(tape, [Term(heads[1], torch.ones(4, 1), 0.1)]))
 
 
 @pytest.mark.parametrize("fault", ["head", "slope", "cotangent"])
