@@ -23,21 +23,19 @@ class Moments:
     Attributes:
         variance: of the loss.
         longest: how far the grid reaches, up or down.
-        rising: (m,) log E exp(r L) for the rates r of :func:`rates`, from above.
-        falling: (m,) log E exp(-r L).
+        tails: (2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of :func:`rates`.
     """
 
     variance: float
     longest: float
-    rising: Tensor
-    falling: Tensor
+    tails: Tensor
 
 
 def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> Moments:
     """Moments of one step, on an uneven grid whose nodes are multiples of the spacing (0: any losses).
 
     That grid dominates the even one of the same spacing and reach, being coarser, and E exp(r L), r > 0, is an
-    f-divergence: ``rising`` bounds that of :func:`grid_masses` from above. ``falling`` only places the
+    f-divergence: the first of ``tails`` bounds that of :func:`grid_masses` from above. The second only places the
     lower end of the window, where an error costs accuracy and never privacy.
     """
     up, down = (_ladder(step, end, spacing, device) for end in reach(step, orientation, TRUNCATION))
@@ -49,8 +47,7 @@ def step_moments(step: Step, orientation: Orientation, spacing: float, device: t
     return Moments(
         float((mass * (losses - mean) ** 2).sum()),
         max(float(up[-1]), float(down[-1])),
-        torch.logsumexp(exponents + mass.log(), dim=1),
-        torch.logsumexp(-exponents + mass.log(), dim=1),
+        torch.stack([torch.logsumexp(sign * exponents + mass.log(), dim=1) for sign in (1, -1)]),
     )
 
 

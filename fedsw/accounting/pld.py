@@ -89,8 +89,8 @@ class Spectrum:
     def extend(self, counts: Mapping[Step, int]) -> None:
         """Add what ``counts`` holds more than was added so far; counts never shrink."""
         for (modulus, argument), more in self._steps.extend(counts):
-            self._modulus += more * modulus[: len(self._modulus)]
-            self._argument += more * argument[: len(self._argument)]
+            self._modulus.add_(modulus[: len(self._modulus)], alpha=more)
+            self._argument.add_(argument[: len(self._argument)], alpha=more)
 
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
@@ -104,7 +104,6 @@ class Spectrum:
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
         return Distribution(Grid(self._spacing, first, self._size), mass, excess)
 
-
     def _forget_the_silent(self) -> None:
         """Drop the frequencies that will never be heard: a step's masses sum to at most 1, so none gets louder."""
         kept = int((self._modulus > _NEGLIGIBLE - 1.0).nonzero().max()) + 1
@@ -117,8 +116,7 @@ class Spread:
 
     def __init__(self, spacing: float, orientation: Orientation, device: torch.device) -> None:
         self._rates = rates(device)
-        self._rising = torch.zeros_like(self._rates)
-        self._falling = torch.zeros_like(self._rates)
+        self._tails = torch.zeros((2, len(self._rates)), dtype=torch.float64, device=device)
         self.longest = self._furthest = 0.0
         self._spacing = spacing
         self._steps = _Running(lambda step: step_moments(step, orientation, spacing, device))
@@ -130,13 +128,12 @@ class Spread:
             self.variance += more * moments.variance
             self.longest = max(self.longest, moments.longest)
             self._furthest += more * moments.longest
-            self._rising += more * moments.rising
-            self._falling += more * moments.falling
+            self._tails.add_(moments.tails, alpha=more)
 
     def window(self) -> Grid | None:
         """The smallest window with all the mass but ``TAIL`` on either side; None past ``LARGEST_GRID``."""
-        highest = min(float(((self._rising - math.log(TAIL)) / self._rates).min()), self._furthest)
-        lowest = min(float(((self._falling - math.log(TAIL)) / self._rates).min()), self._furthest)
+        ends = ((self._tails - math.log(TAIL)) / self._rates).amin(1).tolist()
+        highest, lowest = (min(end, self._furthest) for end in ends)
         first = -math.ceil(lowest / self._spacing) - 1
         needed = math.ceil(highest / self._spacing) + 2 - first
         if max(needed, self.longest / self._spacing) > LARGEST_GRID:
