@@ -17,7 +17,8 @@ from torch import Tensor
 from fedsw.accounting import Head
 
 NAME = "checkpoint.pt"
-RECENT = "checkpoint.recent.pt"
+RECENT = ("checkpoint.recent-0.pt", "checkpoint.recent-1.pt")
+NAMES = (NAME, *RECENT)
 _SYNCHRONISE_SECONDS = 1.0
 _TITLE = b"fedsw checkpoint 2 "
 
@@ -44,8 +45,9 @@ class CheckpointDamaged(ValueError):
 class Checkpoints:
     """A run's checkpoint files: one after every round, one of them synchronised to disk about every second.
 
-    The newest survives the death of the process; the synchronised one survives that of the machine. Either is
-    written whole or not at all, and an old one is safe: the ledger, which is ahead of it, decides what was spent.
+    The others take turns under two names, so that the round before is whole while a round is written. The newest
+    survives the death of the process; the synchronised one survives that of the machine. Each is written whole or not
+    at all, and an old one is safe: the ledger, which is ahead of it, decides what was spent.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,7 +57,7 @@ class Checkpoints:
     def save(self, state: Checkpoint) -> None:
         """Write the state after a round; rounds that take a second or more are synchronised one by one."""
         durable = time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS
-        name = NAME if durable else RECENT
+        name = NAME if durable else RECENT[state.round % 2]  # the one that does not hold the round before
         part = self.directory / f"{name}.part"
         content = io.BytesIO()
         torch.save({**vars(state), "ledger": None if state.ledger is None else asdict(state.ledger)}, content)
@@ -66,6 +68,8 @@ class Checkpoints:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
+        if not durable:  # a file system may send at once to the disk what replaces a file, which costs ten times more
+            (self.directory / name).unlink(missing_ok=True)
         os.replace(part, self.directory / name)
         if durable:
             folder = os.open(self.directory, os.O_RDONLY)
@@ -82,7 +86,7 @@ def load(directory: Path) -> Checkpoint | None:
     Raises:
         CheckpointDamaged: if there are files and none is whole; training from the start again would be charged again.
     """
-    present = [path for name in (NAME, RECENT) if (path := directory / name).exists()]
+    present = [path for name in NAMES if (path := directory / name).exists()]
     found = [state for path in present if (state := _read(path)) is not None]
     if present and not found:
         raise CheckpointDamaged(

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from clients.app import app as client_app
 from fedsw.accounting import Ledger
 from fedsw.accounting.journal import Journal
-from server.checkpoint import NAME, RECENT, Checkpoints
+from server.checkpoint import NAMES, Checkpoints
 from server.run_directory import RunDirectory
 from simulations.engines.inprocess import InProcessGrid
 
@@ -175,7 +175,7 @@ class Chaos:
         self._die_if("killed before the checkpoint")
         with contextlib.ExitStack() as stack:
             if self.take("full disk at the checkpoint"):
-                for name in (NAME, RECENT):
+                for name in NAMES:
                     part = checkpoints.directory / f"{name}.part"
                     part.unlink(missing_ok=True)
                     part.symlink_to("/dev/full")  # the kernel itself says that there is no space left
@@ -184,7 +184,7 @@ class Chaos:
         self._die_if("killed after the checkpoint")
 
     def _rename(self, genuine: Callable[..., None], source: Any, target: Any) -> None:
-        if Path(target).name in (NAME, RECENT):
+        if Path(target).name in NAMES:
             self._die_if("killed while the checkpoint is renamed")
         genuine(source, target)
 

@@ -184,7 +184,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
 
 
-_WATCHED = {"charge": ("ledger.sqlite-wal", "ledger.sqlite"), "checkpoint": (checkpoint.NAME, checkpoint.RECENT)}
+_WATCHED = {"charge": ("ledger.sqlite-wal", "ledger.sqlite"), "checkpoint": checkpoint.NAMES}
 
 
 def _last_attempt(log: Path) -> tuple[int, int]:

@@ -155,7 +155,7 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
     directory = _run(federation)
     state = checkpoint.load(directory)
     assert state is not None
-    for name in (checkpoint.NAME, checkpoint.RECENT):
+    for name in checkpoint.NAMES:
         _, _, content = (directory / name).read_bytes().partition(b"\n")
         stored = torch.load(io.BytesIO(content), weights_only=True)
         assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}

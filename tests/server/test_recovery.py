@@ -143,7 +143,8 @@ def test_an_older_checkpoint_makes_the_run_pay_again_and_says_so(federation):
                 first.append((directory / checkpoint.NAME).read_bytes())
 
     whole = federation.run(small("privacy.epsilon=2.0"), observer=Keeper())
-    (directory / checkpoint.RECENT).unlink(missing_ok=True)
+    for name in checkpoint.RECENT:
+        (directory / name).unlink(missing_ok=True)
     (directory / checkpoint.NAME).write_bytes(first[0])
     again = federation.run(small("privacy.epsilon=2.0"), directory=directory, resume=True)
     assert again["status"].startswith("stopped before round 2"), "all of the budget had been spent"
@@ -185,7 +186,7 @@ def copy(source: Path, target: Path) -> None:
             shutil.copy(beside, target.with_name(target.name + suffix))
 
 
-@pytest.mark.parametrize("forgotten", [(), (checkpoint.NAME, checkpoint.RECENT), ("summary.json",)])
+@pytest.mark.parametrize("forgotten", [(), checkpoint.NAMES, ("summary.json",)])
 @pytest.mark.parametrize("put", ["older", "another", "none"])
 def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent(federation, two_runs, put, forgotten):
     directory, other = two_runs
@@ -297,7 +298,8 @@ def test_a_checkpoint_with_a_changed_byte_is_not_taken_for_whole(federation):
     federation.run(small())
     directory = federation.folder / "run1"
     whole = (directory / checkpoint.NAME).read_bytes()
-    (directory / checkpoint.RECENT).unlink(missing_ok=True)
+    for name in checkpoint.RECENT:
+        (directory / name).unlink(missing_ok=True)
     for position in range(10, len(whole), len(whole) // 20):
         (directory / checkpoint.NAME).write_bytes(
             whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
