@@ -126,13 +126,6 @@ def script(name: str) -> str:
     return str(path)
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
     """Wait until a process that was started here listens on a port of this machine.
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from simulations.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
 from simulations.deploy.keys import NodeKey, write_node_key
-from simulations.deploy.processes import Processes, free_port
+from simulations.deploy.processes import Processes
 from simulations.deploy.secret_files import private_folder
 from simulations.deploy.superlink import SuperLink
 from simulations.deploy.supernode import NodeSettings, supernode_command
+from simulations.ports import free_port
 
 PORT = 9092
 RETRY_SECONDS = 10.0

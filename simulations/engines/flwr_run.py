@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulations import OFFLINE
+from simulations.ports import free_port
 
 APP = Path(__file__).resolve().parents[2]
 _MARK = "FEDSW_ENGINE_RUN"
@@ -62,7 +63,7 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
 
 @contextlib.contextmanager
 def _superlink(home: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    port = _free_port()
+    port = free_port()
     environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), _MARK: str(home)}
     environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))
     log = (home / "superlink.log").open("wb")
@@ -135,9 +136,3 @@ def _script(name: str) -> Path:
             f"{name} is not installed beside {sys.executable}; install the extra: pip install 'fedsw[app]'"
         )
     return path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

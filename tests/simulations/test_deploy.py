@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.deploy import processes as deploy_processes
 from simulations.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
 from simulations.deploy.keys import write_node_key
 from simulations.deploy.serving import probe, write_federation
 from simulations.deploy.superlink import profile, superlink_command
 from simulations.deploy.supernode import NodeSettings, node_config_text, supernode_command
+from simulations.ports import free_port
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)
 
@@ -130,7 +130,7 @@ def test_a_client_probes_the_server_s_certificate_before_it_connects(federation:
             probe(f"127.0.0.1:{port}", stranger.authority)
     with _tls_server(elsewhere) as port, pytest.raises(ConnectionError, match="not to be trusted"):
         probe(f"127.0.0.1:{port}", elsewhere.authority)
-    assert "refused" in str(probe(f"127.0.0.1:{deploy_processes.free_port()}", own.authority))
+    assert "refused" in str(probe(f"127.0.0.1:{free_port()}", own.authority))
 
 
 @pytest.mark.parametrize("address", ["fed.example.org", "https://fed.example.org/", ":9092", "fed:port"])

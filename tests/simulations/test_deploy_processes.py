@@ -22,6 +22,7 @@ from simulations.deploy.following import Follower
 from simulations.deploy.processes import MARK, Processes
 from simulations.deploy.watchdog import marked
 from simulations.engines import deployed
+from simulations.ports import free_port
 from tests.federations import small
 from tests.simulations.conftest import Watcher
 
@@ -119,7 +120,7 @@ def test_a_process_that_does_not_start_is_reported_with_what_it_said(tmp_path: P
     with Processes(tmp_path) as processes:
         process = processes.start("superlink", [sys.executable, "-c", "raise SystemExit('port taken')"])
         with pytest.raises(RuntimeError, match="superlink ended; it said:\nport taken"):
-            deploy_processes.wait_until_open(processes, "superlink", process, deploy_processes.free_port(), 30)
+            deploy_processes.wait_until_open(processes, "superlink", process, free_port(), 30)
 
 
 def test_every_released_round_is_shown_once_and_a_line_that_is_being_written_is_not(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from safetensors.torch import load_file
 
 from simulations.deploy.certificates import LOOPBACK, write_certificates
 from simulations.deploy.keys import write_node_key
-from simulations.deploy.processes import MARK, Processes, free_port, script
+from simulations.deploy.processes import MARK, Processes, script
 from simulations.deploy.serving import probe
 from simulations.deploy.superlink import SuperLink
 from simulations.deploy.supernode import NodeSettings, supernode_command
 from simulations.driver import resume, run
 from simulations.engines.deployed import local_federation
+from simulations.ports import free_port
 from tests.federations import small
 from tests.processes import interruptible, mark, of_this_test
 from tests.simulations.conftest import Watcher
