@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,3 +61,21 @@ class Block:
                 allow_unused=True,
             )
         )
+
+    def gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
+        """Gram matrices (n, d, d), float64, of d columns from what each sends to the outputs: sums over the calls."""
+        pulled = [self.backprops(row) for row in rows]
+        deltas = [together([each[i] for each in pulled]) for i in range(len(self.calls))]
+        parts = [
+            call.rule.gram(call.layer, call.input, own) for call, own in zip(self.calls, deltas, strict=True) if own
+        ]
+        if not parts:
+            shape = (self.rows.stop - self.rows.start, len(rows), len(rows))
+            return torch.zeros(shape, dtype=torch.float64, device=self.outputs[0].device)
+        return functools.reduce(Tensor.add_, parts)
+
+
+def together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
+    """All d backprops of a call, zeros where a column of the head does not reach it; [] if none does."""
+    known = next((delta for delta in deltas if delta is not None), None)
+    return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedsw.clipping.blocks import Block, Call
+from fedsw.clipping.blocks import Block, Call, together
 from fedsw.clipping.coverage import leaf_nodes, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums, summable
 from fedsw.clipping.precision import full_precision
@@ -197,22 +197,8 @@ class Tape:
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
-        grams = [self._block_gram(block, rows) for block in self._blocks]
+        grams = [block.gram(rows) for block in self._blocks]
         return grams[0] if len(grams) == 1 else torch.cat(grams)
-
-    def _block_gram(self, block: Block, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
-        """Gram matrices of the records of a block: sums over its calls."""
-        pulled = [block.backprops(row) for row in rows]
-        together = [_together([each[i] for each in pulled]) for i in range(len(block.calls))]
-        parts = [
-            call.rule.gram(call.layer, call.input, deltas)
-            for call, deltas in zip(block.calls, together, strict=True)
-            if deltas
-        ]
-        if not parts:
-            shape = (block.rows.stop - block.rows.start, len(rows), len(rows))
-            return torch.zeros(shape, dtype=torch.float64, device=self.device)
-        return functools.reduce(Tensor.add_, parts)
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
         """A view of the values of a block's records."""
@@ -221,7 +207,7 @@ class Tape:
     def _slopes(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Derivatives (d, n), float64, of d columns of heads in the one column of the module."""
         found = [next((each.reshape(-1) for each in row if each is not None), None) for row in rows]
-        columns = _together(found) or [torch.zeros_like(self._live[0]).reshape(-1)] * len(rows)
+        columns = together(found) or [torch.zeros_like(self._live[0]).reshape(-1)] * len(rows)
         return (columns[0].unsqueeze(0) if len(columns) == 1 else torch.stack(columns)).to(torch.float64)
 
     def _chained(self, slope: Tensor) -> Tensor:
@@ -308,9 +294,3 @@ def _unit(head: Tensor, r: int) -> Tensor:
     unit = torch.zeros_like(head)
     unit[:, r].fill_(1.0)
     return unit
-
-
-def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
-    """All d backprops of a call, zeros where a column of the head does not reach it; [] if none does."""
-    known = next((delta for delta in deltas if delta is not None), None)
-    return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]
