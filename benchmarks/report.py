@@ -152,12 +152,14 @@ def _clipping(stored: dict[str, Any]) -> str:
 
 
 def _engines(stored: dict[str, Any]) -> str:
+    runs = stored["inprocess_runs"]
     rows = [
         f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification.\n",
         "| what | measured |",
         "|---|---|",
         f"| overhead of a client message in process (17 parameters), median | {stored['overhead']['median_ms']:.3f} ms |",
-        f"| the run in process | {stored['inprocess_seconds']:.1f} s |",
+        f"| the run in process, median of {len(runs)} before and after the other | "
+        f"{stored['inprocess_seconds']:.1f} s ({min(runs):.1f} to {max(runs):.1f}) |",
     ]
     if "ray_seconds" in stored:
         rows.append(f"| the same run on Flower's Ray engine | {stored['ray_seconds']:.1f} s |")
