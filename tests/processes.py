@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import time
 
 import psutil
 import pytest
@@ -37,3 +38,15 @@ def of_this_test(having: str = _TEST) -> dict[int, str]:
         except psutil.Error:
             continue
     return found
+
+
+def left_of_this_test(seconds: float = 60.0) -> dict[int, str]:
+    """What still runs of it when everything was given that long to end.
+
+    One look decides: a thread of Flower's that describes the machine starts a process of a few milliseconds for it,
+    which may come and go between two.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := of_this_test()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 
 from simulations.driver import run
 from tests.federations import small
-from tests.processes import mark, of_this_test
+from tests.processes import left_of_this_test, mark, of_this_test
 
 
 def _parameters(directory: Path) -> torch.Tensor:
@@ -26,11 +25,11 @@ def test_the_search_finds_a_process_that_left_its_session_and_none_of_another_te
         mark(monkeypatch)
         with subprocess.Popen(sleeper, start_new_session=True) as own:
             try:
-                assert set(of_this_test()) == {own.pid}
+                assert set(of_this_test()) == set(left_of_this_test(0.5)) == {own.pid}
             finally:
                 own.kill()
                 others.kill()
-    assert not of_this_test()
+    assert not left_of_this_test()
 
 
 @pytest.mark.slow
@@ -43,10 +42,7 @@ def test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running(tmp
     theirs = run(experiment, engine=engine, runs=tmp_path / "theirs")
     assert torch.equal(_parameters(ours.directory), _parameters(theirs.directory))
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
-    deadline = time.monotonic() + 60
-    while of_this_test() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not of_this_test()
+    assert not left_of_this_test()
 
 
 @pytest.mark.slow
