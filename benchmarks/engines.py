@@ -2,10 +2,10 @@
 
     python -m benchmarks.engines [--rounds 500] [--clients 10] [--runs 6] [--skip-ray]
 
-Prints a table and writes benchmarks/results/engines.json. The runs in process are made in two halves, before and
-after the one on Ray, and the ratio is that of Ray's seconds to their median: a processor that others use too is up to
-a third slower at one minute than at the next, which moves what computes and hardly what waits. The overhead is that of a message whose handler only
-answers with as many numbers as it got (17: the parameters of the shipped logistic model).
+Prints a table and writes benchmarks/results/engines.json. The runs in process are made in two halves, before and after
+the one on Ray, and the ratio is that of Ray's seconds to their median: a processor that others use too can be half as
+slow again at one minute as at the next, which moves what computes and hardly what waits. The overhead is that of a
+message whose handler only answers with as many numbers as it got (17: the parameters of the shipped logistic model).
 """
 
 from __future__ import annotations

@@ -104,6 +104,19 @@ def require_clip(bound: float, mode: str) -> None:
         raise ValueError(f"mode {mode!r} is unknown: choose 'spectral' or 'row'.")
 
 
+def require_cotangents(head: Tensor, cotangents: Tensor) -> None:
+    """Refuse cotangents that are not one to every output.
+
+    Raises:
+        ValueError: naming both shapes.
+    """
+    if cotangents.numel() != head.numel() or cotangents.shape[:1] != head.shape[:1]:
+        raise ValueError(
+            f"cotangents of shape {tuple(cotangents.shape)} for a head of shape {tuple(head.shape)}; "
+            "give one cotangent to every output."
+        )
+
+
 def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
     """Apply min(1, limit / sqrt(eigenvalue)) in the eigenbasis of every Gram matrix."""
     largest = gram.abs().amax(dim=(1, 2))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fedsw.clipping.blocks import Block, Call, together
+from fedsw.clipping.clip import require_cotangents
 from fedsw.clipping.coverage import leaf_nodes, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums, summable
 from fedsw.clipping.precision import full_precision
@@ -171,11 +172,7 @@ class Tape:
             for head, cotangent in terms:
                 if cotangent is None:
                     continue
-                if cotangent.numel() != head.numel() or cotangent.shape[:1] != head.shape[:1]:
-                    raise ValueError(
-                        f"cotangents of shape {tuple(cotangent.shape)} for a head of shape {tuple(head.shape)}; "
-                        "give one cotangent to every output."
-                    )
+                require_cotangents(head, cotangent)
                 used.append((head, cotangent.detach(), self._found(head)))
             if not used:
                 return torch.zeros(self.size, dtype=torch.float64, device=self.device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.clipping.clip import Mode, Safety, clip_cotangents, require_clip
+from fedsw.clipping.clip import Mode, Safety, clip_cotangents, require_clip, require_cotangents
 from fedsw.clipping.finite import finite
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.tape import Tape
@@ -33,19 +33,15 @@ class Term:
     def __post_init__(self) -> None:
         """Refuse what no clip is defined for."""
         require_clip(self.bound, self.mode)
-        if self.cotangents.numel() != self.head.numel() or self.cotangents.shape[:1] != self.head.shape[:1]:
-            raise ValueError(
-                f"cotangents of shape {tuple(self.cotangents.shape)} for a head of shape {tuple(self.head.shape)}; "
-                "give one cotangent to every output."
-            )
+        require_cotangents(self.head, self.cotangents)
 
 
 def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = None) -> Tensor:
     """Sum over terms and records of (J_i clipped to the term's bound)^T q_i, as one flat float64 vector.
 
     Guarantee: record i moves the result by at most sum over terms of bound * ||q_i||, whatever its values.
-    The sensitivities of `fedsw.sensitivity` are stated for this sum. A record with an output, loss, cotangent
-    or Gram matrix that is not finite contributes 0 in every term.
+    The sensitivities of `fedsw.sensitivity` are stated for this sum. A record with an output, loss or
+    Gram matrix that is not finite contributes 0 in every term, one with a cotangent that is not, in that term.
 
     Args:
         tape: the recorded forward pass.

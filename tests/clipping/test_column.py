@@ -46,6 +46,21 @@ MODELS = {
 }
 
 
+def passed(values, backward):
+    """The values unchanged; their gradient is what `backward` makes of it."""
+
+    class Passed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return backward(gradient)
+
+    return Passed.apply(values)
+
+
 def _relative(found, expected):
     return float((found - expected).norm() / expected.norm())
 
@@ -82,15 +97,9 @@ def test_a_latent_without_gradient_beside_the_column_changes_nothing():
 def test_the_layers_are_walked_once_for_all_heads(monkeypatch):
     walks = []
 
-    class Counted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            walks.append(1)
-            return gradient
+    def counted(gradient):
+        walks.append(1)
+        return gradient
 
     class Watched(nn.Module):
         def __init__(self):
@@ -98,7 +107,7 @@ def test_the_layers_are_walked_once_for_all_heads(monkeypatch):
             self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
 
         def forward(self, x):
-            return self.last(Counted.apply(self.first(x)))
+            return self.last(passed(self.first(x), counted))
 
     tape = record(Watched(), torch.randn(5, 3))
     heads = [tape.raw.sigmoid(), tape.raw.tanh(), torch.cat([tape.raw, tape.raw.exp()], 1)]
@@ -196,18 +205,9 @@ def test_a_module_of_several_columns_has_no_slopes():
 
 
 def test_a_head_that_no_gradient_reaches_has_slope_zero():
-    class Blocked(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return None
-
     torch.manual_seed(0)
     tape = record(nn.Linear(3, 1), torch.randn(4, 3))
-    heads = [Blocked.apply(tape.raw), tape.raw.sigmoid()]
+    heads = [passed(tape.raw, lambda gradient: None), tape.raw.sigmoid()]
     assert not tape.slopes(heads)[0].any()
     both = clipped_sum(tape, [Term(head, torch.ones_like(head), 0.1) for head in heads])
     torch.testing.assert_close(both, clipped_sum(tape, [Term(heads[1], torch.ones(4, 1), 0.1)]))

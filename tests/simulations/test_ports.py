@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 
 from simulations import ports
 from simulations.ports import free_port
 
 
-def test_a_port_is_never_given_out_twice(monkeypatch):
+def test_a_port_that_the_system_picks_again_is_not_given_out_again(monkeypatch):
     """The system may choose a port again as long as nobody has bound it."""
     first = free_port()
     genuine = socket.socket
@@ -22,6 +23,21 @@ def test_a_port_is_never_given_out_twice(monkeypatch):
     monkeypatch.setattr(ports.socket, "socket", Repeating)
     second = free_port()
     assert second != first and len(asked) == 2
+
+
+def test_ports_never_run_out(monkeypatch):
+    """A client that starts its node again and again asks for more ports than the system has."""
+    turns = itertools.count()
+
+    class Few(socket.socket):
+        def bind(self, address): ...
+
+        def getsockname(self):
+            return "127.0.0.1", 40_000 + next(turns) % 1000
+
+    monkeypatch.setattr(ports.socket, "socket", Few)
+    found = [free_port() for _ in range(2500)]
+    assert set(found[-1000:]) == set(range(40_000, 41_000))
 
 
 def test_a_given_port_can_be_listened_on():
