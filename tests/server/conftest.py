@@ -3,8 +3,15 @@
 import pytest
 
 from tests.federations import Federation
+from tests.server.local_runs import Runs
 
 
 @pytest.fixture
 def federation(tmp_path):
     return Federation(tmp_path)
+
+
+@pytest.fixture
+def run(federation):
+    """A run under local trust: takes an experiment, gives its summary and its folder."""
+    return Runs(federation)

@@ -1,0 +1,193 @@
+"""What failures and refusals cost in a run in which nobody is trusted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from flwr.app import Array, ArrayRecord
+
+from fedsw import wire
+from server.cohort import FederationError
+from tests.federations import Saboteur, small
+from tests.server.local_runs import TRUST, attempts_in, client_of, kind_of
+
+
+@pytest.mark.parametrize("kind", [wire.TABLES, wire.LOCAL_GRADIENTS])
+def test_a_client_lost_in_either_exchange_is_missing_and_what_it_noised_stays_charged(run, kind):
+    def hook(message, context):
+        lost = kind_of(message) == kind and client_of(context) == 1
+        if lost and message.content["config"]["round"] == 2:
+            raise OSError("gone")
+
+    summary, directory = run(small(*TRUST, "federation.min_clients=2"), app=Saboteur(hook))
+    rounds = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [record["clients"] for record in rounds] == [3, 2, 3, 3]
+    assert [record["attempt"] for record in rounds] == [0, 0, 0, 0]
+    noised = [1, 2, 3, 4] if kind == wire.LOCAL_GRADIENTS else [1, 3, 4]
+    assert attempts_in(directory, 1) == [(round_, 0) for round_ in noised]
+    assert summary["released_rounds"] == 4
+
+
+def test_a_run_short_of_clients_stops_at_once_and_charges_nobody_for_another_attempt(run):
+    def hook(message, context):
+        if kind_of(message) == wire.LOCAL_GRADIENTS and client_of(context) in (1, 2):
+            raise OSError("gone")
+
+    with pytest.raises(FederationError, match=r"Client 1: .*gone.*Client 2: .*gone.*resume"):
+        run(small(*TRUST, "federation.min_clients=2"), app=Saboteur(hook))
+    directory = run._federation.folder / "run"
+    assert all(attempts_in(directory, client) == [(1, 0)] for client in range(3))
+
+
+def test_a_group_that_is_lost_with_its_only_holder_stops_the_run(run):
+    def hook(message, context):
+        if kind_of(message) == wire.TABLES and client_of(context) == 1:
+            raise OSError("gone")
+
+    overrides = ("partition.scheme=group", "federation.clients=2", "federation.min_clients=1")
+    with pytest.raises(FederationError, match=r"group A=\d\. Client 1: .*gone"):
+        run(small(*TRUST, *overrides), app=Saboteur(hook))
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_client_whose_budget_is_used_up_is_missing_and_too_few_left_stop_the_run_with_what_it_had(run, least):
+    experiment = small(*TRUST, f"federation.min_clients={least}")
+
+    class Spent(Saboteur):
+        """Client 0 is asked for a table twice in round 2: an attempt that the server never saw."""
+
+        def __call__(self, message, context):
+            if kind_of(message) == wire.TABLES and client_of(context) == 0 and message.content["config"]["round"] == 2:
+                super().__call__(message, context)
+                message.content["config"]["attempt"] = 7
+                reply = super().__call__(message, context)
+                message.content["config"]["attempt"] = 0
+                context.state["fedsw"]["attempt"] = 0
+                return reply
+            return super().__call__(message, context)
+
+    summary, directory = run(experiment, app=Spent())
+    rounds = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert attempts_in(directory, 0) == [(1, 0), (2, 0), (2, 7), (3, 0)]
+    if least == 2:
+        assert summary["status"] == "completed" and [r["clients"] for r in rounds] == [3, 3, 3, 2]
+    else:
+        assert summary["status"].startswith("stopped before round 4") and "the budget is" in summary["status"]
+        assert len(rounds) == 3
+    assert summary["epsilon_spent"] <= summary["epsilon"] * (1 + 1e-9)
+    assert summary["held_out"] and (directory / "model.safetensors").exists()
+
+
+def test_a_stopped_run_goes_on_with_the_clients_ledgers_and_fresh_attempts(run):
+    def hook(message, context):
+        if kind_of(message) == wire.TABLES and message.content["config"]["round"] == 3 and client_of(context) == 0:
+            raise OSError("disk on fire")
+
+    with pytest.raises(FederationError, match=r"Client 0: .*disk on fire.*fedsw resume"):
+        run(small(*TRUST), app=Saboteur(hook))
+    summary, directory = run(small(*TRUST), resume=True)
+    # Clients 1 and 2 noised a table for the attempt that failed; their budgets end a round early.
+    assert summary["status"].startswith("stopped before round 4")
+    assert len((directory / "metrics.jsonl").read_text().splitlines()) == 3
+    assert attempts_in(directory, 0) == [(1, 0), (2, 0), (3, 1), (4, 0)]
+    assert attempts_in(directory, 1) == [(1, 0), (2, 0), (3, 0), (3, 1)]
+    assert summary["epsilon_spent"] <= summary["epsilon"]
+
+
+@pytest.mark.parametrize("kind", [wire.TABLES, wire.LOCAL_GRADIENTS])
+def test_a_replayed_request_is_refused_and_nothing_more_is_released(run, kind):
+    refused = []
+
+    class Replayer(Saboteur):
+        def __call__(self, message, context):
+            reply = super().__call__(message, context)
+            if kind_of(message) == kind:
+                with pytest.raises((RuntimeError, ValueError), match="holds no batch|is charged"):
+                    super().__call__(message, context)
+                refused.append(True)
+            return reply
+
+    _, directory = run(small(*TRUST), app=Replayer())
+    assert len(refused) == 12 and len(attempts_in(directory, 0)) == 4
+
+
+@pytest.mark.parametrize("asked", [wire.OUTPUTS, wire.GRADIENTS])
+def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
+    from clients.app import app as client_app
+
+    seen = []
+
+    class Curious(Saboteur):
+        def __call__(self, message, context):
+            if kind_of(message) == wire.TABLES:
+                message.metadata.__dict__["_message_type"] = asked
+                message.content["config"]["counts"] = [5, 5]
+                try:
+                    return client_app(message, context)
+                except RuntimeError as refusal:
+                    seen.append(str(refusal))
+                    raise
+            return super().__call__(message, context)
+
+    with pytest.raises(FederationError, match="agreed to local-gradient"):
+        run(small(*TRUST), app=Curious())
+    assert seen
+
+
+def test_a_second_greeting_with_another_experiment_is_refused(run):
+    from clients.app import app as client_app
+
+    refused = []
+
+    class Greeted(Saboteur):
+        def __call__(self, message, context):
+            reply = super().__call__(message, context)
+            if kind_of(message) == wire.HELLO:
+                message.content["config"]["experiment"] = small("privacy.trust=none").model_dump_json()
+                with pytest.raises(RuntimeError, match="agreed to another experiment"):
+                    client_app(message, context)
+                refused.append(True)
+            return reply
+
+    run(small(*TRUST), app=Greeted())
+    assert len(refused) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda v: v[:-1], "came with shape"),
+        (lambda v: v * float("nan"), "not all finite"),
+    ],
+)
+def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_sender_named(run, change, told):
+    def spoil(message, reply):
+        if kind_of(message) == wire.LOCAL_GRADIENTS:
+            reply.content["arrays"] = ArrayRecord({"noised": Array(change(reply.content["arrays"]["noised"].numpy()))})
+        return reply
+
+    with pytest.raises(FederationError, match=rf"Client \d.*{told}"):
+        run(small(*TRUST), app=Saboteur(after=spoil))
+
+
+def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(federation, tmp_path, monkeypatch):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("in the way")
+    monkeypatch.setenv("FEDSW_STATE", str(blocked))
+    with pytest.raises(FederationError, match=r"could not join.*cannot keep its privacy ledger"):
+        federation.run(small(*TRUST))
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (("privacy.noise_multiplier=1.5", "unsafe_metrics=true"), "unsafe_metrics"),
+        (("privacy.noise_multiplier=1.5", "training.batch_size=20"), "batch_fraction"),
+        ((), "trust 'none'"),
+    ],
+)
+def test_what_would_void_the_guarantee_stops_the_run_before_anything_is_spent(run, override, told):
+    with pytest.raises((FederationError, ValueError), match=told):
+        run(small("privacy.trust=local-gradient", "privacy.epsilon=inf", *override))
+    assert not list((run._federation.folder / "run" / "clients").glob("*.sqlite"))
