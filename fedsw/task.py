@@ -69,12 +69,12 @@ class Task:
         """The task of an experiment that came as JSON (from the server's greeting)."""
         return cls.from_experiment(Experiment.model_validate_json(experiment_json), data_dir)
 
-    @property
+    @functools.cached_property
     def dtype(self) -> torch.dtype:
         """Precision of the model and of what travels."""
         return torch.float64 if self.experiment.training.precision == "float64" else torch.float32
 
-    @property
+    @functools.cached_property
     def device(self) -> torch.device:
         """Where the model runs."""
         wanted = self.experiment.training.device

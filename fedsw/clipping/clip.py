@@ -78,9 +78,7 @@ def clip_cotangents(
     g, q = gram.detach().to(torch.float64), cotangents.detach().to(torch.float64).reshape(n, d)
     limit = bound / margins.shrink
     if d == 1:  # one number a record, for which both clips are the same
-        squares = g.reshape(n, 1).abs()
-        clipped = _weights(squares, limit / math.sqrt(1 + margins.eta)).mul_(q)  # 0 or not finite if one of them is not
-        return clipped.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).reshape(cotangents.shape)
+        return clip_numbers(g.reshape(n, 1).abs(), q, bound, safety).reshape(cotangents.shape)
     finite = torch.isfinite(g.sum((1, 2)) + q.sum(1))  # a sum is finite only if all its terms are
     g = torch.where(finite[:, None, None], g, 0.0)
     q = torch.where(finite[:, None], q, 0.0)
@@ -90,6 +88,14 @@ def clip_cotangents(
         squares = torch.diagonal(g, dim1=1, dim2=2).clamp(min=0) * (1 + margins.eta)
         clipped = q * _weights(squares, limit / math.sqrt(d))
     return clipped.reshape(cotangents.shape)
+
+
+def clip_numbers(squares: Tensor, cotangents: Tensor, bound: float, safety: Safety | None = None) -> Tensor:
+    """`clip_cotangents` of Jacobians of one row each, from their squared norms: both float64, of any one shape."""
+    margins = Safety() if safety is None else safety
+    weights = _weights(squares, bound / (margins.shrink * math.sqrt(1 + margins.eta)))
+    # 0 or not finite if the cotangent or the square is not
+    return weights.mul_(cotangents).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def require_clip(bound: float, mode: str) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from fedsw.clipping.refusals import UnsupportedModule
 
 
-def leaf_nodes(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Node]:
-    """Leaves of the graph below the outputs.
+def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:
+    """The tensors that the graph below the outputs starts from: those that a gradient would be accumulated in.
 
     Args:
         outputs: tensors that carry gradient.
         sources: for the node that made the output of a recorded call, the node that made its input: the walk
             steps over the call, so that a parameter is met only if it is used behind its layer's back.
     """
-    pending = [get_gradient_edge(output).node for output in outputs]
+    pending = []
+    for output in outputs:
+        if output.grad_fn is None:
+            yield output
+        else:
+            pending.append(output.grad_fn)
     seen = set(pending)
     while pending:
         node = pending.pop()
@@ -27,21 +32,21 @@ def leaf_nodes(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> I
         else:
             below = [child for child, _ in node.next_functions]
             if hasattr(node, "variable"):
-                yield node
+                yield node.variable
         for child in below:
             if child is not None and child not in seen:
                 seen.add(child)
                 pending.append(child)
 
 
-def refuse_strays(nodes: Iterable[Node], names: dict[int, str]) -> None:
+def refuse_strays(reached: Iterable[Tensor], names: dict[int, str]) -> None:
     """Refuse a trainable parameter among the leaves.
 
     Raises:
         UnsupportedModule: naming the parameter.
     """
-    for node in nodes:
-        name = names.get(id(getattr(node, "variable", None)))
+    for leaf in reached:
+        name = names.get(id(leaf))
         if name is not None:
             raise UnsupportedModule(
                 f"parameter {name!r} reaches the output outside the layer that owns it (functional use), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
@@ -9,25 +10,28 @@ from typing import Any
 import torch
 
 _backends: Any = torch.backends
+_mkldnn, _cudnn = _backends.mkldnn, _backends.cudnn
 _inside: ContextVar[bool] = ContextVar("full_precision", default=False)
 
 # The switches that the kernels read: one per operation since torch 2.9. Asking torch for its older, global
 # settings raises once a caller has mixed the two kinds, so these alone are read and set.
-_SWITCHES: list[tuple[Any, str, Any]] = (
-    [
-        (backend, "fp32_precision", "ieee")
-        for backend in (
-            _backends.cuda.matmul,
-            _backends.cudnn.conv,
-            _backends.cudnn.rnn,
-            _backends.mkldnn.matmul,
-            _backends.mkldnn.conv,
-            _backends.mkldnn.rnn,
-        )
-    ]
-    if hasattr(_backends.cudnn, "conv")
-    else [(_backends.cudnn, "allow_tf32", False), (_backends.cuda.matmul, "allow_tf32", False)]
+_CPU = (
+    [(backend, "fp32_precision", "ieee") for backend in (_mkldnn.matmul, _mkldnn.conv, _mkldnn.rnn)]
+    if hasattr(_mkldnn, "conv")
+    else []
 )
+_ACCELERATOR = (
+    [(backend, "fp32_precision", "ieee") for backend in (_backends.cuda.matmul, _cudnn.conv, _cudnn.rnn)]
+    if hasattr(_cudnn, "conv")
+    else [(_cudnn, "allow_tf32", False), (_backends.cuda.matmul, "allow_tf32", False)]
+)
+_SWITCHES: list[tuple[Any, str, Any]] = _CPU + (_ACCELERATOR if _backends.cuda.is_built() else [])
+
+# The switches are the process', so threads share them: the first to come notes what the caller had set, and the
+# last to go puts it back. One that leaves early must not turn TF32 on under the others' clips.
+_lock = threading.Lock()
+_holders = 0
+_callers: list[Any] = []
 
 
 class full_precision:
@@ -45,10 +49,7 @@ class full_precision:
         if _inside.get():
             return
         self._token = _inside.set(True)
-        self._before = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
-        for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
-            if value != exact:
-                setattr(backend, switch, exact)
+        _hold()
         self._autocast: torch.autocast | None = None
         if torch.is_autocast_enabled(self._device):
             self._autocast = torch.autocast(self._device, enabled=False)
@@ -63,8 +64,29 @@ class full_precision:
             if self._autocast is not None:
                 self._autocast.__exit__(kind, fault, trace)
         finally:
-            for (backend, switch, exact), value in zip(_SWITCHES, self._before, strict=True):
-                if value != exact:
-                    setattr(backend, switch, value)
+            _let_go()
             _inside.reset(self._token)
             self._token = None
+
+
+def _hold() -> None:
+    global _holders
+    with _lock:
+        found = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
+        if not _holders:
+            _callers[:] = found
+        for (backend, switch, exact), value in zip(_SWITCHES, found, strict=True):
+            if value != exact:
+                setattr(backend, switch, exact)
+        _holders += 1
+
+
+def _let_go() -> None:
+    global _holders
+    with _lock:
+        _holders -= 1
+        if _holders:
+            return
+        for (backend, switch, exact), value in zip(_SWITCHES, _callers, strict=True):
+            if value != exact:
+                setattr(backend, switch, value)

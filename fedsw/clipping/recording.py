@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from fedsw.clipping.blocks import Block, Call
-from fedsw.clipping.coverage import leaf_nodes, refuse_strays
+from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule, check, describe
 from fedsw.clipping.rules import RULES
@@ -66,7 +66,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
             outputs = _outputs(returned, part.stop - start)
             sources = {call.edge.node: call.source for call in calls}
             live = [each for each in outputs if each.requires_grad]
-            refuse_strays(leaf_nodes(live, sources), names)
+            refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
     return Tape(parameters, blocks, single=single)

@@ -60,7 +60,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     owners: dict[int, str] = {}
     found: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
-        own = dict(child.named_parameters(recurse=False))
+        own = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
         reason = _mixing(child) or _stateful(child) or _parameters(child, own)
         if reason is not None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedsw.clipping.blocks import Block, Call, together
+from fedsw.clipping.blocks import Block, Call
 from fedsw.clipping.clip import require_cotangents
-from fedsw.clipping.coverage import leaf_nodes, refuse_strays
+from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums, summable
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
@@ -61,7 +61,6 @@ class Tape:
         outputs = zip(*(block.outputs for block in blocks), strict=True)
         self._leaves = tuple(_leaf(parts) for parts in outputs)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
-        self._sources = {get_gradient_edge(leaf).node for leaf in self._live}
         self.column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
         self._squared_gradient: Tensor | None = None
         self.records = self._leaves[0].shape[0]
@@ -95,9 +94,12 @@ class Tape:
         self._require_intact()
         d = head.shape[1] if head.dim() == 2 else 1
         with full_precision(head.device), torch.no_grad():
-            rows = [self._below([head], [_unit(head, r)]) for r in range(d)]
-            slope = self._slopes(rows).T if self.column else None
-            gram = self._layers_gram(rows) if slope is None else self._chained(slope)
+            units = [_unit(head, r) for r in range(d)]
+            slope = self._slopes([head] * d, units).T if self.column else None
+            if slope is None:
+                gram = self._layers_gram([self._below([head], [unit]) for unit in units])
+            else:
+                gram = self._chained(slope)
             health = row_sums(gram) + row_sums(head)
         self._measured.append(_Measured(get_gradient_edge(head), health, slope))
         return gram
@@ -119,7 +121,7 @@ class Tape:
             self._require_head(head)
         self._require_column()
         with full_precision(self.device), torch.no_grad():
-            return self._slopes([self._below([head], [torch.ones_like(head)]) for head in heads])
+            return self._slopes(heads, [torch.ones_like(head) for head in heads])
 
     def squared_gradient(self) -> Tensor:
         """|u_i|^2 of the gradients of the module's one column: (n,), float64; one pass through the layers."""
@@ -201,11 +203,13 @@ class Tape:
         """A view of the values of a block's records."""
         return values if len(self._blocks) == 1 else values[block.rows]
 
-    def _slopes(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
+    def _slopes(self, heads: Sequence[Tensor], units: Sequence[Tensor]) -> Tensor:
         """Derivatives (d, n), float64, of d columns of heads in the one column of the module."""
-        found = [next((each.reshape(-1) for each in row if each is not None), None) for row in rows]
-        columns = together(found) or [torch.zeros_like(self._live[0]).reshape(-1)] * len(rows)
-        return (columns[0].unsqueeze(0) if len(columns) == 1 else torch.stack(columns)).to(torch.float64)
+        found = [
+            torch.autograd.grad(head, self._live, unit, retain_graph=True, materialize_grads=True)[0].reshape(-1)
+            for head, unit in zip(heads, units, strict=True)
+        ]
+        return torch.stack(found).to(torch.float64)
 
     def _chained(self, slope: Tensor) -> Tensor:
         """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
@@ -260,8 +264,8 @@ class Tape:
             )
         if head.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
-        reached = list(leaf_nodes([head], {})) if head.requires_grad else []
-        if not self._sources.intersection(reached):
+        reached = list(leaves([head], {})) if head.requires_grad else []
+        if not any(each is leaf for each in reached for leaf in self._live):
             raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
         refuse_strays(reached, self._names)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.clipping.clip import Mode, Safety, clip_cotangents, require_clip, require_cotangents
+from fedsw.clipping.clip import Mode, Safety, clip_cotangents, clip_numbers, require_clip, require_cotangents
 from fedsw.clipping.finite import finite
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.tape import Tape
@@ -71,10 +71,11 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tens
 
     Clipping s_i u_i^T at the bound has the cotangents of clipping (s_i / bound) u_i^T at 1.
     """
-    heads = [term.head.detach().reshape(-1) for term in terms]
-    slopes = tape.slopes([term.head for term in terms])
-    squares = torch.tensor([[term.bound**2] for term in terms], dtype=torch.float64, device=tape.device)
-    gram = slopes.square().mul_(tape.squared_gradient())
-    q = torch.stack([term.cotangents.detach().to(torch.float64).reshape(-1) for term in terms])
-    clipped = clip_cotangents(gram.div(squares).reshape(-1, 1, 1), q.reshape(-1), 1.0, safety=safety).reshape(q.shape)
-    return tape.pull_back_column(clipped.mul_(slopes).sum(0), finite([gram.sum(0), *heads]))
+    with torch.no_grad():
+        slopes = tape.slopes([term.head for term in terms])
+        squares = torch.tensor([[term.bound**2] for term in terms], dtype=torch.float64, device=tape.device)
+        gram = slopes.square().mul_(tape.squared_gradient())
+        q = torch.stack([term.cotangents.reshape(-1) for term in terms]).to(torch.float64)
+        clipped = clip_numbers(gram.div(squares), q, 1.0, safety)
+        keep = finite([gram.sum(0), *(term.head.reshape(-1) for term in terms)])
+        return tape.pull_back_column(clipped.mul_(slopes).sum(0), keep)

@@ -34,14 +34,15 @@ class Records:
             _require_tensor("target", self.target, torch.float32, columns=True)
         else:
             _require_tensor("target", self.target, torch.int64, columns=False)
-        sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
-        if len(set(sizes.values())) > 1:
+        n = self.ids.shape[0]
+        if not self.features.shape[0] == self.sensitive.shape[0] == self.target.shape[0] == n:
+            sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
             told = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise ValueError(f"records differ in length ({told}); every field needs one row per record")
 
     def __len__(self) -> int:
         """Number of records."""
-        return len(self.ids)
+        return self.ids.shape[0]
 
     @property
     def is_classification(self) -> bool:

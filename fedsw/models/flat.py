@@ -29,16 +29,16 @@ def load_flat(module: nn.Module, vector: Tensor) -> None:
     Raises:
         ValueError: if the vector has another shape; the module is then unchanged.
     """
-    parameters = _trainable(module)
-    sizes = [parameter.numel() for parameter in parameters.values()]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    sizes = [parameter.numel() for parameter in parameters]
     if tuple(vector.shape) != (sum(sizes),):
-        told = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in parameters.items())
+        told = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in _trainable(module).items())
         raise ValueError(
             f"a vector of shape {tuple(vector.shape)} does not fit {type(module).__name__} with "
             f"{sum(sizes)} trainable numbers ({told}); flatten() of the same model gives one that does"
         )
     with torch.no_grad():
-        for parameter, part in zip(parameters.values(), torch.split(vector.detach(), sizes), strict=True):
+        for parameter, part in zip(parameters, torch.split(vector.detach(), sizes), strict=True):
             parameter.copy_(part.reshape(parameter.shape))
 
 
