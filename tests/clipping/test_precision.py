@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -88,3 +90,23 @@ def test_half_precision_is_refused(dtype):
     tape = record(nn.Linear(3, 2), torch.randn(4, 3))
     with pytest.raises(ValueError, match="too coarse"):
         tape.gram(tape.raw.to(dtype))
+
+
+def test_a_thread_that_leaves_early_does_not_turn_tf32_on_under_another(coarse):
+    """The switches are the process': the last thread to leave puts the caller's settings back."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def first():
+        with full_precision(CPU):
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert entered.wait(10)
+    with full_precision(CPU):
+        leave.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert switches() == [exact for _, _, exact in _SWITCHES]
+    assert switches() == coarse
