@@ -52,15 +52,15 @@ class Block:
             return [None] * len(self.calls)
         if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
             return [pairs[0][1]]
-        return list(
-            torch.autograd.grad(
+        with torch.inference_mode(False):  # a checkpointed layer runs again here, and must be recorded
+            pulled = torch.autograd.grad(
                 [output for output, _ in pairs],
                 [call.edge for call in self.calls],
                 [cotangent for _, cotangent in pairs],
                 retain_graph=True,
                 allow_unused=True,
             )
-        )
+        return list(pulled)
 
     def gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d), float64, of d columns from what each sends to the outputs: sums over the calls."""

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fedsw.clipping import Safety, Term, UnsupportedModule, clip_cotangents, clipped_sum, record, recording
 from tests.clipping.naive import Flat, jacobian, naive_sum
@@ -234,3 +235,64 @@ def test_a_record_that_is_not_finite_in_one_head_is_removed_from_all(fault):
         return tape.pull_back([(first, q), (second, torch.ones(len(rows), dtype=torch.float64))])
 
     torch.testing.assert_close(contribution([0, 1, 2, 3], fault), contribution(others, None))
+
+
+class Checkpointed(nn.Module):
+    """Its first layers run a second time, recorded, in the middle of a backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 1)
+
+    def forward(self, x):
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
+
+
+class Recorded(nn.Module):
+    """An activation whose backward pass records its forward pass anew and pulls back through it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 1)
+
+    def forward(self, x):
+        class Tanh(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, values):
+                ctx.save_for_backward(values)
+                return values.tanh()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                with torch.enable_grad():
+                    again = ctx.saved_tensors[0].detach().requires_grad_()
+                    return torch.autograd.grad(again.tanh(), again, gradient)[0]
+
+        return self.last(Tanh.apply(self.first(x)))
+
+
+@pytest.mark.parametrize("make", [Checkpointed, Recorded])
+def test_a_backward_pass_may_record_a_forward_pass(make):
+    torch.manual_seed(0)
+    model, x = make().double(), torch.randn(6, 4, dtype=torch.float64)
+    layers = [*model.first, model.last] if make is Checkpointed else [model.first, nn.Tanh(), model.last]
+    plain, q = nn.Sequential(*layers), torch.randn(6, 1, dtype=torch.float64)
+
+    def run(module):
+        tape = record(module, x)
+        heads = (tape.raw.sigmoid(), tape.raw[:, 0].tanh())
+        return clipped_sum(tape, [Term(head, q.reshape(head.shape), 0.3) for head in heads], safety=Safety.off())
+
+    assert _relative(run(model), run(plain)) < 1e-12
+
+
+def test_what_is_returned_can_be_trained_with():
+    """Measured without autograd's notes, returned as ordinary tensors: they may enter a graph of the caller."""
+    tape = record(nn.Linear(3, 1), torch.randn(4, 3))
+    head = tape.raw.sigmoid()
+    returned = [clipped_sum(tape, [Term(head, torch.ones_like(head), 1.0)])]
+    returned += [tape.gram(head), tape.slopes([head]), tape.squared_gradient()]
+    for values in returned:
+        weight = torch.ones_like(values, requires_grad=True)
+        (weight * values).sum().backward()
+        assert torch.equal(weight.grad, values)
