@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import sys
 from pathlib import Path
 
 
@@ -17,7 +18,7 @@ def describe() -> dict[str, object]:
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
         "load": os.getloadavg()[0],
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({sys.base_prefix}, {platform.python_compiler()})",
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
