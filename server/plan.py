@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import resolve_delta
+from fedsw.matching import Matching
+from fedsw.objectives import Clip, Objective
 from fedsw.randomness import Stream, split_sample
-from fedsw.sensitivity import SLACK, Sensitivity
+from fedsw.sensitivity import SLACK, Bound, Sensitivity
 from fedsw.sliced import orthogonal_spread
 from fedsw.task import Task
 from server.cohort import FederationError, Member
@@ -91,10 +93,16 @@ def make_plan(task: Task, members: Sequence[Member]) -> Plan:
 
 def sensitivities(task: Task, batch: Sequence[int], spread: float) -> tuple[Sensitivity, ...]:
     """How far one replaced record of each cell moves the summed contributions, with the floating-point slack."""
-    bounds = task.objective.sensitivities(
-        batch, task.clip, d=task.dimension, spread=spread, bound=task.experiment.privacy.bound
-    )
-    return tuple(SLACK * bound for bound in bounds)
+    bound = task.experiment.privacy.bound
+    return _with_slack(task.objective, tuple(batch), task.clip, task.dimension, spread, bound)
+
+
+@functools.lru_cache(maxsize=64)
+def _with_slack(
+    objective: Objective | Matching, batch: tuple[int, ...], clip: Clip, d: int, spread: float, bound: Bound
+) -> tuple[Sensitivity, ...]:
+    """The same in every round of one column, whose batches have one size."""
+    return tuple(SLACK * each for each in objective.sensitivities(batch, clip, d=d, spread=spread, bound=bound))
 
 
 def draw(plan: Plan, members: Sequence[Member], *, round_: int, attempt: int) -> Draw:

@@ -205,10 +205,10 @@ class Tape:
 
     def _slopes(self, heads: Sequence[Tensor], units: Sequence[Tensor]) -> Tensor:
         """Derivatives (d, n), float64, of d columns of heads in the one column of the module."""
-        found = [
-            torch.autograd.grad(head, self._live, unit, retain_graph=True, materialize_grads=True)[0].reshape(-1)
-            for head, unit in zip(heads, units, strict=True)
-        ]
+        found = []
+        for head, unit in zip(heads, units, strict=True):
+            (slope,) = torch.autograd.grad((head,), self._live, (unit,), retain_graph=True, allow_unused=True)
+            found.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
         return torch.stack(found).to(torch.float64)
 
     def _chained(self, slope: Tensor) -> Tensor:
