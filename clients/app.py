@@ -56,7 +56,7 @@ def outputs(message: Message, context: Context) -> Message:
         return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = cast(dict[str, Any], context.state[_STATE])
-    state.update({"round": round_, "attempt": attempt, "counts": counts, "key": key})
+    state["batch"], state["key"] = [round_, attempt, *counts], key
     sent = wire.padded(projected, int(config["rows"]))
     return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
 
@@ -66,15 +66,16 @@ def gradients(message: Message, context: Context) -> Message:
     """Second exchange: the same batch's clipped contribution. A batch is answered for once and then forgotten."""
     node, config = _node(context, "central", "none"), _config(message)
     state = cast(dict[str, Any], context.state[_STATE])
-    asked = (int(config["round"]), int(config["attempt"]))
-    if (state.get("round"), state.get("attempt")) != asked or "key" not in state:
+    asked = [int(config["round"]), int(config["attempt"])]
+    held = [int(number) for number in state.get("batch", ())]
+    if held[:2] != asked:
         raise RuntimeError(
             f"gradients asked for round {asked[0]}, attempt {asked[1]}, but this node holds no batch for it; "
             "the server must start a fresh attempt"
         )
     batch = node.batch
-    if batch is None or (batch.round, batch.attempt) != asked:
-        records = node.draw(bytes(state["key"]), [int(c) for c in state["counts"]])
+    if batch is None or [batch.round, batch.attempt] != asked:
+        records = node.draw(bytes(state["key"]), held[2:])
         batch, _ = node.forward(_theta(node, message), records, *asked)
     cotangents = _read(message, "arrays", "cotangents", (None, node.task.dimension))
     if len(cotangents) < len(batch.records):
@@ -82,7 +83,7 @@ def gradients(message: Message, context: Context) -> Message:
     own = cotangents[: len(batch.records)]  # filler follows
     contribution, loss = node.contribution(batch, own, float(config["task-weight"]))
     node.batch = None
-    for spent in ("key", "counts", "round", "attempt"):
+    for spent in ("batch", "key"):
         del state[spent]
     content: dict[str, Any] = {"arrays": _named("contribution", contribution)}
     if node.task.experiment.unsafe_metrics:
