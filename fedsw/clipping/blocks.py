@@ -65,7 +65,7 @@ class Block:
     def gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d), float64, of d columns from what each sends to the outputs: sums over the calls."""
         pulled = [self.backprops(row) for row in rows]
-        deltas = [together([each[i] for each in pulled]) for i in range(len(self.calls))]
+        deltas = [_together([each[i] for each in pulled]) for i in range(len(self.calls))]
         parts = [
             call.rule.gram(call.layer, call.input, own) for call, own in zip(self.calls, deltas, strict=True) if own
         ]
@@ -75,7 +75,7 @@ class Block:
         return functools.reduce(Tensor.add_, parts)
 
 
-def together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
+def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
     """All d backprops of a call, zeros where a column of the head does not reach it; [] if none does."""
     known = next((delta for delta in deltas if delta is not None), None)
     return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]

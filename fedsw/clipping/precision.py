@@ -11,7 +11,7 @@ import torch
 
 _backends: Any = torch.backends
 _mkldnn, _cudnn = _backends.mkldnn, _backends.cudnn
-_inside: ContextVar[bool] = ContextVar("full_precision", default=False)
+_inside: ContextVar[str] = ContextVar("full_precision", default="")  # the type of device
 
 # The switches that the kernels read: one per operation since torch 2.9. Asking torch for its older, global
 # settings raises once a caller has mixed the two kinds, so these alone are read and set.
@@ -38,17 +38,17 @@ class full_precision:
     """Switch autocast and every reduced float32 mode off, and put the caller's settings back.
 
     A Gram matrix of relative error 1e-3 (TF32, bfloat16) lets Jacobians through that are far above the bound;
-    cuDNN's TF32 is on by default. Inside itself it has nothing left to do.
+    cuDNN's TF32 is on by default. Inside itself, for the same type of device, it has nothing left to do.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device.type
-        self._token: Token[bool] | None = None
+        self._token: Token[str] | None = None
 
     def __enter__(self) -> None:
-        if _inside.get():
+        if _inside.get() == self._device:
             return
-        self._token = _inside.set(True)
+        self._token = _inside.set(self._device)
         _hold()
         self._autocast: torch.autocast | None = None
         if torch.is_autocast_enabled(self._device):

@@ -10,12 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedsw.clipping.precision import full_precision
 from simulations.engines import _flower
 from simulations.engines._flower import Run
 
@@ -158,8 +156,7 @@ def run(server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
     configs = [{"partition-id": client, "num-partitions": clients} for client in range(clients)]
     grid = InProcessGrid(client_app, configs)
     try:
-        with full_precision(torch.device("cpu")):  # set for the whole run, so that no message has to
-            server_app(grid=grid, context=_server_context(grid))
+        server_app(grid=grid, context=_server_context(grid))
     finally:
         grid.close()
 

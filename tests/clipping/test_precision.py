@@ -82,6 +82,14 @@ def test_autocast_is_off_inside():
         assert torch.equal(run(), plain)
 
 
+def test_autocast_is_off_on_one_device_inside_full_precision_on_another():
+    with full_precision(torch.device("cuda")), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("cpu")
+        with full_precision(CPU):
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_enabled("cpu")
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_refused(dtype):
     model = nn.Linear(3, 2).to(dtype)

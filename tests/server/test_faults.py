@@ -9,11 +9,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
+from clients import node
 from clients.app import app as client_app
 from fedsw.accounting import BudgetExhausted, Ledger
 from server import central, checkpoint
 from server.cohort import FederationError
 from tests.federations import Saboteur, small
+from tests.server.local_runs import parameters_of
 
 
 def _kind(message) -> str:
@@ -126,6 +128,16 @@ def test_a_batch_is_answered_for_once(federation):
 
     federation.run(small(), app=Replayer(after=after))
     assert len(captured) == 12
+
+
+def test_clients_that_are_rebuilt_before_every_message_give_the_same_model(federation):
+    """As on engines where another process answers the next message: a batch is drawn again from what state keeps."""
+    overrides = ("seed=5", "partition.scheme=dirichlet")  # so that a client's counts differ between the groups
+    warm, cold = federation.folder / "warm", federation.folder / "cold"
+    federation.run(small(*overrides), directory=warm)
+    rebuild = Saboteur(lambda message, context: node._nodes.clear())
+    federation.run(small(*overrides), directory=cold, app=rebuild)
+    assert torch.equal(parameters_of(warm), parameters_of(cold))
 
 
 def test_gradients_for_another_attempt_are_refused(federation):
