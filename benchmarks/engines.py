@@ -4,10 +4,10 @@
 
 Prints a table and writes benchmarks/results/engines.json. The runs in process are made in two halves, before and after
 the one on Ray, and the ratio is that of Ray's seconds to their median. A processor whose cores others use too is twice
-as slow at one second as at the next, which moves what computes and hardly what waits: the quick rounds of a run (a
-tenth of its rounds are quicker) tell what is left when nobody disturbs, and their ratio stands beside it. The overhead
-is that of a message whose handler only answers with as many numbers as it got (17: the parameters of the shipped
-logistic model).
+as slow at one second as at the next, which moves what computes and hardly what waits. Two things show it: a plain loop
+timed before and after every run in process, and the quick rounds of a run (a tenth of its rounds are quicker), whose
+ratio stands beside that of the whole runs. The overhead is that of a message whose handler only answers with as many
+numbers as it got (17: the parameters of the shipped logistic model).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, pace
 from fedsw.experiment import load_experiment
 from server.exchange import Request, Traffic, exchange
 from simulations.driver import run
@@ -85,12 +85,19 @@ def main() -> None:
     print(f"in-process overhead per client message: {result['overhead']['median_ms']:.3f} ms (median)", flush=True)
     whole_run("inprocess", 5, asked.clients)  # imports and caches
     size = f"{asked.rounds} rounds x {asked.clients} clients"
-    runs = [whole_run("inprocess", asked.rounds, asked.clients) for _ in range((asked.runs + 1) // 2)]
-    ray = None if asked.skip_ray else whole_run("ray", asked.rounds, asked.clients)
-    runs += [whole_run("inprocess", asked.rounds, asked.clients) for _ in range(asked.runs // 2)]
+    runs, loop = [], [pace()]
+    ray = None
+    for turn in range(asked.runs):
+        if turn == (asked.runs + 1) // 2 and not asked.skip_ray:
+            ray = whole_run("ray", asked.rounds, asked.clients)
+            loop.append(pace())
+        runs.append(whole_run("inprocess", asked.rounds, asked.clients))
+        loop.append(pace())
     seconds = [whole for whole, _ in runs]
     here, fast = statistics.median(seconds), quick([each for _, rounds in runs for each in rounds])
     result |= {"inprocess_seconds": here, "inprocess_runs": seconds, "inprocess_quick_round_ms": fast * 1e3}
+    result["plain_loop_ms"] = loop
+    print(f"a plain loop before and after every run in process: {', '.join(f'{each:.1f}' for each in loop)} ms")
     print(f"{size}, in process: {here:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}); quick rounds {fast * 1e3:.1f} ms")
     if ray is not None:
         there, slow = ray[0], quick(ray[1])

@@ -6,7 +6,9 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import statistics
 import sys
+import time
 from pathlib import Path
 
 
@@ -22,6 +24,20 @@ def describe() -> dict[str, object]:
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def pace(turns: int = 60) -> float:
+    """Milliseconds, in the median, of a plain loop that does the same whatever is measured here.
+
+    Where it changes between two runs, so did the machine: the processor's clock, or who else uses its cores.
+    """
+    times = []
+    for _ in range(turns):
+        began, total = time.perf_counter(), 0
+        for number in range(200_000):
+            total += number * number
+        times.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(times)
 
 
 def _processor() -> str:
