@@ -94,8 +94,12 @@ class Composition:
         if self._noiseless:
             return math.inf
         lenient = delta + 2 * round_off(self._counts)
-        both = [self._refine(side, lenient) for side in self._sides]
-        return max((2 * fine - coarse for fine, coarse in both if coarse < math.inf), default=0.0)
+        lower = []
+        for side in self._sides:
+            fine, spacing = self._refine(side, lenient)
+            coarse = self._on_grid(side, 2 * spacing).epsilon(lenient, near=fine)
+            lower.append(2 * fine - coarse if coarse < math.inf else 0.0)
+        return max(lower, default=0.0)
 
     def delta(self, epsilon: float) -> float:
         """Delta such that the composition is (epsilon, delta)-DP; never below 1e-12 unless there are no steps.
@@ -111,21 +115,35 @@ class Composition:
             return round_off(self._counts)
         return max((self._finest_delta(side, epsilon) for side in self._sides), default=0.0)
 
+    def within(self, epsilon: float, delta: float) -> bool:
+        """Whether one reading shows that the composition is (epsilon, delta)-DP; False leaves it open.
+
+        Every grid bounds delta from above, so that one of them is enough where the answer is yes. Where it is,
+        :meth:`epsilon` would not return more.
+        """
+        check_delta(delta)
+        if math.isinf(epsilon) or self._noiseless:
+            return math.isinf(epsilon)
+        grids = (self._on_grid(side, self._first_spacing(side, _quantile(delta))) for side in self._sides)
+        return all(grid.delta(epsilon) <= delta for grid in grids)
+
     @property
     def _sides(self) -> tuple[Orientation, ...]:
         return orientations(next(iter(self._counts))) if self._counts else ()
 
     def _refine(self, side: Orientation, delta: float) -> tuple[float, float]:
-        """Epsilon on a grid that is fine enough, and on the grid of twice its spacing."""
+        """Epsilon on a grid that is fine enough, and its spacing: with twice that, epsilon would hardly be larger."""
         deviation = math.sqrt(self._spread(side, 0.0).variance)
-        spacing = self._first_spacing(side, math.sqrt(2 * math.log(1 / delta)))
-        coarse = self._on_grid(side, 2 * spacing).epsilon(delta, near=self._last.get(side, 0.0))
-        fine = self._on_grid(side, spacing).epsilon(delta, near=coarse)
-        while coarse - fine > 1e-3 * min(1.0, max(deviation, fine)):
+        spacing = self._first_spacing(side, _quantile(delta))
+        fine = self._on_grid(side, spacing).epsilon(delta, near=self._last.get(side, 0.0))
+        while fine < math.inf:
+            hardly_larger = fine + 1e-3 * min(1.0, max(deviation, fine))
+            if self._on_grid(side, 2 * spacing).delta(hardly_larger) <= delta:
+                break
             spacing /= 2
-            coarse, fine = fine, self._on_grid(side, spacing).epsilon(delta, near=fine)
+            fine = min(fine, self._on_grid(side, spacing).epsilon(delta, near=fine))
         self._last[side] = fine
-        return min(coarse, fine), coarse
+        return fine, spacing
 
     def _finest_delta(self, side: Orientation, epsilon: float) -> float:
         spacing = self._first_spacing(side, 6.0)
@@ -198,6 +216,11 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]
     upper = Composition(counts, device=device).epsilon(delta)
     return min(upper, Composition(met, device=device).lower_epsilon(delta)), upper
+
+
+def _quantile(delta: float) -> float:
+    """About how many standard deviations above its mean the loss stays with probability 1 - delta."""
+    return math.sqrt(2 * math.log(1 / delta))
 
 
 def check_delta(delta: float) -> None:

@@ -102,6 +102,16 @@ def test_more_steps_more_sampling_or_less_noise_never_lower_epsilon(step, count,
     assert epsilon({Step(step.sampling_rate, factor * step.mu): count}, 1e-6) >= here - slack
 
 
+@quick
+@given(STEPS, st.integers(1, 2000), st.floats(0.5, 2.0), st.floats(-9, -2).map(lambda exponent: 10.0**exponent))
+def test_one_reading_never_clears_an_epsilon_that_the_full_one_exceeds(step, count, factor, delta):
+    composition = Composition({step: count})
+    exact = composition.epsilon(delta)
+    assert composition.within(exact * (1 + 1e-9) + 1e-15, delta)
+    assert not composition.within(factor * exact, delta) or exact <= factor * exact * (1 + 1e-9) + 1e-15
+    assert composition.within(math.inf, delta)
+
+
 def test_different_steps_cost_the_same_in_any_order_and_however_they_are_added():
     steps = [(Step(0.01, 1.0), 40), (Step(0.02, 0.7), 30), (Step(0.5, 0.1), 20), (Step(1.0, 0.05), 10)]
     values = {epsilon(order, 1e-6) for order in itertools.permutations(steps)}

@@ -53,6 +53,19 @@ def test_spending_costs_what_the_steps_cost_for_the_worst_group(path):
         assert ledger.released_rounds() == 2 and ledger.guarantee
 
 
+def test_the_total_is_that_of_the_worst_group_whichever_it_is_by_now(path):
+    """Groups overtake one another, and one reading of the others must not hide it."""
+    rounds = [(0.1, 1.0, 0.5)] * 3 + [(0.05, 0.5, 3.0)] * 12 + [(0.2, 2.0, 0.9)] * 3 + [(0.1, 1.0, 1.0)] * 2
+    worst = set()
+    with create(path, budget=math.inf) as ledger:
+        for round_, (p, sensitivity, other) in enumerate(rounds):
+            spent = ledger.spend(round_, 0, charges(p, sensitivity, other), 8.0)
+            by_group = ledger.epsilon_by_group()
+            assert spent == pytest.approx(max(by_group.values()), rel=1e-9)
+            worst.add(max(by_group, key=by_group.__getitem__))
+    assert worst == set(GROUPS)
+
+
 def test_slices_are_charged_kept_and_read_back_as_slices(path):
     slicing = Slicing(784, 200)
     with create(path, groups=["all"]) as ledger:
