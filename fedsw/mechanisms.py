@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting.profiles import gaussian_profile
+from fedsw.laplace import laplace_noised
 from fedsw.noise import noised
 from fedsw.randomness import Stream
 
@@ -62,43 +63,18 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
     return sensitivity / epsilon * (1 + _ROUNDING)
 
 
-def noise(mechanism: Mechanism, shape: tuple[int, ...], scale: float, stream: Stream) -> Tensor:
-    """Independent noise of a shape, float64: N(0, scale^2) or Laplace of scale `scale`, from the stream alone.
-
-    Normals are Box-Muller transforms of 53-bit uniforms; Laplace variates are +-scale ln(u) with the sign from a word
-    of its own. Neither is hardened against attacks on the low bits of floating-point noise (Mironov 2012).
-
-    Raises:
-        ValueError: if the scale is not positive and finite, or the mechanism is unknown.
-    """
-    if not 0.0 < scale < math.inf:
-        raise ValueError(f"{mechanism} noise of scale {scale} was asked; a scale is positive and finite.")
-    count = math.prod(shape)
-    if mechanism == "gaussian":
-        unit = torch.from_numpy(stream.normals(count))
-    elif mechanism == "laplace":
-        unit = _standard_laplace(count, stream)
-    else:
-        raise ValueError(f"mechanism is {mechanism!r}; choose one of {', '.join(get_args(Mechanism))}.")
-    return (scale * unit).reshape(shape)
-
-
 def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream) -> Tensor:
-    """`rows` plus noise of a mechanism, float64: Gaussian sums are released on a grid (`fedsw.noise.noised`).
+    """`rows` plus noise of a mechanism, float64, released on a grid: `fedsw.noise.noised` or `fedsw.laplace`.
 
     Raises:
-        ValueError: as `noise`.
+        TypeError: if the rows are not float64.
+        ValueError: if the scale is out of range, or the mechanism is unknown.
     """
     if mechanism == "gaussian":
         return noised(rows, scale, stream)
-    return rows + noise(mechanism, tuple(rows.shape), scale, stream)
-
-
-def _standard_laplace(count: int, stream: Stream) -> Tensor:
-    """`count` Laplace variates of scale 1: an exponential with a random sign."""
-    uniforms = torch.from_numpy(stream.uniforms(2 * count))
-    magnitude = -torch.log(uniforms[:count])
-    return torch.where(uniforms[count:] < 0.5, -magnitude, magnitude)
+    if mechanism == "laplace":
+        return laplace_noised(rows, scale, stream)
+    raise ValueError(f"mechanism is {mechanism!r}; choose one of {', '.join(get_args(Mechanism))}.")
 
 
 def _least_multiplier(epsilon: float, delta: float) -> float:

@@ -1,9 +1,9 @@
-"""Gaussian noise whose every released bit has the law the guarantee speaks of: exact, rounded to a grid."""
+"""Noise whose every released bit has the law the guarantee speaks of, exact and rounded to a grid: Gaussian."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
 import numpy as np
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from fedsw.randomness import BLOCK, KEY_BYTES, Stream, box_muller
 
-_BITS = 12  # sigma is between 2^11 and 2^12 steps of the grid
-_LEAST_SIGMA, _MOST_SIGMA = 2.0**-900, 2.0**900
+_BITS = 12  # the scale is between 2^11 and 2^12 steps of the grid
+_LEAST_SCALE, _MOST_SCALE = 2.0**-900, 2.0**900
 # A float64 result is trusted when it is not within DOUBT of a rounding boundary, in steps, and its radius is in
 # RADII; then its error is below 2^-28 steps. Chances are 1.6e-6 a pair that one of these fails.
 _DOUBT = 2.0**-22
 _RADII = (2.0**-10, 5.6)
 _MORE_WORDS = 3  # 64-bit words that extend each of a pair's two words when float64 does not settle it
+Moves = Callable[[NDArray[np.float64], float, Stream, Stream], NDArray[np.float64]]
 _DIGITS = Context(prec=120, rounding=ROUND_HALF_EVEN)
 _PI = Decimal(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"
@@ -27,18 +28,20 @@ _PI = Decimal(
 )
 
 
-def spacing(sigma: float) -> float:
-    """Step of the grid that noise of standard deviation sigma is released on: a power of two, sigma/4096 to sigma/2048.
+def spacing(scale: float) -> float:
+    """Step of the grid that noise of a scale (sigma of Gaussian noise) is released on: a power of two.
+
+    It is between scale / 4096 and scale / 2048.
 
     Raises:
-        ValueError: if sigma is outside [2^-900, 2^900], where steps or sums would leave float64's range.
+        ValueError: if the scale is outside [2^-900, 2^900], where steps or sums would leave float64's range.
     """
-    if not _LEAST_SIGMA <= sigma <= _MOST_SIGMA:
+    if not _LEAST_SCALE <= scale <= _MOST_SCALE:
         raise ValueError(
-            f"sigma is {sigma}; noise on a grid needs a standard deviation between 2^-900 and 2^900. "
-            "Rescale the clipping bounds."
+            f"noise of scale {scale} was asked; noise on a grid has a scale (sigma of Gaussian noise) between 2^-900 "
+            "and 2^900. Rescale the clipping bounds."
         )
-    return math.ldexp(1.0, math.frexp(sigma)[1] - _BITS)
+    return math.ldexp(1.0, math.frexp(scale)[1] - _BITS)
 
 
 def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
@@ -64,11 +67,25 @@ def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
         TypeError: if the vector is not float64.
         ValueError: if sigma is outside [2^-900, 2^900].
     """
+    return released_on_grid(vector, sigma, stream, _moves)
+
+
+def released_on_grid(vector: Tensor, scale: float, stream: Stream, moves: Moves) -> Tensor:
+    """`vector` plus noise of a law, rounded to the nearest multiple of `spacing(scale)`: what the laws share.
+
+    Args:
+        moves: from offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream for
+            refinements, the offsets plus noise, rounded to whole numbers.
+
+    Raises:
+        TypeError: if the vector is not float64.
+        ValueError: if the scale is outside [2^-900, 2^900].
+    """
     if vector.dtype != torch.float64:
         raise TypeError(
             f"noise is added to float64 sums, this one is {vector.dtype}; add in float64 and cast afterwards"
         )
-    step = spacing(sigma)
+    step = spacing(scale)
     values = vector.detach().reshape(-1).contiguous().numpy()
     released = np.empty_like(values)
     refinement = Stream(stream.words(KEY_BYTES // 8).astype("<u8").tobytes())
@@ -76,7 +93,7 @@ def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
         for number, start in enumerate(range(0, len(values), BLOCK)):
             part = slice(start, start + BLOCK)
             cells, offsets = _split(values[part], step)
-            cells += _moves(offsets, sigma / step, stream, refinement.child(number))
+            cells += moves(offsets, scale / step, stream, refinement.child(number))
             np.multiply(cells, step, out=released[part])
     return torch.from_numpy(released).reshape(vector.shape)
 

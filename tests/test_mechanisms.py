@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate, stats
 
-from fedsw.mechanisms import gaussian_sigma, laplace_scale, noise
+from fedsw.mechanisms import gaussian_sigma, laplace_scale, privatised
+from fedsw.noise import spacing
 from fedsw.randomness import Stream
 
 BUDGETS = [(e, d) for e in (0.01, 0.3, 1.0, 5.0, 30.0) for d in (1e-12, 1e-5, 1e-2, 0.3)]
@@ -68,7 +70,8 @@ def test_a_laplace_release_has_a_likelihood_ratio_of_at_most_e_to_the_epsilon():
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_noise_follows_its_law_and_its_scale(mechanism):
-    drawn = noise(mechanism, (1000, 200), 2.5, Stream.seeded(11, "noise")).numpy()
+    rows = torch.full((1000, 200), 0.7, dtype=torch.float64)
+    drawn = (privatised(mechanism, rows, 2.5, Stream.seeded(11, "noise")) - rows).numpy()
     assert drawn.dtype == np.float64 and drawn.shape == (1000, 200)
     law = stats.norm(0, 2.5) if mechanism == "gaussian" else stats.laplace(0, 2.5)
     assert stats.kstest(drawn.ravel(), law.cdf).pvalue > 1e-3
@@ -76,9 +79,12 @@ def test_noise_follows_its_law_and_its_scale(mechanism):
     assert abs(np.corrcoef(drawn.ravel()[:-1], drawn.ravel()[1:])[0, 1]) < 0.01
 
 
-def test_noise_comes_from_its_stream_alone():
-    first, again = (noise("laplace", (5,), 1.0, Stream.seeded(1)).tolist() for _ in range(2))
-    assert first == again != noise("laplace", (5,), 1.0, Stream.seeded(2)).tolist()
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_noise_comes_from_its_stream_alone_and_is_released_on_a_grid(mechanism):
+    rows = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(10, 5)
+    first, again, other = (privatised(mechanism, rows, 0.3, Stream.seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert all((value / spacing(0.3)).is_integer() for value in first.flatten().tolist())
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
@@ -105,12 +111,13 @@ def test_what_gives_no_sigma_is_refused_by_name(arguments, said):
         gaussian_sigma(*arguments)
 
 
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
-def test_noise_without_a_positive_scale_is_refused(scale):
+def test_noise_without_a_positive_scale_is_refused(mechanism, scale):
     with pytest.raises(ValueError, match=f"noise of scale {scale}"):
-        noise("gaussian", (1,), scale, Stream.seeded(1))
+        privatised(mechanism, torch.zeros(1, dtype=torch.float64), scale, Stream.seeded(1))
 
 
 def test_an_unknown_mechanism_is_refused():
     with pytest.raises(ValueError, match="choose one of gaussian, laplace"):
-        noise("cauchy", (1,), 1.0, Stream.seeded(1))
+        privatised("cauchy", torch.zeros(1, dtype=torch.float64), 1.0, Stream.seeded(1))

@@ -1,7 +1,9 @@
 """Attacks on the low bits of noise (Mironov 2012): they identify naive sums with certainty, and ours not at all.
 
 The neighbours are a sum of zeros and one that a record moves by MU sigma, spread evenly over SIZE coordinates: an
-attacker who may use anything but the low bits tells them apart with advantage 2 Phi(MU / 2) - 1 = 0.04 at best.
+attacker who may use anything but the low bits tells them apart with advantage 2 Phi(MU / 2) - 1 = 0.04 at best. For
+Laplace noise of scale sigma that is so up to the central limit: the logarithms of its likelihood ratios have this mean
+and this deviation.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
+from fedsw.laplace import laplace_noised
 from fedsw.noise import noised, spacing
 from fedsw.randomness import Stream
 from tests.attacks.canaries import shown_mu
@@ -30,9 +33,29 @@ def _without_the_grid(value: float, seed: int) -> np.ndarray:
     return value + SIGMA * Stream.seeded(seed, "floating point").normals(SIZE)
 
 
+def _laplace_without_the_grid(value: float, seed: int) -> np.ndarray:
+    """The textbook's Laplace noise, by inversion in float64."""
+    uniforms = Stream.seeded(seed, "floating point").uniforms(2 * SIZE)
+    magnitude = -np.log(uniforms[:SIZE])
+    return value + SIGMA * np.where(uniforms[SIZE:] < 0.5, -magnitude, magnitude)
+
+
 def _ours(value: float, seed: int) -> np.ndarray:
     vector = torch.full((SIZE,), value, dtype=torch.float64)
     return noised(vector, SIGMA, Stream.seeded(seed, "floating point")).numpy()
+
+
+def _our_laplace(value: float, seed: int) -> np.ndarray:
+    vector = torch.full((SIZE,), value, dtype=torch.float64)
+    return laplace_noised(vector, SIGMA, Stream.seeded(seed, "floating point")).numpy()
+
+
+NAIVE = pytest.mark.parametrize(
+    "naive",
+    [_float32, _without_the_grid, _laplace_without_the_grid],
+    ids=["float32", "mutant: no grid", "mutant: Laplace without the grid"],
+)
+OURS = pytest.mark.parametrize("ours", [_ours, _our_laplace], ids=["Gaussian", "Laplace"])
 
 
 def _unreachable(released: np.ndarray, value: float) -> np.ndarray:
@@ -60,16 +83,17 @@ def _claims(mechanism, truth: float, first: int = 0) -> np.ndarray:
     return np.array([_unreachable(mechanism(truth, first + trial), SHIFT).sum() for trial in range(TRIALS)])
 
 
-@pytest.mark.parametrize("naive", [_float32, _without_the_grid], ids=["float32", "mutant: no grid"])
+@NAIVE
 def test_naive_noise_is_identified_with_certainty(naive):
     assert (_claims(naive, 0.0) > 0).mean() > 0.95
     assert (_claims(naive, SHIFT) == 0).all()
 
 
-def test_noise_on_a_grid_is_never_identified():
+@OURS
+def test_noise_on_a_grid_is_never_identified(ours):
     """What the attack takes for proof it finds as often in either neighbour's releases: every step is open to both."""
-    assert stats.mannwhitneyu(_claims(_ours, 0.0), _claims(_ours, SHIFT, first=TRIALS)).pvalue > 1e-3
-    steps = np.concatenate([_ours(v, 0) for v in (0.0, SHIFT)]) / spacing(SIGMA)
+    assert stats.mannwhitneyu(_claims(ours, 0.0), _claims(ours, SHIFT, first=TRIALS)).pvalue > 1e-3
+    steps = np.concatenate([ours(v, 0) for v in (0.0, SHIFT)]) / spacing(SIGMA)
     assert np.array_equal(steps, np.rint(steps))
 
 
@@ -95,17 +119,19 @@ def _learned(mechanism) -> float:
     return shown_mu(scores[0], scores[1])
 
 
-@pytest.mark.parametrize("naive", [_float32, _without_the_grid], ids=["float32", "mutant: no grid"])
+@NAIVE
 def test_an_attacker_who_learns_low_bits_shows_far_more_than_naive_noise_claims(naive):
     assert _learned(naive) > 10 * MU
 
 
-def test_an_attacker_who_learns_low_bits_shows_no_more_than_the_guarantee_of_noise_on_a_grid():
-    assert _learned(_ours) <= MU
+@OURS
+def test_an_attacker_who_learns_low_bits_shows_no_more_than_the_guarantee_of_noise_on_a_grid(ours):
+    assert _learned(ours) <= MU
 
 
-def test_the_low_bits_of_the_steps_tell_nothing():
+@OURS
+def test_the_low_bits_of_the_steps_tell_nothing(ours):
     """The lowest four bits of the released steps, a million of each neighbour: chi-square between the two."""
-    steps = [np.concatenate([_ours(v, first + s) for s in range(100)]) for v, first in ((0.0, 0), (SHIFT, 1000))]
+    steps = [np.concatenate([ours(v, first + s) for s in range(100)]) for v, first in ((0.0, 0), (SHIFT, 1000))]
     table = [np.bincount((s / spacing(SIGMA)).astype(np.int64) & 15, minlength=16) for s in steps]
     assert stats.chi2_contingency(table).pvalue > 1e-3
