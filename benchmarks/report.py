@@ -162,6 +162,8 @@ def _engines(stored: dict[str, Any]) -> str:
         f"{stored['inprocess_seconds']:.1f} s ({min(runs):.1f} to {max(runs):.1f}) |",
         f"| its quick rounds (a tenth are quicker) | {stored['inprocess_quick_round_ms']:.1f} ms |",
     ]
+    loop = stored["plain_loop_ms"]
+    rows.append(f"| a plain loop before and after each run: the cores' speed meanwhile | {min(loop):.1f} to {max(loop):.1f} ms |")
     if "ray_seconds" in stored:
         ray = stored["ray_seconds"]
         rows.append(f"| the same run on Flower's Ray engine | {ray:.1f} s |")
