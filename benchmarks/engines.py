@@ -2,7 +2,7 @@
 
     python -m benchmarks.engines [--rounds 500] [--clients 10] [--runs 6] [--skip-ray]
 
-Prints a table and writes benchmarks/results/engines.json. The runs in process are made in two halves, before and after
+Prints a table and writes benchmarks/results/engines.json, which keeps what the runs before it gave. The runs in process are made in two halves, before and after
 the one on Ray, and the ratio is that of Ray's seconds to their median. A processor whose cores others use too is twice
 as slow at one second as at the next, which moves what computes and hardly what waits. Two things show it: a plain loop
 timed before and after every run in process, and the quick rounds of a run (a tenth of its rounds are quicker), whose
@@ -73,6 +73,15 @@ def quick(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=10)[0]
 
 
+def earlier(path: Path) -> list[dict[str, Any]]:
+    """What the file holds of benchmarks before this one, oldest first: one good moment is not the whole truth."""
+    if not path.exists():
+        return []
+    last = json.loads(path.read_text(encoding="utf-8"))
+    before: list[dict[str, Any]] = last.pop("earlier", [])
+    return [*before, last] if "ratio" in last else before
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=500)
@@ -107,6 +116,7 @@ def main() -> None:
             f"the same on Flower's Ray engine: {there:.1f} s, {there / here:.1f} x "
             f"({there / max(seconds):.1f} to {there / min(seconds):.1f}); quick rounds {slow * 1e3:.0f} ms, {slow / fast:.1f} x"
         )
+    result["earlier"] = earlier(RESULT)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

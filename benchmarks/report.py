@@ -154,10 +154,7 @@ def _clipping(stored: dict[str, Any]) -> str:
 def _engines(stored: dict[str, Any]) -> str:
     runs = stored["inprocess_runs"]
     rows = [
-        f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification. In "
-        "process is computation and Ray's time is polling, so the ratio is the machine's too: on 22 November 2026 the "
-        "same two virtual cores gave 10.8 and 10.5 (below) when the plain loop was near its best at the start, and 8.6, "
-        "9.8 and 8.7 when neighbours used them more.\n",
+        f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification.\n",
         "| what | measured |",
         "|---|---|",
         f"| overhead of a client message in process (17 parameters), median | {stored['overhead']['median_ms']:.3f} ms |",
@@ -173,7 +170,27 @@ def _engines(stored: dict[str, Any]) -> str:
         rows.append(f"| its quick rounds | {stored['ray_quick_round_ms']:.0f} ms |")
         rows.append(f"| ratio of the runs | {stored['ratio']:.1f} ({ray / max(runs):.1f} to {ray / min(runs):.1f}) |")
         rows.append(f"| ratio of the quick rounds: what is left where nobody else uses the cores | {stored['quick_ratio']:.1f} |")
-    return "\n".join(rows) + "\n" + _machine(stored["machine"])
+    return "\n".join(rows) + "\n" + _machine(stored["machine"]) + _earlier_engines(stored)
+
+
+def _earlier_engines(stored: dict[str, Any]) -> str:
+    lines = [
+        "\n\nEvery time it was run since the file keeps them. In process is computation and Ray's time is polling, so the "
+        "ratio is also the machine's: of who else uses its cores.\n",
+        "| when | Python | plain loop, ms | in process, s | Ray, s | ratio | quick rounds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in (*stored["earlier"], stored):
+        runs, loop = each["inprocess_runs"], each.get("plain_loop_ms")
+        shown = [
+            each["machine"]["date"][:16],
+            each["machine"]["python"].split()[0],
+            f"{min(loop):.1f} to {max(loop):.1f}" if loop else "not timed",
+            f"{each['inprocess_seconds']:.1f} ({min(runs):.1f} to {max(runs):.1f})",
+            *((f"{each['ray_seconds']:.1f}", f"{each['ratio']:.1f}", f"{each['quick_ratio']:.1f}") if "ratio" in each else "–––"),
+        ]
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
 
 
 def _machine(machine: dict[str, Any]) -> str:

@@ -69,16 +69,15 @@ def _exact_move(word: int, offset: float, scale: float, more: Stream) -> int:
     bits, whole = 64, word
     negative = word >= 1 << 63
     while True:
-        fresh = [int(each) for each in more.words(max(3, bits // 64))]
-        for each in fresh:
-            whole = (whole << 64) | each
-        bits += 64 * len(fresh)
+        for fresh in more.words(max(3, bits // 64)).tolist():
+            whole = (whole << 64) | fresh
+            bits += 64
         signed = whole - (1 << bits) if negative else whole
         low = abs(2 * signed + 1) - 1  # the uniform is between low and low + 2, in units of 2^-bits
+        if low == 0:
+            continue  # it may be 0, and the noise of any length
         digits = 40 + bits // 3
         with localcontext(Context(prec=digits, rounding=ROUND_HALF_EVEN)):
-            if low == 0:
-                continue
             margin = Decimal(10) ** (12 - digits)
             ends = [_noised(Decimal(offset), Decimal(scale), end, bits, negative) for end in (low, low + 2)]
             nearest = {

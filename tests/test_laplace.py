@@ -1,16 +1,14 @@
-"""Laws of Laplace noise on a grid: the exact rounding of the exact sum, whatever the processor's last bits are."""
+"""Laws of Laplace noise on a grid: the exact rounding of the exact sum, whatever the processor's last bits are.
+
+Those it shares with Gaussian noise are in test_noise.py.
+"""
 
 from __future__ import annotations
-
-import math
-import re
 
 import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from fedsw import laplace
@@ -169,50 +167,3 @@ def test_the_released_steps_follow_the_rounded_laplace_law():
     expected = np.diff(stats.laplace.cdf(edges, mean, scale)) * count
     assert stats.chisquare(observed, expected).pvalue > 1e-3
     assert abs(np.corrcoef(released[:-1], released[1:])[0, 1]) < 0.004
-
-
-numbers = st.floats(-1e15, 1e15, allow_subnormal=False)
-
-
-@given(st.lists(numbers, min_size=1, max_size=9), st.floats(1e-6, 1e6), st.integers(0, 2**32))
-@settings(deadline=None, derandomize=True, max_examples=200)
-def test_every_release_is_a_multiple_of_the_step_whatever_the_sum(values, scale, seed):
-    vector = torch.tensor(values, dtype=torch.float64)
-    before = vector.clone()
-    released, step = laplace_noised(vector, scale, Stream.seeded(seed)), spacing(scale)
-    assert released.dtype == torch.float64 and torch.equal(vector, before)
-    assert all((r / step).is_integer() for r in released.tolist())
-
-
-@given(st.lists(st.integers(-(2**30), 2**30), min_size=1, max_size=9), st.integers(0, 2**32))
-@settings(deadline=None, derandomize=True, max_examples=100)
-def test_a_sum_moved_by_whole_steps_moves_the_release_by_them(moves, seed):
-    vector = torch.round(torch.from_numpy(Stream.seeded(seed, "vector").normals(len(moves))) * 2**20) / 2**20
-    shift = torch.tensor(moves, dtype=torch.float64) * spacing(0.9)
-    one, other = (laplace_noised(v, 0.9, Stream.seeded(seed)) for v in (vector, vector + shift))
-    assert torch.equal(other - one, shift)
-
-
-def test_every_call_draws_fresh_noise_and_keeps_the_shape():
-    zeros, stream = torch.zeros((25, 2), dtype=torch.float64), Stream.seeded(8)
-    first = laplace_noised(zeros, 1.0, stream)
-    assert first.shape == zeros.shape and not torch.equal(first, laplace_noised(zeros, 1.0, stream))
-    assert not torch.equal(laplace_noised(zeros, 1.0, Stream.secure()), laplace_noised(zeros, 1.0, Stream.secure()))
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_coordinate_that_is_not_finite_stays_so_and_changes_no_other(value):
-    vector = torch.ones(9, dtype=torch.float64)
-    clean = laplace_noised(vector, 1.0, Stream.seeded(9))
-    vector[4] = value
-    released = laplace_noised(vector, 1.0, Stream.seeded(9))
-    assert not math.isfinite(released[4])
-    assert torch.equal(released[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
-
-
-def test_sums_of_another_precision_and_scales_out_of_range_are_refused():
-    with pytest.raises(TypeError, match=r"float64 sums, this one is torch\.float32"):
-        laplace_noised(torch.zeros(3), 1.0, Stream.seeded(0))
-    for scale in (0.0, -1.0, math.nan, math.inf, 1e-300, 1e300):
-        with pytest.raises(ValueError, match=re.escape(f"noise of scale {scale} was asked")):
-            laplace_noised(torch.zeros(3, dtype=torch.float64), scale, Stream.seeded(0))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedsw import noise
+from fedsw.laplace import laplace_noised
 from fedsw.noise import exact_normals, noised, spacing
 from fedsw.randomness import BLOCK, Stream, box_muller
 
@@ -156,58 +157,65 @@ def test_the_released_steps_follow_the_rounded_normal_law():
 
 
 numbers = st.floats(-1e15, 1e15, allow_subnormal=False)
+either = pytest.mark.parametrize("noise_of", [noised, laplace_noised], ids=["Gaussian", "Laplace"])
 
 
+@either
 @given(st.lists(numbers, min_size=1, max_size=9), st.floats(1e-6, 1e6), st.integers(0, 2**32))
 @settings(deadline=None, derandomize=True, max_examples=200)
-def test_every_release_is_a_multiple_of_the_step_whatever_the_sum(values, sigma, seed):
+def test_every_release_is_a_multiple_of_the_step_whatever_the_sum(noise_of, values, sigma, seed):
     vector = torch.tensor(values, dtype=torch.float64)
     before = vector.clone()
-    released, step = noised(vector, sigma, Stream.seeded(seed)), spacing(sigma)
+    released, step = noise_of(vector, sigma, Stream.seeded(seed)), spacing(sigma)
     assert math.frexp(step)[0] == 0.5 and sigma / 4096 < step <= sigma / 2048
     assert released.dtype == torch.float64 and torch.equal(vector, before)
     assert all((r / step).is_integer() for r in released.tolist())
 
 
+@either
 @given(st.lists(st.integers(-(2**30), 2**30), min_size=1, max_size=9), st.integers(0, 2**32))
 @settings(deadline=None, derandomize=True, max_examples=100)
-def test_a_sum_moved_by_whole_steps_moves_the_release_by_them(moves, seed):
+def test_a_sum_moved_by_whole_steps_moves_the_release_by_them(noise_of, moves, seed):
     vector = torch.from_numpy(Stream.seeded(seed, "vector").normals(len(moves)))
     vector = torch.round(vector * 2**20) / 2**20
     shift = torch.tensor(moves, dtype=torch.float64) * spacing(0.9)
-    one, other = (noised(v, 0.9, Stream.seeded(seed)) for v in (vector, vector + shift))
+    one, other = (noise_of(v, 0.9, Stream.seeded(seed)) for v in (vector, vector + shift))
     assert torch.equal(other - one, shift)
 
 
-def test_blocks_shapes_and_odd_sizes_are_noised_independently():
-    flat = noised(torch.zeros(2 * BLOCK + 1, dtype=torch.float64), 1.0, Stream.seeded(7))
-    shaped = noised(torch.zeros((2 * BLOCK + 1, 1), dtype=torch.float64), 1.0, Stream.seeded(7))
+@either
+def test_blocks_shapes_and_odd_sizes_are_noised_independently(noise_of):
+    flat = noise_of(torch.zeros(2 * BLOCK + 1, dtype=torch.float64), 1.0, Stream.seeded(7))
+    shaped = noise_of(torch.zeros((2 * BLOCK + 1, 1), dtype=torch.float64), 1.0, Stream.seeded(7))
     assert torch.equal(shaped.flatten(), flat) and shaped.shape == (2 * BLOCK + 1, 1)
     half = BLOCK // 2
     for other in (slice(half, BLOCK), slice(BLOCK, BLOCK + half), slice(BLOCK + half, 2 * BLOCK)):
         assert abs(np.corrcoef(flat[:half], flat[other])[0, 1]) < 0.03
-    assert noised(torch.zeros(0, dtype=torch.float64), 1.0, Stream.secure()).shape == (0,)
+    assert noise_of(torch.zeros(0, dtype=torch.float64), 1.0, Stream.secure()).shape == (0,)
 
 
-def test_every_call_draws_fresh_noise():
+@either
+def test_every_call_draws_fresh_noise(noise_of):
     zeros, stream = torch.zeros(50, dtype=torch.float64), Stream.seeded(8)
-    assert not torch.equal(noised(zeros, 1.0, stream), noised(zeros, 1.0, stream))
-    assert not torch.equal(noised(zeros, 1.0, Stream.secure()), noised(zeros, 1.0, Stream.secure()))
+    assert not torch.equal(noise_of(zeros, 1.0, stream), noise_of(zeros, 1.0, stream))
+    assert not torch.equal(noise_of(zeros, 1.0, Stream.secure()), noise_of(zeros, 1.0, Stream.secure()))
 
 
+@either
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_coordinate_that_is_not_finite_stays_so_and_changes_no_other(value):
+def test_a_coordinate_that_is_not_finite_stays_so_and_changes_no_other(noise_of, value):
     vector = torch.ones(9, dtype=torch.float64)
-    clean = noised(vector, 1.0, Stream.seeded(9))
+    clean = noise_of(vector, 1.0, Stream.seeded(9))
     vector[4] = value
-    released = noised(vector, 1.0, Stream.seeded(9))
+    released = noise_of(vector, 1.0, Stream.seeded(9))
     assert not math.isfinite(released[4])
     assert torch.equal(released[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
 
 
-def test_sums_of_another_precision_and_scales_out_of_range_are_refused():
+@either
+def test_sums_of_another_precision_and_scales_out_of_range_are_refused(noise_of):
     with pytest.raises(TypeError, match=r"float64 sums, this one is torch\.float32"):
-        noised(torch.zeros(3), 1.0, Stream.seeded(0))
+        noise_of(torch.zeros(3), 1.0, Stream.seeded(0))
     for sigma in (0.0, -1.0, math.nan, math.inf, 1e-300, 1e300):
         with pytest.raises(ValueError, match=re.escape(f"noise of scale {sigma} was asked")):
-            noised(torch.zeros(3, dtype=torch.float64), sigma, Stream.seeded(0))
+            noise_of(torch.zeros(3, dtype=torch.float64), sigma, Stream.seeded(0))
