@@ -23,17 +23,9 @@ def finite(sums: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, sums).abs() < math.inf
 
 
-def summable(a: Tensor, delta: Tensor) -> Tensor:
-    """Which records have products of input and backprop that cannot overflow and spoil everybody's sum."""
-    reach = row_sums(delta.abs()).to(torch.float64)  # not finite if one of the magnitudes is not
-    if a.is_floating_point():
-        reach = reach * row_sums(a.abs())
-    return reach < torch.finfo(delta.dtype).max
-
-
-def clean(values: Tensor, keep: Tensor) -> Tensor:
-    """Zero the records that are not kept: 0 times a value that is not finite would be NaN for everybody."""
+def clean(values: Tensor, factors: Tensor) -> Tensor:
+    """Every record times its factor (n,), and 0 where that is 0: 0 times what is not finite would be NaN for all."""
     if not values.is_floating_point():
         return values
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    return finite.mul_(keep.reshape(-1, *[1] * (values.dim() - 1)))
+    return finite.mul_(factors.reshape(-1, *[1] * (values.dim() - 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from fedsw.clipping.blocks import Block, Call
 from fedsw.clipping.clip import require_cotangents
 from fedsw.clipping.coverage import leaves, refuse_strays
-from fedsw.clipping.finite import clean, finite, row_sums, summable
+from fedsw.clipping.finite import clean, finite, row_sums
+from fedsw.clipping.limits import cuts
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
 
@@ -133,12 +135,13 @@ class Tape:
                 self._squared_gradient = self._layers_gram([ones]).reshape(-1)
         return self._squared_gradient
 
-    def pull_back_column(self, cotangents: Tensor, keep: Tensor) -> Tensor:
+    def pull_back_column(self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None) -> Tensor:
         """Sum over the kept records of cotangent_i u_i, the gradients of the module's one column.
 
         Args:
             cotangents: (n,).
             keep: (n,) bool; the other records contribute 0, whatever their values.
+            limits: as in `pull_back`.
 
         Returns:
             (r,), float64, as `pull_back`.
@@ -148,9 +151,9 @@ class Tape:
         with full_precision(self.device), torch.no_grad():
             (live,) = self._live
             down = cotangents.to(live.dtype).reshape(live.shape)
-            return self._assembled([down if leaf is live else None for leaf in self._leaves], keep)
+            return self._assembled([down if leaf is live else None for leaf in self._leaves], keep, limits)
 
-    def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+    def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]], limits: Tensor | None = None) -> Tensor:
         """Sum over heads and records of J_i^T cotangent_i, in one backward pass for all heads.
 
         The cotangents are injected at the heads that were measured, and the result is assembled from the
@@ -161,6 +164,8 @@ class Tape:
         Args:
             terms: pairs of a head that `gram` has measured (the same tensor) and its cotangents, in the shape
                 of the head, or None for a term without contribution.
+            limits: (n,), float64: the norm that a record's part of the sum is cut to, measured as it is added, after
+                the backward pass; None for no limit.
 
         Returns:
             (r,), float64: the trainable parameters in the order of `module.parameters()`, flattened.
@@ -180,18 +185,22 @@ class Tape:
                 return torch.zeros(self.size, dtype=torch.float64, device=self.device)
             if self.column:
                 down = self._along(used)
-                return self.pull_back_column(down, finite([*(found.health for _, _, found in used), down]))
+                return self.pull_back_column(down, finite([*(found.health for _, _, found in used), down]), limits)
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
-            return self._assembled(self._through(used, keep), keep)
+            return self._assembled(self._through(used, keep), keep, limits)
 
-    def _assembled(self, row: Sequence[Tensor | None], keep: Tensor) -> Tensor:
-        """The sum (r,) over the kept records, from what arrives at the module's outputs."""
+    def _assembled(self, row: Sequence[Tensor | None], keep: Tensor, limits: Tensor | None) -> Tensor:
+        """The sum (r,) over the kept records, from what arrives at the module's outputs, each within its limit."""
         total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        if limits is None:
+            limits = torch.full((self.records,), math.inf, dtype=torch.float64, device=self.device)
         for block in self._blocks:
-            kept = self._part(keep, block)
-            for call, delta in zip(block.calls, block.backprops(row), strict=True):
-                if delta is not None:
-                    self._add(total, call, delta, kept)
+            pairs = zip(block.calls, block.backprops(row), strict=True)
+            reached = [(call, delta) for call, delta in pairs if delta is not None]
+            if reached:
+                cut = cuts(reached, self._part(limits, block)).mul_(self._part(keep, block))
+                for call, delta in reached:
+                    self._add(total, call, delta, cut)
         return total
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
@@ -218,10 +227,9 @@ class Tape:
             return slope.square().unsqueeze(2).mul_(squares)
         return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
 
-    def _add(self, total: Tensor, call: Call, delta: Tensor, keep: Tensor) -> None:
-        """Add one call's sum over its records to the flat total, in float64."""
-        kept = summable(call.input, delta).logical_and_(keep)
-        sums = call.rule.gradient(call.layer, clean(call.input, kept), clean(delta, kept))
+    def _add(self, total: Tensor, call: Call, delta: Tensor, cut: Tensor) -> None:
+        """Add one call's sum over its records, each times its factor, to the flat total, in float64."""
+        sums = call.rule.gradient(call.layer, clean(call.input, cut > 0), clean(delta, cut.to(delta.dtype)))
         for name, value in sums.items():
             offset = self._offsets[id(getattr(call.layer, name))]
             total[offset : offset + value.numel()].add_(value.reshape(-1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,8 @@ class Term:
 def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = None) -> Tensor:
     """Sum over terms and records of (J_i clipped to the term's bound)^T q_i, as one flat float64 vector.
 
-    Guarantee: record i moves the result by at most sum over terms of bound * ||q_i||, whatever its values.
+    Guarantee: record i moves the result by at most sum over terms of bound * ||q_i||, whatever its values, and
+    whatever the passes through the network did: its part is measured again as it is added, and cut to that.
     The sensitivities of `fedsw.sensitivity` are stated for this sum. A record with an output, loss or
     Gram matrix that is not finite contributes 0 in every term, one with a cotangent that is not, in that term.
 
@@ -63,7 +65,10 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
             )
             for term in terms
         ]
-        return tape.pull_back(pulled)
+        if not terms:
+            return tape.pull_back(pulled)
+        norms = [torch.linalg.vector_norm(_rows(term.cotangents), dim=1, dtype=torch.float64) for term in terms]
+        return tape.pull_back(pulled, _limits(torch.stack(norms), _bounds(tape, terms), safety))
 
 
 def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tensor:
@@ -73,10 +78,33 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tens
     """
     slopes, squared = tape.slopes([term.head for term in terms]), tape.squared_gradient()
     with torch.inference_mode():  # arithmetic alone, some twenty small operations: autograd's notes cost a tenth of it
-        squares = torch.tensor([[term.bound**2] for term in terms], dtype=torch.float64, device=tape.device)
+        bounds = _bounds(tape, terms)
         gram = slopes.square().mul_(squared)
         q = torch.stack([term.cotangents.reshape(-1) for term in terms]).to(torch.float64)
-        clipped = clip_numbers(gram.div(squares), q, 1.0, safety)
+        clipped = clip_numbers(gram.div(bounds.square()), q, 1.0, safety)
         keep = finite([gram.sum(0), *(term.head.reshape(-1) for term in terms)])
-        total = tape.pull_back_column(clipped.mul_(slopes).sum(0), keep)
+        limits = _limits(q.abs(), bounds, safety)
+        total = tape.pull_back_column(clipped.mul_(slopes).sum(0), keep, limits)
     return total.clone()
+
+
+def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:
+    """What each record may weigh in the sum of all terms, (n,) float64: the sum of bound * ||q_i||.
+
+    Half the margin of the clips is left, so that a record that they clipped is not cut once more for its last digits.
+
+    Args:
+        norms: (h, n), of every term's cotangents; one that is not finite counts 0, as its term does.
+        bounds: (h, 1).
+    """
+    room = math.sqrt((Safety() if safety is None else safety).shrink)
+    most = norms.nan_to_num(nan=0.0, posinf=0.0).mul_(bounds / room)
+    return most.nan_to_num_(nan=0.0, posinf=math.inf).sum(0)  # no cotangent weighs nothing, even without a bound
+
+
+def _bounds(tape: Tape, terms: Sequence[Term]) -> Tensor:
+    return torch.tensor([[term.bound] for term in terms], dtype=torch.float64, device=tape.device)
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.reshape(values.shape[0], values.shape[1:].numel())

@@ -10,8 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, stacked_gram, tiled
-from fedsw.clipping.rules.rule import Rule, trains
+from fedsw.clipping.rules.products import (
+    TILE,
+    inner_products,
+    outer_cost,
+    outer_gram,
+    stacked_gram,
+    tiled,
+    total_squares,
+)
+from fedsw.clipping.rules.rule import Rule, reach_of_sites, trains
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -38,10 +46,7 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
     kernel, floats = outer_cost(sites, shared, varying, len(deltas))
 
     def plane_gram(part: slice) -> Tensor:
-        windows = F.unfold(
-            _source(layer, a[part], deltas[0]).to(torch.float64), layer.kernel_size, layer.dilation, 0, layer.stride
-        )
-        return stacked_gram([each[part].flatten(2) for each in deltas], windows)
+        return stacked_gram([each[part].flatten(2) for each in deltas], _plane_windows(layer, a[part], deltas[0]))
 
     def part_gram(part: slice) -> Tensor:
         if layer.transposed:
@@ -52,30 +57,52 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
             moving = [_site_rows(layer, each[part]) for each in deltas]
         return outer_gram(fixed, moving, kernel=kernel)
 
-    plain = isinstance(layer, nn.Conv2d) and layer.groups == 1 and not kernel
-    return tiled(a.shape[0], floats * layer.groups, plane_gram if plain else part_gram)
+    plane = _is_plane(layer) and not kernel
+    return tiled(a.shape[0], floats * layer.groups, plane_gram if plane else part_gram)
+
+
+def _is_plane(layer: Convolution) -> bool:
+    """Whether torch's own unfolding gives the windows."""
+    return isinstance(layer, nn.Conv2d) and layer.groups == 1
+
+
+def _plane_windows(layer: Any, a: Tensor, delta: Tensor) -> Tensor:
+    """(n, C, H, W) to (n, C * kernel, T), float64."""
+    return F.unfold(_source(layer, a, delta).to(torch.float64), layer.kernel_size, layer.dilation, 0, layer.stride)
 
 
 def _gradient(layer: Convolution, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
     sums = {}
     if trains(layer, "weight"):
-        zeros = [0] * len(layer.stride)
-        sums["weight"] = torch.ops.aten.convolution_backward(
-            a if layer.transposed else delta,
-            _source(layer, a, delta),
-            layer.weight,
-            None,
-            layer.stride,
-            zeros,
-            layer.dilation,
-            False,
-            zeros,
-            layer.groups,
-            (False, True, False),
-        )[1]
+        sums["weight"] = _weight_sum(layer, a, delta)
     if trains(layer, "bias"):
-        sums["bias"] = delta.flatten(2).sum((0, 2))
+        sums["bias"] = delta.flatten(2).sum((0, 2), dtype=torch.float64)
     return sums
+
+
+def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
+    """Sum over records of W, in float64 (the sites of a record may cancel), some records at a time."""
+    places = a if layer.transposed else delta
+    floats = math.prod(places.shape[2:]) * (places.shape[1] + layer.weight[:1].numel() * layer.groups)
+    rows, wide = max(1, TILE // max(1, floats)), places.shape[1] // layer.groups
+    shape = (layer.groups, wide, layer.weight.numel() // places.shape[1])
+    total = torch.zeros(shape, dtype=torch.float64, device=a.device)
+    for start in range(0, a.shape[0], rows):
+        part = slice(start, start + rows)
+        left = _site_rows(layer, places[part].to(torch.float64)).mT
+        if _is_plane(layer):
+            right = _plane_windows(layer, a[part], delta).mT.unsqueeze(1)
+        else:
+            right = _window_rows(layer, _source(layer, a[part], delta[part]).to(torch.float64), places)
+        for group, sums in enumerate(total):
+            sums.addbmm_(left[:, group], right[:, group])
+    return total
+
+
+def _reach(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
+    # Every entry meets each tap once, or, where the padding repeats it, at most twice along an axis.
+    times = math.prod(layer.kernel_size) * 4 ** len(layer.stride)
+    return reach_of_sites(layer, total_squares(a).mul_(times), delta, sites=math.prod(delta.shape[2:]))
 
 
 def _source(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
@@ -120,4 +147,4 @@ def _least_dims(layer: Any) -> int:
     return 2 + len(layer.stride)
 
 
-CONVOLUTION = Rule(gram=_gram, gradient=_gradient, least_dims=_least_dims)
+CONVOLUTION = Rule(gram=_gram, gradient=_gradient, least_dims=_least_dims, reach=_reach)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import inner_products, tiled
+from fedsw.clipping.rules.products import inner_products, tiled, total_squares
 from fedsw.clipping.rules.rule import Rule
 
 
@@ -25,8 +25,13 @@ def _gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(layer: nn.Embedding, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    rows = _without_padding(layer, a.reshape(-1), delta.reshape(-1, layer.embedding_dim))
-    return {"weight": torch.zeros_like(layer.weight).index_add_(0, a.reshape(-1), rows)}
+    rows = _without_padding(layer, a.reshape(-1), delta.reshape(-1, layer.embedding_dim)).to(torch.float64)
+    table = torch.zeros_like(layer.weight, dtype=torch.float64)
+    return {"weight": table.index_add_(0, a.reshape(-1), rows)}
+
+
+def _reach(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
+    return total_squares(delta).mul_(a.shape[1:].numel())
 
 
 def _slots(index: Tensor) -> Tensor:
@@ -58,4 +63,4 @@ def _refusal(layer: nn.Embedding) -> str | None:
     return None
 
 
-EMBEDDING = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 1, refusal=_refusal)
+EMBEDDING = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 1, reach=_reach, refusal=_refusal)

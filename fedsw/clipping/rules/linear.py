@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import inner_products, outer_cost, outer_gram, squared_norms, tiled
-from fedsw.clipping.rules.rule import Rule, trains
-
-# Layers with no more weights than this sum over records in float64: it costs them nothing, and the rounding of a
-# batch then stays below any sensitivity. Wider layers sum a block of records at a time in their own precision.
-_EXACT_SUM = 2**12
+from fedsw.clipping.rules.products import (
+    inner_products,
+    outer_cost,
+    outer_gram,
+    squared_norms,
+    summed_products,
+    tiled,
+    total_squares,
+)
+from fedsw.clipping.rules.rule import Rule, reach_of_sites, trains
 
 
 def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -30,16 +34,21 @@ def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    if a.dim() > 2:
-        delta, a = delta.reshape(-1, layer.out_features), a.reshape(-1, layer.in_features)
-    if layer.weight.numel() <= _EXACT_SUM:
-        delta, a = delta.to(torch.float64), a.to(torch.float64)
+    if a.dim() > 2:  # a record's sites may cancel, in float64 only
+        delta = delta.reshape(-1, layer.out_features).to(torch.float64)
+        a = a.reshape(-1, layer.in_features).to(torch.float64)
     sums = {}
     if trains(layer, "weight"):
-        sums["weight"] = delta.T @ a
+        sums["weight"] = summed_products(delta, a)
     if trains(layer, "bias"):
-        sums["bias"] = delta.sum(0)
+        sums["bias"] = delta.sum(0, dtype=torch.float64)
     return sums
+
+
+def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
+    if a.dim() == 2:
+        return None
+    return reach_of_sites(layer, total_squares(a), delta, sites=delta.shape[1:].numel() // layer.out_features)
 
 
 def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -55,4 +64,4 @@ def _sites(values: Tensor) -> Tensor:
     return values.reshape(n, 1, values[:1].numel() // width if n else 0, width)
 
 
-LINEAR = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 2)
+LINEAR = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 2, reach=_reach)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsw.clipping.rules.products import inner_products
-from fedsw.clipping.rules.rule import Rule, trains
+from fedsw.clipping.rules.rule import Rule, reach_of_sites, trains
 
 
 def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, Tensor], Tensor]) -> Rule:
@@ -37,9 +37,15 @@ def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, T
             for name, part in rows(layer, a, [delta]).items()
         }
 
+    def reach(layer: Any, a: Tensor, delta: Tensor) -> Tensor:
+        size = delta.shape[1:].numel()
+        squares = torch.full((len(delta),), 2.0 * size, dtype=torch.float64, device=delta.device)
+        return reach_of_sites(layer, squares, delta, sites=size)  # standardised: a mean square of 1, rounding aside
+
     return Rule(
         gram=gram,
         gradient=gradient,
+        reach=reach,
         least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm) else 2,
     )
 
