@@ -14,7 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from fedsw.clipping.blocks import Block, Call
 from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.precision import full_precision
-from fedsw.clipping.refusals import UnsupportedModule, check, describe
+from fedsw.clipping.refusals import SEQUENTIAL, UnsupportedModule, check, describe
 from fedsw.clipping.rules import RULES
 from fedsw.clipping.tape import Tape
 
@@ -96,6 +96,8 @@ def _listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
             # Before any hook of the user, which may replace the output by something computed from it.
             hook = _hook(describe(name, layer), n, calls, seen)
             handles.append(layer.register_forward_hook(hook, prepend=True))
+        elif isinstance(layer, SEQUENTIAL):
+            handles.append(layer.register_forward_pre_hook(_batched(describe(name, layer)), with_kwargs=True))
     try:
         yield calls
     finally:
@@ -134,6 +136,18 @@ def _hook(title: str, n: int, calls: list[Call], seen: set[int]) -> Any:
         calls.append(Call(title, layer, rule, a.detach(), a._version, a.grad_fn, edge))
 
     return note
+
+
+def _batched(title: str) -> Any:
+    def look(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        shapes = [tuple(value.shape) for value in (*args, *named.values()) if isinstance(value, Tensor)]
+        if not shapes or len(shapes[0]) != 3:
+            raise UnsupportedModule(
+                f"{title} got an input of shape {shapes[0] if shapes else 'unknown'} and would read the records as one "
+                "sequence; give it (records, sites, features)."
+            )
+
+    return look
 
 
 def _outputs(returned: Any, n: int) -> tuple[Tensor, ...]:

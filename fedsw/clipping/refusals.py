@@ -28,8 +28,12 @@ class UnsupportedModule(ValueError):
     """A module whose per-sample Jacobians the clip cannot measure, named, with what to use instead."""
 
 
+SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""Modules that read an input of two dimensions as one sequence: its rows, which would be records, are then mixed."""
+
 _MIXERS = (
     nn.modules.batchnorm._BatchNorm,
+    nn.Softmax2d,
     nn.Softmax,
     nn.LogSoftmax,
     nn.Softmin,
@@ -43,11 +47,11 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     """Refuse a module that the clip would silently miss; needs no data, call it when a model is loaded.
 
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
-    reparametrised), one parameter held by two modules, modules that mix records (BatchNorm, a softmax over
-    the batch) or keep statistics of them, dropout in training mode, backward hooks, and parameters that are
-    neither float32 nor float64. Modules without trainable parameters are otherwise free. What only a forward
-    pass can show (a layer called twice, a parameter used behind the layer's back) is refused by `record`, and
-    mixing hidden in a custom forward by `probe_independence`.
+    reparametrised), one parameter held by two modules, modules that mix records (BatchNorm, a softmax over the batch,
+    attention and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward
+    hooks, and parameters that are neither float32 nor float64. Modules without trainable parameters are otherwise
+    free. What only a forward pass can show (a layer called twice, a parameter used behind the layer's back, records
+    read as one sequence) is refused by `record`, and mixing hidden in a custom forward by `probe_independence`.
 
     Returns:
         The parameters by name, frozen ones too, in the order of `module.parameters()`.
@@ -61,7 +65,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     found: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
         own = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
-        reason = _mixing(child) or _stateful(child) or _parameters(child, own)
+        reason = _mixing(child) or _stateful(child) or _parameters(child, own) or _second_batch(child)
         if reason is not None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")
         for key, parameter in own.items():
@@ -88,14 +92,24 @@ def _mixing(module: nn.Module) -> str | None:
         return None
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "normalises over the batch, so that each record's output depends on the others; use GroupNorm"
-    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and module.dim in (0, None):
-        return f"has dim={module.dim}, which can normalise over the batch; set dim=-1"
+    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and (
+        module.dim is None or module.dim == 0 or module.dim < -1
+    ):
+        return f"has dim={module.dim}, which can normalise over the batch; set dim=-1, or count from the front"
+    if isinstance(module, nn.Softmax2d):
+        return "normalises an input of three dimensions over the batch; use Softmax(dim=1)"
     if isinstance(module, nn.GLU) and module.dim == 0:
         return "splits the batch (dim=0); set dim=-1"
     if isinstance(module, nn.Flatten) and module.start_dim == 0:
         return "flattens the batch (start_dim=0); set start_dim=1"
     if isinstance(module, nn.Unflatten) and module.dim == 0:
         return "reshapes the batch (dim=0); set dim=1 or later"
+    return None
+
+
+def _second_batch(module: nn.Module) -> str | None:
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and not module.batch_first:
+        return "takes the second dimension for the batch and mixes along the first; set batch_first=True"
     return None
 
 

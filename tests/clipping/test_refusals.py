@@ -51,6 +51,17 @@ REFUSED = {
     "random slopes": (lambda: nn.RReLU(), r"\.eval\(\)"),
     "softmax over the batch": (lambda: nn.Softmax(dim=0), "dim=0.*set dim=-1"),
     "softmax without a dimension": (lambda: nn.LogSoftmax(), "dim=None.*set dim=-1"),
+    "softmax counted from the back": (lambda: nn.LogSoftmax(dim=-2), "dim=-2.*count from the front"),
+    "softmax over channels": (lambda: nn.Softmax2d(), r"use Softmax\(dim=1\)"),
+    "frozen recurrence over the batch": (lambda: nn.GRU(3, 3).requires_grad_(False), "batch_first=True"),
+    "frozen attention over the batch": (
+        lambda: nn.MultiheadAttention(4, 2).requires_grad_(False),
+        "batch_first=True",
+    ),
+    "frozen transformer over the batch": (
+        lambda: nn.TransformerEncoderLayer(4, 2, dropout=0.0).requires_grad_(False),
+        "self_attn.*batch_first=True",
+    ),
     "gate over the batch": (lambda: nn.GLU(dim=0), "set dim=-1"),
     "flattened batch": (lambda: nn.Flatten(start_dim=0), "set start_dim=1"),
     "reshaped batch": (lambda: nn.Unflatten(0, (2, 2)), "set dim=1"),
@@ -84,7 +95,7 @@ def test_modules_the_clip_would_miss_are_refused_before_any_data(name):
 
 
 ALLOWED = {
-    "frozen batch-free layers": lambda: nn.GRU(3, 3).requires_grad_(False),
+    "frozen recurrence along the second dimension": lambda: nn.GRU(3, 3, batch_first=True).requires_grad_(False),
     "dropout in evaluation": lambda: nn.Dropout(0.5).eval(),
     "dropout of nothing": lambda: nn.Dropout(0.0),
     "instance norm": lambda: nn.InstanceNorm1d(3),
@@ -188,3 +199,49 @@ def test_heads_and_inputs_are_checked():
         record(nn.Bilinear(3, 3, 2).requires_grad_(False), torch.randn(4, 3), torch.randn(5, 3))
     with pytest.raises(ValueError, match="returned dict"):
         record(Apart(lambda z: {"z": z}), torch.randn(4, 3))
+
+
+SEQUENCES = {
+    "recurrence": lambda: nn.GRU(4, 4, batch_first=True),
+    "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+}
+
+
+class Pretrained(nn.Module):
+    """A frozen layer on sequences below a trained one."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.frozen, self.last = frozen.requires_grad_(False), nn.Linear(4, 1)
+
+    def forward(self, x):
+        seen = self.frozen(x)
+        seen = seen[0] if isinstance(seen, tuple) else seen
+        return self.last(seen if seen.dim() == 2 else seen.mean(1))
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_frozen_layers_on_sequences_are_refused_where_they_would_read_the_records_as_one(name, evaluated):
+    model = Pretrained(SEQUENCES[name]()).train(not evaluated)
+    x = torch.randn(5, 4)
+    with torch.no_grad():
+        before, x[0] = model(x), x[0] + 5.0
+        assert float((model(x)[1:] - before[1:]).abs().max()) > 1e-3  # one record moves the others' outputs
+    with pytest.raises(UnsupportedModule, match=r"read the records as one sequence.*\(records, sites, features\)"):
+        record(model, x)
+    assert record(model, torch.randn(5, 3, 4)).raw.shape == (5, 1)
+
+
+def test_frozen_attention_is_refused_where_it_would_read_the_records_as_one():
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True).requires_grad_(False)
+            self.last = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.last(self.attention(query=x, key=x, value=x)[0])
+
+    with pytest.raises(UnsupportedModule, match="read the records as one sequence"):
+        record(Attending(), torch.randn(5, 4))
