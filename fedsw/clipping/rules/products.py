@@ -29,6 +29,9 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
     if d == 1:
         return squared_norms(flat[0]).reshape(n, 1, 1)
 
+    if d == 2:
+        return _pair(*flat)
+
     def part_gram(part: slice) -> Tensor:
         first = flat[0][part]
         stacked = torch.empty((first.shape[0], d, first.shape[1]), dtype=torch.float64, device=first.device)
@@ -37,6 +40,17 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
         return torch.bmm(stacked, stacked.mT)
 
     return tiled(n, d * flat[0].shape[1], part_gram)
+
+
+def _pair(first: Tensor, second: Tensor) -> Tensor:
+    """Gram matrices (n, 2, 2) of two columns: bmm would take longer to stack them in float64 than all of this.
+
+    Products across are rounded to the columns' precision before they are summed in float64: an error of half a unit of it
+    relative to ||first|| ||second||, and so to the Gram matrix.
+    """
+    across = (first * second).sum(1, dtype=torch.float64)
+    entries = [squared_norms(first), across, across, squared_norms(second)]
+    return torch.stack(entries, 1).reshape(-1, 2, 2)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
