@@ -45,8 +45,8 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
 def _pair(first: Tensor, second: Tensor) -> Tensor:
     """Gram matrices (n, 2, 2) of two columns: bmm would take longer to stack them in float64 than all of this.
 
-    Products across are rounded to the columns' precision before they are summed in float64: an error of half a unit of it
-    relative to ||first|| ||second||, and so to the Gram matrix.
+    Products across are rounded to the columns' precision before they are summed in float64: an error of half a unit of
+    it relative to ||first|| ||second||, and so to the Gram matrix.
     """
     across = (first * second).sum(1, dtype=torch.float64)
     entries = [squared_norms(first), across, across, squared_norms(second)]
