@@ -14,7 +14,7 @@ import torch
 
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment
-from fedsw.local.plans import local_accountant
+from fedsw.local.plans import local_accountant, planned_releases
 from server.evaluation import measured_on
 from server.exchange import Traffic
 from server.plan import Plan
@@ -32,7 +32,7 @@ def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
         "rounds": experiment.training.rounds,
         "clients": members,
         "epsilon": plan.epsilon,
-        "delta": plan.delta,
+        "delta": _delta(plan),
         "nominal": _nominal(experiment),
         "noise_multiplier": plan.multiplier,
         "sigma": plan.multiplier * max(bound.value for bound in plan.sensitivities),
@@ -72,7 +72,7 @@ def summarise(
         "epsilon": epsilon,
         "epsilon_spent": spent,
         "epsilon_spent_by_client": {str(client): value for client, value in spent_by_client.items()},
-        "delta": plan.delta,
+        "delta": _delta(plan),
         "nominal": _nominal(experiment),
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon),
@@ -125,11 +125,28 @@ def _against(experiment: Experiment) -> str:
 def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
     if not experiment.privacy.noisy:
         return "No privacy: epsilon = infinity (non-private reference)."
+    accountant = local_accountant(experiment)
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
-    return (
-        f"({epsilon:.4g}, {plan.delta:.3g})-differential privacy ({kind}replacement of one record within its group) "
-        f"of all {experiment.training.rounds} rounds together, noise multiplier sigma/Delta = {plan.multiplier:.4g}."
+    releases = planned_releases(experiment)
+    what = f"all {releases} rounds together" if releases > 1 else "the one release"
+    told = (
+        f"{_promise(plan, accountant, epsilon)} ({kind}replacement of one record within its group) of {what}, "
+        f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
+    if ACCOUNTANTS[accountant].guarantee:
+        return told
+    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {told}"
+
+
+def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
+    if accountant == "laplace":
+        return f"pure {epsilon:.4g}-differential privacy, delta = 0"
+    return f"({epsilon:.4g}, {plan.delta:.3g})-differential privacy"
+
+
+def _delta(plan: Plan) -> float:
+    """Of the guarantee: Laplace noise has none, whatever delta the ledgers are kept at."""
+    return 0.0 if local_accountant(plan.task.experiment) == "laplace" else plan.delta
 
 
 def _nominal(experiment: Experiment) -> bool:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedsw.console import number, to_float
 from fedsw.experiment import Experiment
+from fedsw.local.plans import planned_releases
 from simulations.names import metric_name, ordered_metrics
 from simulations.record import RunRecord
 
@@ -103,7 +104,7 @@ def target_epsilon(experiment: Experiment) -> str:
 
 def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
-    yield "trained", Text(_trained(record.experiment, summary))
+    yield "trained", Text(_trained(record))
     if not record.completed:
         yield "status", Text(f"{summary.get('status')}\n`fedsw resume {record.directory}` goes on", style="yellow")
     yield "cost", Text(_cost(summary))
@@ -127,10 +128,14 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
             yield "held out", _metrics(held_out)
 
 
-def _trained(experiment: Experiment, summary: Mapping[str, Any]) -> str:
+def _trained(record: RunRecord) -> str:
+    experiment, summary = record.experiment, record.summary
     model = " ".join([experiment.model.kind, *(str(width) for width in experiment.model.hidden)])
-    rounds, released = summary.get("rounds"), summary.get("released_rounds")
-    done = f"{rounds} rounds" if rounds == released else f"{released} of {rounds} rounds"
+    rounds = experiment.training.rounds
+    once = planned_releases(experiment) < rounds  # what was released once, the rounds learn from
+    gone = len(record.history) if once else summary.get("released_rounds")
+    done = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    done += " on one release" if once else ""
     return (
         f"{model} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.source} data: "
@@ -149,14 +154,18 @@ def _privacy(record: RunRecord) -> Text:
     if not record.completed:
         text.append(f", {number(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
     if record.experiment.privacy.noisy:
+        noise = "scale b/Δ" if guarantee.get("accountant") == "laplace" else "noise multiplier σ/Δ"
         details = [
             str(guarantee.get("relation", "")),
-            f"noise multiplier σ/Δ = {number(guarantee.get('noise_multiplier'), 4)}",
+            f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",
             f"bound {guarantee.get('bound')}",
             f"accountant {guarantee.get('accountant')}",
             f"{guarantee.get('sampling')} sampling",
         ]
         text.append(f" ({', '.join(part for part in details if part)})", style="not bold")
+        if guarantee.get("accountant_is_guarantee") is False:
+            accountant = guarantee.get("accountant")
+            text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
     if summary.get("nominal"):
         text.append(
             f"\nnominal: seed {summary.get('seed')} makes sampling and noise reproducible: who knows it can undo them",

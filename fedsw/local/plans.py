@@ -43,6 +43,12 @@ class SlicesPlan:
         return self.slicing.fixed
 
 
+def planned_releases(experiment: Experiment) -> int:
+    """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
+    slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
+    return 1 if slices or experiment.privacy.trust == "local-release" else experiment.training.rounds
+
+
 def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:
     """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.
 
@@ -55,8 +61,8 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
         rate: p_c; ignored where everything is released once.
         delta: of the guarantee.
     """
-    once = experiment.local.algorithm == "flow-one-release"
-    releases, rate = (1, 1.0) if once else (experiment.training.rounds, rate)
+    releases = planned_releases(experiment)
+    rate = 1.0 if experiment.local.algorithm == "flow-one-release" else rate
     slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
     diameter = 2 * experiment.clip.output
     if not experiment.privacy.noisy:

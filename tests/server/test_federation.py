@@ -81,6 +81,13 @@ def test_no_noise_is_recorded_as_no_privacy(federation):
         assert summary["epsilon"] == math.inf and "No privacy" in summary["guarantee"]["statement"]
 
 
+def test_an_accountant_that_is_no_guarantee_is_not_stated_as_one(federation):
+    guarantee = federation.run(small("privacy.accountant=gdp-clt-uniform"))["guarantee"]
+    assert guarantee["accountant_is_guarantee"] is False
+    assert guarantee["statement"].startswith("No guarantee: what the accountant gdp-clt-uniform says")
+    assert federation.run(small())["guarantee"]["statement"].startswith("(1, ")
+
+
 def test_unsafe_metrics_make_the_readers_epsilon_infinite(federation):
     summary = federation.run(small("unsafe_metrics=true"))
     assert summary["epsilon_of_reader"] == math.inf and math.isfinite(summary["epsilon"])

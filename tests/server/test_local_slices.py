@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
+from rich.console import Console
 from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
@@ -17,6 +19,8 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.local.release import Release, project_ball
 from fedsw.noise import spacing
 from server.cohort import FederationError
+from simulations.record import read_run
+from simulations.report import summary_panel
 from tests.federations import Saboteur
 
 SLICES = {
@@ -174,6 +178,16 @@ def test_one_release_is_charged_once_and_serves_every_round(run):
     assert stored["0.projections"].shape == (200, 40)
 
 
+@pytest.mark.parametrize("base", [experiment(FLOW, "local.algorithm=flow-one-release"), experiment(RELEASE)])
+def test_a_completed_run_on_one_release_reads_as_completed(run, base):
+    summary, directory = run(base)
+    assert summary["released_rounds"] == 1
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_panel(read_run(directory)))
+    assert f"{base.training.rounds} rounds on one release" in console.export_text()
+    assert "of the one release" in summary["guarantee"]["statement"]
+
+
 def test_a_resumed_flow_reads_its_stored_slices_and_releases_nothing_more(run):
     chosen = experiment(FLOW, "local.algorithm=flow-one-release", "slicing.directions=40", "seed=3")
     _, whole = run(chosen, "whole")
@@ -243,6 +257,10 @@ def test_laplace_noise_is_accounted_for_as_pure(run):
     summary, directory = run(experiment(RELEASE, *laplace))
     assert summary["epsilon_spent"] == pytest.approx(4.0, rel=1e-6)
     assert summary["guarantee"]["accountant"] == "laplace"
+    assert summary["delta"] == 0.0
+    statement = summary["guarantee"]["statement"]
+    assert statement.startswith("pure 4-differential privacy, delta = 0 (") and "of the one release" in statement
+    assert "scale b/Delta = 0.25." in statement and "sigma" not in statement
 
 
 def test_the_papers_diameter_costs_what_it_truly_costs(run):

@@ -56,6 +56,26 @@ def test_a_record_with_unsafe_metrics_says_infinity_for_its_reader(finished_run:
     assert "reader of this record" not in shown(summary_panel(read_run(finished_run("name=other"))))
 
 
+def test_the_panel_marks_an_accountant_that_is_no_guarantee(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    assert "no guarantee" not in shown(summary_panel(read_run(directory)))
+    summary = json.loads((directory / "summary.json").read_text())
+    summary["guarantee"] |= {"accountant": "gdp-clt-uniform", "accountant_is_guarantee": False}
+    write_json(directory / "summary.json", summary)
+    text = shown(summary_panel(read_run(directory)), width=200)
+    assert "no guarantee: what the accountant gdp-clt-uniform says may fall below the truth" in text
+
+
+def test_the_panel_states_laplace_noise_as_pure(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    summary["delta"] = 0.0
+    summary["guarantee"]["accountant"] = "laplace"
+    write_json(directory / "summary.json", summary)
+    text = shown(summary_panel(read_run(directory)), width=200)
+    assert "ε = 1 at δ = 0 " in text and "scale b/Δ = 9.25" in text and "noise multiplier" not in text
+
+
 def test_a_run_without_noise_says_infinity(finished_run: MakeRun) -> None:
     text = shown(summary_panel(read_run(finished_run("privacy.epsilon=inf"))))
     assert "ε = ∞" in text
