@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fedsw import clipping, data, heads, models
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.local.release import image_side
 from fedsw.matching import Counterpart, Matching
 from fedsw.objectives import Clip, Objective
 from fedsw.randomness import Label, Stream
@@ -47,6 +48,7 @@ class Task:
         shape = load_shape(experiment, data_dir)
         features, groups, classes = shape.features, shape.groups, shape.classes
         dimension = _dimension(experiment, features, classes)
+        _require_images(experiment, features)
         asked = experiment.clip
         clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)
         model = _build(experiment, features, dimension, classes)
@@ -169,6 +171,14 @@ class Task:
         """The shared batch key of an attempt in a seeded (nominal) run."""
         assert self.experiment.seed is not None
         return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
+
+
+def _require_images(experiment: Experiment, features: int) -> None:
+    if experiment.privacy.trust == "local-release" and experiment.local.dct:
+        try:
+            image_side(features)
+        except ValueError as fault:
+            raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
 def _objective(experiment: Experiment, groups: int, classes: int) -> Objective | Matching:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
 from clients import account, local_slices
+from clients.node import join
 from fedsw import wire
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
@@ -278,6 +279,23 @@ def test_values_that_are_not_finite_lose_their_sender_by_name(run):
 
     with pytest.raises(FederationError, match="Client 1: unreadable release: released are not all finite"):
         run(experiment(RELEASE), app=Saboteur(after=spoil))
+
+
+def test_cosine_coefficients_of_no_square_image_are_refused_before_a_client_is_asked(run):
+    asked = []
+
+    def look(message, context):
+        asked.append(message.metadata.message_type)
+
+    with pytest.raises(ExperimentError, match=r"records have 2 features, which is no square image"):
+        run(experiment(RELEASE, "local.dct=true"), app=Saboteur(look))
+    assert asked == []
+
+
+def test_a_client_refuses_cosine_coefficients_of_no_square_image_at_the_greeting():
+    asked = experiment(RELEASE, "local.dct=true").model_dump_json()
+    with pytest.raises(ExperimentError, match="no square image"):
+        join(asked, 1, {"partition-id": 0, "num-partitions": 1})
 
 
 @pytest.mark.parametrize(
