@@ -35,6 +35,8 @@ def execute(
 ) -> None:
     """Run `start` with a progress bar, draw its plots, and print its summary.
 
+    A figure that cannot be drawn is a warning: the run is on record and its budget spent.
+
     Raises:
         RunStopped: if the run had begun, with the command that goes on; errors before that pass unchanged.
     """
@@ -46,7 +48,7 @@ def execute(
 
         with explaining(go_on):
             result = start(progress)
-    draw_run(result.directory)
+    _draw(result.directory)
     print_run(result.directory, as_json=as_json, quiet=quiet)
 
 
@@ -109,6 +111,13 @@ def newest(folder: Path, known: set[Path]) -> Path | None:
     """The latest directory in `folder` that is not among `known`."""
     fresh = sorted(set(folder.glob("*")) - known)
     return fresh[-1] if fresh else None
+
+
+def _draw(directory: Path) -> None:
+    try:
+        draw_run(directory)
+    except Exception as fault:
+        typer.echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
 
 
 def _kept(command: str) -> str:

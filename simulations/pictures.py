@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.figures import colour, house_style, limits_of, new_panels
-from simulations.record import RunRecord
+from simulations.record import Outputs, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_POINTS = 2_000
 _MOST_IMAGES = 30
+_BINS = 40
 
 
 @house_style()
@@ -47,15 +48,13 @@ def draw_samples(record: RunRecord) -> Figure | None:
 
 @house_style()
 def draw_latent(record: RunRecord) -> Figure | None:
-    """The first two coordinates of held-out latent codes or features, a colour for each class."""
+    """The first two coordinates of held-out latent codes or features, a colour for each class; one as a histogram."""
     outputs = record.outputs
     if outputs is None or record.experiment.objective.task not in ("autoencoder", "adaptation"):
         return None
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
-    for label in np.unique(outputs.target):
-        chosen = outputs.values[outputs.target == label][:_MOST_POINTS]
-        axes.scatter(chosen[:, 0], chosen[:, 1], s=5, alpha=0.5, linewidths=0, label=str(label), color=_shade(label))
-    axes.set(xlabel="coordinate 1", ylabel="coordinate 2", aspect="equal")
+    draw = _histogram_by_label if outputs.values.shape[1] == 1 else _scatter_by_label
+    draw(axes, outputs)
     axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{record.experiment.name}: held-out codes by label")
     return figure
@@ -99,6 +98,21 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
         draw_images(axes, images, title)
     figure.suptitle(f"{record.experiment.name}: images")
     return figure
+
+
+def _scatter_by_label(axes: Axes, outputs: Outputs) -> None:
+    for label in np.unique(outputs.target):
+        chosen = outputs.values[outputs.target == label][:_MOST_POINTS]
+        axes.scatter(chosen[:, 0], chosen[:, 1], s=5, alpha=0.5, linewidths=0, label=str(label), color=_shade(label))
+    axes.set(xlabel="coordinate 1", ylabel="coordinate 2", aspect="equal")
+
+
+def _histogram_by_label(axes: Axes, outputs: Outputs) -> None:
+    codes = outputs.values[:, 0]
+    for label in np.unique(outputs.target):
+        chosen, look = codes[outputs.target == label], {"histtype": "step", "color": _shade(label)}
+        axes.hist(chosen, bins=_BINS, range=limits_of(codes), density=True, label=str(label), **look)
+    axes.set(xlabel="coordinate 1", ylabel="density")
 
 
 def _shade(label: Any) -> tuple[float, float, float, float]:

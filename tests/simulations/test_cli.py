@@ -55,6 +55,18 @@ def test_a_shipped_name_runs_and_leaves_plots_and_a_summary(fake_runs: FakeRuns,
     assert "ε = 1 at δ" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("fake_runs")
+def test_a_figure_that_fails_is_a_warning_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def fail(directory: Path) -> list[Path]:
+        raise IndexError("index 1 is out of bounds")
+
+    monkeypatch.setattr(execution, "draw_run", fail)
+    assert cli.main(["run", "fair-classification"]) == 0
+    said = capsys.readouterr()
+    assert "warning: the plots of runs/fair-classification/" in said.err and "index 1 is out of bounds" in said.err
+    assert "ε = 1 at δ" in said.out
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_a_file_runs_as_a_shipped_name_does(fake_runs: FakeRuns, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from simulations.figures import COLOURS, limits_of
+from simulations.pictures import draw_latent
 from simulations.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
 from simulations.record import Outputs, read_run
 
@@ -112,6 +114,16 @@ def test_groups_are_told_apart_by_colour_and_named(finished_run: MakeRun) -> Non
     assert figure is not None
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["A=0", "A=1"]
     assert len(set(COLOURS)) == len(COLOURS)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("task", ["autoencoder", "adaptation"])
+def test_codes_are_drawn_in_any_dimension_with_every_label(finished_run: MakeRun, task: str, dimension: int) -> None:
+    record = read_run(finished_run(dimension=dimension))
+    goal = record.experiment.objective.model_copy(update={"task": task})
+    figure = draw_latent(replace(record, experiment=record.experiment.model_copy(update={"objective": goal})))
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["0", "1"]
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [np.nan, 1.0, np.inf], [2.0, 2.0]])
