@@ -83,7 +83,7 @@ def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
     prior = uniform_ball(len(outputs), task.dimension, radius, Stream.seeded(0, "held-out prior"))
     distance = sliced_w2_to(outputs, prior, directions=_SLICES)
     arrays = _by_group(outputs, records)
-    arrays["images"] = records.features[:_MOST_IMAGES]
+    arrays["images"] = task.inputs(records)[:_MOST_IMAGES].cpu()
     arrays["reconstructions"] = torch.sigmoid(raw[1][:_MOST_IMAGES]).cpu()
     decoder = getattr(model, "decode", None)
     if decoder is not None:
@@ -93,8 +93,9 @@ def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
 
 def _generation(task: Task, records: Records, model: nn.Module) -> Measured:
     generated = samples(task, model, min(_MOST_POINTS, len(records)))
-    arrays = {"outputs": generated, "reference": records.features[:_MOST_POINTS]}
-    return Measured({"sw2": sliced_w2_to(generated, records.features, directions=_SLICES)}, arrays)
+    target = task.inputs(records).cpu()
+    arrays = {"outputs": generated, "reference": target[:_MOST_POINTS]}
+    return Measured({"sw2": sliced_w2_to(generated, target, directions=_SLICES)}, arrays)
 
 
 def _adaptation(task: Task, records: Records, model: nn.Module) -> Measured:
