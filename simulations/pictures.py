@@ -110,8 +110,8 @@ def _scatter_by_label(axes: Axes, outputs: Outputs) -> None:
 def _histogram_by_label(axes: Axes, outputs: Outputs) -> None:
     codes = outputs.values[:, 0]
     for label in np.unique(outputs.target):
-        chosen, look = codes[outputs.target == label], {"histtype": "step", "color": _shade(label)}
-        axes.hist(chosen, bins=_BINS, range=limits_of(codes), density=True, label=str(label), **look)
+        look: dict[str, Any] = {"bins": _BINS, "histtype": "step", "density": True, "color": _shade(label)}
+        axes.hist(codes[outputs.target == label], range=limits_of(codes), label=str(label), **look)
     axes.set(xlabel="coordinate 1", ylabel="density")
 
 
