@@ -51,7 +51,14 @@ class Number(Declared):
             raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
+        if self.low is None and self.scale != "unit":
+            raise ValueError(f"column {self.name!r} has scale {self.scale!r} and no bounds; give low and high")
         return self
+
+    @property
+    def in_unit(self) -> bool:
+        """Whether its values are mapped to [0, 1]."""
+        return self.low is not None and self.scale == "unit"
 
 
 class Feature(Number):
@@ -159,6 +166,19 @@ class Columns(Declared):
             return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
         if model in _IMAGE_MODELS and math.isqrt(self.inputs) ** 2 != self.inputs:
             return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
+        return self._out_of_unit(task)
+
+    def _out_of_unit(self, task: str) -> str | None:
+        """The first column that a task compares with probabilities and that need not lie in [0, 1]."""
+        compared: tuple[Number, ...] = self.targets if task == "regression" else ()
+        if task == "autoencoder":
+            compared = tuple(feature for feature in self.features if not feature.categories)
+        for column in compared:
+            if not column.in_unit:
+                return (
+                    f"objective.task {task!r} predicts numbers in [0, 1]; column {column.name!r} needs public bounds "
+                    "low and high, and scale 'unit'"
+                )
         return None
 
 

@@ -317,6 +317,22 @@ def test_files_that_are_missing_ambiguous_or_of_no_known_kind_are_named(tmp_path
 FULL = COLUMNS.model_dump(mode="json", exclude_defaults=True)
 
 
+AUTOENCODER = ("objective.task=autoencoder", "objective.penalty=prior-matching", "model.kind=encoder-decoder")
+
+
+def _points(**second):
+    """A declaration of a regression, of whose second number something else is said."""
+    targets = [{"name": name, "low": 0, "high": 9} for name in ("a", "b")]
+    return FULL | {"target": None, "targets": [targets[0], targets[1] | second]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "overrides"), [(_points(), ("objective.task=regression",)), (IMAGES.model_dump(), AUTOENCODER)]
+)
+def test_what_is_compared_with_probabilities_serves_in_the_unit_interval(columns, overrides):
+    parse_experiment({"name": "own", "data": {"source": "files", "columns": columns}}, overrides)
+
+
 @pytest.mark.parametrize(
     ("columns", "overrides", "told"),
     [
@@ -341,6 +357,11 @@ FULL = COLUMNS.model_dump(mode="json", exclude_defaults=True)
             ("objective.task=autoencoder", "objective.penalty=prior-matching", "model.kind=image-autoencoder"),
             "takes square images; data.columns.features add up to 60 inputs",
         ),
+        (FULL | {"features": [{"name": "age", "scale": "signed"}]}, (), "'age' has scale 'signed' and no bounds; give"),
+        (FULL, AUTOENCODER, r"predicts numbers in \[0, 1\]; column 'hours' needs public bounds"),
+        (FULL | {"features": [{"name": "age", "low": 0, "high": 9, "scale": "signed"}]}, AUTOENCODER, "scale 'unit'"),
+        (_points(low=None, high=None), ("objective.task=regression",), "column 'b' needs public bounds"),
+        (_points(scale="signed"), ("objective.task=regression",), "column 'b' needs public bounds"),
     ],
 )
 def test_a_declaration_that_does_not_serve_the_experiment_is_refused(columns, overrides, told):
