@@ -50,9 +50,8 @@ def require_ready(node: Node, place: Path) -> None:
     """Refuse, at the greeting, a run whose guarantee this client could not give.
 
     Raises:
-        ExperimentError, RuntimeError, LedgerDamaged: naming the setting, or the ledger's folder.
+        RuntimeError, LedgerDamaged: naming the ledger's folder.
     """
-    shares.require_local(node.task.experiment)
     account.require_writable(place)
 
 

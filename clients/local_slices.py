@@ -13,7 +13,7 @@ from clients import account
 from clients.node import Node
 from fedsw.accounting import Charge
 from fedsw.data import Records
-from fedsw.experiment import ExperimentError, resolve_delta
+from fedsw.experiment import resolve_delta
 from fedsw.local.plans import (
     SlicesPlan,
     local_accountant,
@@ -33,22 +33,12 @@ def require_ready(node: Node, place: Path) -> None:
     """Refuse, at the greeting, a run whose guarantee this client could not give.
 
     Raises:
-        ExperimentError, ValueError, RuntimeError: naming the setting, or the ledger's folder.
+        ValueError, RuntimeError: naming the setting, or the ledger's folder.
     """
     experiment = node.task.experiment
-    if experiment.training.batch_size is not None:
-        raise ExperimentError(
-            "training.batch_size is a number of records of the whole federation; under local trust each client "
-            "samples on its own: use training.batch_fraction"
-        )
     if experiment.privacy.noisy:
         account.require_writable(place)
     if experiment.privacy.trust == "local-release":
-        if not experiment.privacy.noisy or experiment.privacy.epsilon is None:
-            raise ExperimentError(
-                "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
-                "non-private reference"
-            )
         release_of(experiment, _delta(node, len(node.records)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsw.sections import Data, Local, Model, Objective, Privacy, Training
+from fedsw.sections import Clip, Data, Local, Model, Objective, Privacy, Training
 
 _FAIR = ("classification", "regression", "representation")
 
@@ -52,13 +52,18 @@ _WHY_NOT: Mapping[str, str] = {
 
 
 def misfit(
-    data: Data, model: Model, objective: Objective, privacy: Privacy, local: Local, training: Training
+    data: Data, model: Model, objective: Objective, clip: Clip, privacy: Privacy, local: Local, training: Training
 ) -> str | None:
     """What does not go together, with what would; None if everything does."""
-    return _misfit_of_task(data, model, objective) or _misfit_of_trust(model, objective, privacy, local, training)
+    return (
+        _misfit_of_task(data, model, objective, clip)
+        or _misfit_of_trust(model, objective, privacy, local, training)
+        or _misfit_of_noise(objective, privacy)
+        or _misfit_of_batches(privacy, training)
+    )
 
 
-def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | None:
+def _misfit_of_task(data: Data, model: Model, objective: Objective, clip: Clip) -> str | None:
     task = objective.task
     for name, value, known in (
         ("model.kind", model.kind, _MODELS_OF_TASK),
@@ -78,6 +83,10 @@ def _misfit_of_task(data: Data, model: Model, objective: Objective) -> str | Non
         return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
     if task == "generation" and objective.alpha != 1:
         return f"objective.alpha is {objective.alpha}; a generator has no loss but the distance: set it to 1"
+    if task == "autoencoder" and data.row_norm is not None and data.row_norm > 1:
+        return f"data.row_norm is {data.row_norm}; an autoencoder predicts numbers in [0, 1]: set it to 1 or less"
+    if objective.penalty == "prior-matching" and clip.centre != 0:
+        return f"clip.centre is {clip.centre}; latent codes are matched to a prior about 0: leave it at 0"
     return None
 
 
@@ -100,6 +109,42 @@ def _misfit_of_trust(
         return f"privacy.accountant {privacy.accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     if objective.protected == "both" and (task != "generation" or trust != "central"):
         return "objective.protected 'both' is about a generator's inputs under trust 'central'; use 'target'"
+    return None
+
+
+def _misfit_of_noise(objective: Objective, privacy: Privacy) -> str | None:
+    trust = privacy.trust
+    if objective.task == "adaptation" and objective.alpha == 0 and privacy.noisy:
+        return (
+            "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set it "
+            "above 0, or use privacy.trust 'none' for the baseline"
+        )
+    if trust == "local-gradient" and not privacy.noisy:
+        return (
+            "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
+            "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
+        )
+    if trust == "local-release" and (not privacy.noisy or privacy.epsilon is None):
+        return (
+            "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
+            "non-private reference"
+        )
+    return None
+
+
+def _misfit_of_batches(privacy: Privacy, training: Training) -> str | None:
+    if training.batch_size is None:
+        return None
+    if privacy.local:
+        return (
+            f"training.batch_size is a number of records of the whole federation; trust {privacy.trust!r} samples at "
+            "each client on its own: use training.batch_fraction"
+        )
+    if privacy.sampling == "stratified":
+        return (
+            "training.batch_size cannot be split in fixed counts per client; use training.batch_fraction with "
+            "privacy.sampling 'stratified'"
+        )
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError, field_validator, model_validator
 
 from fedsw.compatibility import misfit
+from fedsw.ignored import ignored
 from fedsw.sections import (
     Clip,
     Data,
@@ -79,7 +80,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        if found := misfit(self.data, self.model, self.objective, self.privacy, self.local, self.training):
+        found = misfit(self.data, self.model, self.objective, self.clip, self.privacy, self.local, self.training)
+        found = found or ignored(
+            self.data, self.model, self.objective, self.privacy, self.local, unsafe_metrics=self.unsafe_metrics
+        )
+        if found:
             raise ValueError(found)
         least = self.federation.min_clients
         if least is not None and least > self.federation.clients:

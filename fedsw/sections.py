@@ -244,7 +244,7 @@ class Local(Section):
         table_share: `local-gradient`: the table's share of mu^2, the rest is the contribution's.
         algorithm: `local-slices`: gradients of a sliced distance to noised slices, or a particle flow, with fresh
             slices every round or with `directions` stored slices that were noised once.
-        order: q of `dp-swd`, p of the losses of `local-release`.
+        order: q of `dp-swd`. (The losses of `local-release` take theirs from the noise: 2 for Gaussian, 1 for Laplace.)
         diffusion: lambda of a flow's own noise.
         loss: `local-release`: what the generator is trained with on the privatised records.
         norm, mechanism, calibration: the ball that released records are projected onto and their noise.

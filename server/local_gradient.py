@@ -27,12 +27,8 @@ def make_plan(task: Task, members: Sequence[Member]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`fedsw.local.shares`); this one is what may be shown.
-
-    Raises:
-        ExperimentError: naming a setting under which the clients would give no guarantee.
     """
     experiment, training = task.experiment, task.experiment.training
-    shares.require_local(experiment)
     rows = [shares.own_batch(member.sizes, training.batch_fraction) for member in members]
     sizes, batch = column_sums(member.sizes for member in members), column_sums(rows)
     rates = tuple(

@@ -202,11 +202,6 @@ def _keys(task: Task, members: Sequence[Member], round_: int, attempt: int) -> l
 
 def _stratified_counts(task: Task, members: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
     training = task.experiment.training
-    if training.batch_size is not None:
-        raise FederationError(
-            "training.batch_size cannot be split in fixed counts per client; use batch_fraction with stratified "
-            "sampling"
-        )
     counts = tuple(tuple(math.floor(training.batch_fraction * size) for size in member.sizes) for member in members)
     for cell, total in zip(task.objective.cells, _column_sums(counts), strict=True):
         if total == 0:

@@ -38,7 +38,7 @@ def parse(*overrides: str, **raw: Any) -> Experiment:
 @pytest.mark.parametrize("override", LEAF_SETTINGS)
 def test_a_setting_reaches_its_key_with_its_toml_type(override: str) -> None:
     section, key, value = LEAF_SETTINGS[override]
-    assert getattr(getattr(parse(override), section), key) == value
+    assert getattr(getattr(parse(override, model={"kind": "mlp"}), section), key) == value
 
 
 def test_top_level_settings_are_written_without_a_section() -> None:
@@ -113,6 +113,66 @@ def test_a_bad_value_is_refused_by_name_with_its_limit(override: str, words: lis
     assert "https://" not in str(refused.value)
 
 
+ADAPTATION = ("objective.task=adaptation", "objective.penalty=distribution-matching", "model.kind=adaptor",
+              "data.source=usps", "data.public=mnist")  # fmt: skip
+AUTOENCODER = ("objective.task=autoencoder", "objective.penalty=prior-matching", "model.kind=encoder-decoder",
+               "data.source=digits")  # fmt: skip
+GENERATION = ("objective.task=generation", "objective.penalty=distribution-matching", "objective.alpha=1",
+              "model.kind=generator", "data.source=ring")  # fmt: skip
+GRADIENT = ("privacy.trust=local-gradient",)
+RELEASE = (*GENERATION, "privacy.trust=local-release")
+
+
+@pytest.mark.parametrize(
+    ("base", "setting", "words"),
+    [
+        (ADAPTATION, "objective.alpha=0", "nothing to noise.*above 0, or use privacy.trust 'none'"),
+        (AUTOENCODER, "clip.centre=0.5", "clip.centre is 0.5; .* prior about 0"),
+        (AUTOENCODER, "data.row_norm=1.5", r"data.row_norm is 1.5; .* numbers in \[0, 1\]"),
+        (GRADIENT, "privacy.epsilon=inf", "use trust 'none'"),
+        (GRADIENT, "training.batch_size=10", "use training.batch_fraction"),
+        (RELEASE, "training.batch_size=10", "use training.batch_fraction"),
+        (RELEASE, "privacy.epsilon=inf", "finite privacy.epsilon"),
+        (RELEASE, "privacy.noise_multiplier=2", "finite privacy.epsilon"),
+        (("privacy.sampling=stratified",), "training.batch_size=10", "use training.batch_fraction with"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_at_load(base: tuple[str, ...], setting: str, words: str) -> None:
+    parse(*base)
+    with pytest.raises(ExperimentError, match=words):
+        parse(*base, setting)
+
+
+def test_adaptation_without_matching_is_the_baseline_of_trust_none() -> None:
+    assert parse(*ADAPTATION, "objective.alpha=0", "privacy.trust=none").objective.alpha == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "setting", "words"),
+    [
+        (GENERATION, "unsafe_metrics=true", "'generation' has none"),
+        (GRADIENT, "unsafe_metrics=true", "'local-gradient' clients send none"),
+        ((*GENERATION, "privacy.trust=local-slices"), "unsafe_metrics=true", "'local-slices' clients send none"),
+        (RELEASE, "unsafe_metrics=true", "'local-release' clients send none"),
+        ((), "model.hidden=[64]", r"model.hidden is \[64\]; model.kind 'logistic'"),
+        ((*AUTOENCODER, "model.kind=image-autoencoder"), "model.hidden=[64]", "'image-autoencoder' has no layers"),
+        (ADAPTATION, "model.hidden=[64]", "'adaptor' has no layers"),
+        (RELEASE, "local.order=1", "local.order is for local.algorithm 'dp-swd'"),
+        (GRADIENT, "privacy.bound=paper", "privacy.bound is about trust 'central'"),
+        (GRADIENT, "privacy.sampling=stratified", "privacy.sampling is about trust 'central'"),
+        (("data.source=adult",), "data.records=500", "data.records is for records drawn from a law"),
+        (AUTOENCODER, "data.records=500", "data.records is for records drawn from a law"),
+        (AUTOENCODER, "data.test_records=500", "data.test_records is for records drawn from a law"),
+        (GENERATION, "data.correlation=0.5", "data.correlation is about the law of data.source 'synthetic'"),
+        ((), "data.public=mnist", "data.public is read by objective.task 'adaptation'"),
+    ],
+)
+def test_a_setting_that_would_have_no_effect_is_refused(base: tuple[str, ...], setting: str, words: str) -> None:
+    parse(*base)
+    with pytest.raises(ExperimentError, match=words):
+        parse(*base, setting)
+
+
 def test_a_setting_cannot_turn_a_value_into_a_section() -> None:
     with pytest.raises(ExperimentError, match="'privacy' is a value, not a section"):
         parse("privacy.epsilon=1", privacy=3)
@@ -160,7 +220,7 @@ def test_a_finite_epsilon_without_noise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides", [(), ("privacy.epsilon=inf",), ("privacy.noise_multiplier=2", "model.hidden=[4]")]
+    "overrides", [(), ("privacy.epsilon=inf",), ("privacy.noise_multiplier=2", "model.kind=mlp", "model.hidden=[4]")]
 )
 def test_json_keeps_an_experiment_whole_without_infinity_literals(overrides: tuple[str, ...]) -> None:
     experiment = parse(*overrides)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import Experiment
 from fedsw.local.tables import contribution_sensitivity, table_sensitivity
 from fedsw.objectives import Clip, Objective
 from fedsw.sensitivity import SLACK, Sensitivity, worst
@@ -47,26 +47,6 @@ class Noise:
     def charge(self, rate: float) -> Charge:
         """What the attempt costs the client's records: table and contribution on one batch are one step."""
         return Charge(GROUP, rate, self.joint.value)
-
-
-def require_local(experiment: Experiment) -> None:
-    """Refuse an experiment whose local guarantee would not hold or would say nothing.
-
-    Raises:
-        ExperimentError: naming the setting and the remedy.
-    """
-    if not experiment.privacy.noisy:
-        raise ExperimentError(
-            "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
-            "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
-        )
-    if experiment.unsafe_metrics:
-        raise ExperimentError("unsafe_metrics asks clients for their training loss; nothing un-noised leaves them here")
-    if experiment.training.batch_size is not None:
-        raise ExperimentError(
-            "training.batch_size is a number of records of the whole federation; trust 'local-gradient' samples at "
-            "each client on its own: use training.batch_fraction"
-        )
 
 
 def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:

@@ -18,11 +18,11 @@ LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (("privacy.epsilon=inf",), "no noise would be added"),
+        (("privacy.trust=central", "privacy.epsilon=inf"), "no noise would be added"),
         (("privacy.trust=none", "privacy.epsilon=inf"), "no noise would be added"),
         (("privacy.epsilon=3.5",), "epsilon is 3.5"),
         (("seed=1",), "seed is 1"),
-        (("unsafe_metrics=true",), "unsafe_metrics"),
+        (("privacy.trust=central", "unsafe_metrics=true"), "unsafe_metrics"),
         (("privacy.noise_multiplier=1.0",), "noise_multiplier"),
         (("privacy.accountant=gdp-clt-uniform",), "not a guarantee"),
         (("privacy.delta=0.9",), "delta 0.9"),

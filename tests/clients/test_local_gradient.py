@@ -14,7 +14,6 @@ from clients import node as nodes
 from clients.local_gradient import Request, noised_contribution, noised_table
 from clients.node import Node
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
-from fedsw.experiment import ExperimentError
 from fedsw.local import shares, tables
 from fedsw.models import flatten
 from fedsw.sensitivity import SLACK
@@ -191,23 +190,6 @@ def test_counts_are_the_clients_own_and_at_least_one_where_it_has_any():
     assert shares.own_batch([100, 3, 0], 0.1) == (10, 1, 0)
     assert shares.sampling_rate([100, 3, 0], 0.1) == pytest.approx(1 / 3)
     assert shares.sampling_rate([100, 50], 1.0) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        (("privacy.epsilon=inf", "privacy.noise_multiplier=1.0", "unsafe_metrics=true"), "unsafe_metrics"),
-        (("training.batch_size=10",), "batch_fraction"),
-    ],
-)
-def test_what_would_void_the_guarantee_is_refused_at_the_greeting(tmp_path, override, told):
-    with pytest.raises(ExperimentError, match=told):
-        local_gradient.require_ready(_node(*override), tmp_path / "client-0.sqlite")
-
-
-def test_without_noise_the_trust_model_is_refused():
-    with pytest.raises(ExperimentError, match="use trust 'none'"):
-        shares.require_local(small("privacy.trust=local-gradient", "privacy.epsilon=inf"))
 
 
 def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
