@@ -12,7 +12,7 @@ from typing import Any
 from fedsw.console import number, to_float
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.settings import read_setting
-from simulations.compare.methods import build, find_task
+from simulations.compare.methods import build, find_task, fixed_by
 from simulations.record import write_json
 
 _DECIDED = {
@@ -71,7 +71,7 @@ def make_grid(
 
     Raises:
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
-            a setting is wrong or is the grid's to decide.
+            a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
     chosen = tuple(dict.fromkeys(methods if methods is not None else find_task(task).methods))
     budgets = tuple(sorted(set(epsilons)))
@@ -182,8 +182,20 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
     if seeds < 1:
         raise ExperimentError(f"seeds is {seeds}; a comparison needs at least 1")
     for setting in settings:
-        if reason := _DECIDED.get(read_setting(setting)[0]):
+        keys = read_setting(setting)[0]
+        if reason := next((why for decided, why in _DECIDED.items() if _overlap(keys, decided)), None):
             raise ExperimentError(f"setting {setting!r} cannot be the same in every cell: {reason}")
+        for method in methods:
+            if fixed := next((own for own in fixed_by(method) if _overlap(keys, own)), None):
+                raise ExperimentError(
+                    f"setting {setting!r}: {'.'.join(fixed)} is part of what the method {method!r} is; leave it out, "
+                    "or compare without that method"
+                )
+
+
+def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether to set one is to set the other, or a section that it is in."""
+    return all(one == other for one, other in zip(keys, others, strict=False))
 
 
 def _file(folder: Path, cell: Cell) -> Path:

@@ -120,6 +120,11 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
     return load_experiment(shipped()[task], [*chosen.set, *own, *chosen.tuned.get(method, ()), *overrides])
 
 
+def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
+    """The keys that a method sets: what it is; none for an unknown one."""
+    return tuple(read_setting(setting)[0] for setting in methods()[method].set) if method in methods() else ()
+
+
 @functools.cache
 def able(task: str) -> tuple[str, ...]:
     """The methods that can run a task, found by building its experiment with each."""

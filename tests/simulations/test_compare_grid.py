@@ -52,6 +52,26 @@ def test_a_seed_moves_the_public_seeds_and_leaves_sampling_and_noise_secret() ->
     assert [cell.experiment.seed for cell in nominal] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("method", "setting", "key"),
+    [
+        ("central-paper", "privacy.bound=slice", "privacy.bound"),
+        ("dp-swd-1", "local.order=2", "local.order"),
+        ("flow", "training={rounds=3}", "training.optimizer"),
+        ("entropic", "local.mechanism=laplace", "local.mechanism"),
+    ],
+)
+def test_a_setting_that_makes_a_compared_method_is_refused(method: str, setting: str, key: str) -> None:
+    with pytest.raises(ExperimentError, match=f"{key} is part of what the method '{method}' is"):
+        make_grid("ring", methods=["none", method], epsilons=[1], seeds=1, settings=[setting])
+
+
+@pytest.mark.parametrize("setting", ["privacy.trust=none", 'privacy={trust="none"}', "privacy.epsilon=3", "name=x"])
+def test_what_the_grid_decides_cannot_be_set(setting: str) -> None:
+    with pytest.raises(ExperimentError, match="cannot be the same in every cell"):
+        make_grid("ring", methods=["none"], epsilons=[1], seeds=1, settings=[setting])
+
+
 def test_methods_differ_in_nothing_but_their_own_and_their_tuned_settings() -> None:
     cells = {c.method: c.experiment for c in make_grid("fair-classification", epsilons=[1], seeds=1).cells}
     for one in cells.values():
