@@ -15,7 +15,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 def comparison(stored: dict[str, Any]) -> str:
     """A table of `fedsw compare`, group by group."""
     names = stored["metrics"]
-    lines = [f"\n## Methods compared: {stored['task']}\n", f"`fedsw compare {stored['task']}`. {stored['caption']}\n"]
+    lines = [f"\n## Methods compared: {stored['task']}\n", f"`{_command(stored)}`. {stored['caption']}\n"]
     for group in stored["groups"]:
         lines += [
             f"\n**{group['heading']}**\n",
@@ -31,8 +31,7 @@ def comparison(stored: dict[str, Any]) -> str:
             lines.append("| " + " | ".join([*cells, f"{row['seconds']:.0f}", str(row["seeds"])]) + " |")
     for picture in sorted(IMAGES.glob(f"compare-{stored['task']}*.png")):
         lines.append(f"\n![{stored['task']}](images/{picture.name})")
-    hardware = stored["hardware"][0] if isinstance(stored["hardware"], list) else stored["hardware"]
-    return "\n".join(lines) + f"\n\n*{hardware}; {stored['date']}.*"
+    return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
 
 
 def autoencoder(stored: dict[str, Any]) -> str:
@@ -201,6 +200,21 @@ def keep_comparison(folder: Path, results: Path) -> None:
     for name in ("figure", "samples"):
         if (folder / f"{name}.png").is_file():
             shutil.copy(folder / f"{name}.png", IMAGES / f"compare-{task}-{name}.png")
+
+
+def _command(stored: dict[str, Any]) -> str:
+    """The command that makes a comparison's table."""
+    budgets = ",".join(f"{epsilon:g}" for epsilon in stored["epsilons"])
+    nominal = " --nominal" if stored["nominal"] else ""
+    chosen = f"--methods {','.join(stored['methods'])} --epsilon {budgets} --seeds {stored['seeds']}{nominal}"
+    return f"fedsw compare {stored['task']} {chosen}"
+
+
+def _machines(stored: dict[str, Any]) -> list[str]:
+    """Every machine that a comparison ran on, then every set of versions."""
+    machines = [f"{each['machine']}, {each['cores']} cores, {each['device']}" for each in stored["hardware"]]
+    versions = [", ".join(f"{name} {version}" for name, version in each.items()) for each in stored["versions"]]
+    return [*machines, *versions]
 
 
 def _mean(value: dict[str, Any] | None) -> str:

@@ -1,0 +1,41 @@
+"""The page of results says of every table how it was made."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import sections
+from simulations.compare.grid import make_grid
+
+STORED = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("compare-*.json"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return stored
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_comparison_names_the_command_that_makes_its_table(path: Path) -> None:
+    stored = read(path)
+    found = re.search(r"`fedsw compare ([^`]+)`", sections.comparison(stored))
+    assert found is not None
+    task, *options = shlex.split(found[1])
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    epsilons = [float(epsilon) for epsilon in given["--epsilon"].split(",")]
+    grid = make_grid(task, methods=given["--methods"].split(","), epsilons=epsilons, seeds=int(given["--seeds"]))
+    assert len(grid.cells) == stored["cells"]["all"]
+    rows = {(row["method"], float(row["epsilon_asked"])) for group in stored["groups"] for row in group["rows"]}
+    assert {(cell.method, cell.epsilon) for cell in grid.cells} == rows
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_comparison_tells_its_machine_in_words(path: Path) -> None:
+    last = sections.comparison(read(path)).splitlines()[-1]
+    assert re.fullmatch(r"\*[^{}\[\]']+ cores, [^{}\[\]']+; python [^{}\[\]']+\*", last)
