@@ -74,6 +74,17 @@ def test_a_service_starts_a_command_that_is_understood(unit):
     parse(words[2:])
 
 
+def test_the_settings_that_deploy_tells_to_change_are_there():
+    """"The client's has three settings to change, in its `Environment=` line", and the server's has no such line."""
+    text = " ".join((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8").split())
+    assert "The client's has three settings to change, in its `Environment=` line" in text
+    found = {
+        unit.stem: re.findall(r"^Environment=(.*)$", unit.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for unit in UNITS
+    }
+    assert found["fedsw-server"] == [] and len(shlex.split(*found["fedsw-client"])) == 3
+
+
 def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:
     """What systemd says of a service whose program is the one that is installed here, with other settings changed."""
     text = re.sub(r"(?<=ExecStart=)\S+", script("fedsw"), unit.read_text(encoding="utf-8"))
