@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from fedsw.accounting import ACCOUNTANTS
-from fedsw.experiment import Experiment, ExperimentError, resolve_delta
+from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.local.plans import local_accountant
 
 
@@ -25,19 +25,43 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any], *, re
         ExperimentError: naming the setting, its value and the limit.
     """
     privacy = experiment.privacy
-    if named := node_config.get("trust"):
-        agreed = [name.strip() for name in str(named).split(",")]
+    if "trust" in node_config:
+        agreed = read_trust(str(node_config["trust"]))
         if privacy.trust not in agreed:
             raise ExperimentError(
                 f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only"
             )
     if "max-epsilon" not in node_config:
         return
-    limit = float(node_config["max-epsilon"])
-    if not 0 < limit < math.inf:
-        raise ExperimentError(f"this node's max-epsilon is {limit}; it must be positive and finite")
+    limit = read_limit(node_config["max-epsilon"])
     if found := _beyond(experiment, limit, records):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
+
+
+def read_trust(names: str) -> tuple[str, ...]:
+    """The trust models of a node's `trust`.
+
+    Raises:
+        ExperimentError: naming one that there is not, since such a node would never take part.
+    """
+    known = get_args(Privacy.model_fields["trust"].annotation)
+    agreed = tuple(name.strip() for name in names.split(","))
+    for name in agreed:
+        if name not in known:
+            raise ExperimentError(f"this node's trust names {name!r}; known are {', '.join(known)}")
+    return agreed
+
+
+def read_limit(epsilon: float | str) -> float:
+    """The epsilon of a node's `max-epsilon`.
+
+    Raises:
+        ExperimentError: if it is not positive and finite.
+    """
+    limit = float(epsilon)
+    if not 0 < limit < math.inf:
+        raise ExperimentError(f"this node's max-epsilon is {limit:g}; it must be positive and finite")
+    return limit
 
 
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:

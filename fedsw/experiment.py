@@ -28,7 +28,7 @@ from fedsw.sections import (
     Training,
     resolve_delta,
 )
-from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain, read_setting
+from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
 __all__ = [
     "Clip",
@@ -125,7 +125,7 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     try:
         return Experiment.model_validate(merged)
     except ValidationError as fault:
-        raise ExperimentError("\n".join(explain(error, Experiment) for error in fault.errors())) from None
+        raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
 
 
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedsw.settings import ExperimentError, explain
+from fedsw.settings import ExperimentError, explain_all
 
 MAX_FEATURES = 10_000
 """Most inputs of a model that declared columns may add up to."""
@@ -193,7 +193,7 @@ def read_columns(path: Path) -> Columns:
     except OSError as fault:
         raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
     except ValidationError as fault:
-        told = "; ".join(explain(error, Columns) for error in fault.errors())
+        told = "; ".join(explain_all(fault.errors(), Columns))
         raise ExperimentError(f"the schema {path}: {told}") from None
     except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None

@@ -195,6 +195,13 @@ class Privacy(Section):
             raise ValueError(f"epsilon is {epsilon}; it must be above 0 (or inf for no privacy)")
         return epsilon
 
+    @field_validator("delta", mode="before")
+    @classmethod
+    def _number_or_text(cls, delta: Any) -> Any:
+        if not isinstance(delta, int | float | str):
+            raise ValueError("delta cannot be read; write a number, '0.1/n' or '1/n^2'")
+        return delta
+
     @field_validator("delta")
     @classmethod
     def _readable_delta(cls, delta: float | str) -> float | str:

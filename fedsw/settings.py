@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -65,7 +65,22 @@ def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
     }
 
 
-def explain(error: Any, schema: type[BaseModel]) -> str:
+def explain_all(errors: Sequence[Any], schema: type[BaseModel]) -> list[str]:
+    """One line for every pydantic error of `schema`, but for those that only follow from another.
+
+    Something that is refused is missing from what holds it, which is then said to be too short.
+    """
+    places = [error["loc"] for error in errors]
+
+    def follows(error: Any) -> bool:
+        loc = error["loc"]
+        inside = any(len(place) > len(loc) and place[: len(loc)] == loc for place in places)
+        return inside and error["type"] == "too_short"
+
+    return [_explain(error, schema) for error in errors if not follows(error)]
+
+
+def _explain(error: Any, schema: type[BaseModel]) -> str:
     """One line for one pydantic error of `schema`: the key, what is wrong with it, what it got."""
     where = ".".join(str(part) for part in error["loc"]) or "experiment"
     if error["type"] == "extra_forbidden":

@@ -85,6 +85,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         ("privacy.epsilon=nan", ["privacy.epsilon", "nan", "above 0"]),
         ("privacy.delta=1", ["privacy.delta", "strictly between 0 and 1"]),
         ("privacy.delta=soon", ["privacy.delta", "soon", "0.1/n"]),
+        ("privacy.delta=[1]", ["privacy.delta: delta cannot be read", "[1]", "0.1/n"]),
         ("privacy.relation=add-remove", ["add-remove", "replace-one"]),
         ("objective.alpha=1.5", ["objective.alpha", "1.5", "less than or equal to 1"]),
         ("training.rounds=0", ["training.rounds", "greater than 0"]),
@@ -272,6 +273,15 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.write_bytes(b"name = '\xff'")
     with pytest.raises(ExperimentError, match=r"broken\.toml is not valid TOML"):
         load_experiment(broken)
+
+
+def test_a_fault_is_told_once() -> None:
+    """Neither as every type that a value could have had, nor as what it leaves missing."""
+    columns = {"features": [{"name": "age", "lo": 3}], "sensitive": {"name": "sex", "values": [0, 1]}}
+    for raw in ({"data": {"source": "files", "columns": columns}}, {"privacy": {"delta": [1]}}):
+        with pytest.raises(ExperimentError) as refused:
+            parse(**raw)
+        assert len(str(refused.value).splitlines()) == 1
 
 
 def test_every_fault_of_a_file_is_reported_at_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.limits import read_limit, read_trust
 from simulations.deploy.processes import script
 
 _WARM = (sys.executable, "-P", str(Path(__file__).resolve().parents[1] / "warm_executor.py"))
@@ -49,6 +50,10 @@ class NodeSettings:
         for file, what in ((self.data_path, "data file"), (self.schema, "schema")):
             if file is not None and not file.is_file():
                 raise FileNotFoundError(f"no {what} at {file}")
+        if self.trust is not None:
+            read_trust(self.trust)
+        if self.max_epsilon is not None:
+            read_limit(self.max_epsilon)
 
     @property
     def node_config(self) -> dict[str, int | str]:

@@ -40,6 +40,19 @@ def test_a_node_takes_part_in_the_trust_models_it_names_only():
         require_limits(small(), {"trust": "local-gradient"}, records=100)
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ({"trust": "locl-gradient"}, "names 'locl-gradient'; known are central, none, local-gradient"),
+        ({"trust": ""}, "names ''"),
+        ({"max-epsilon": -1.0}, "max-epsilon is -1; it must be positive and finite"),
+    ],
+)
+def test_limits_that_say_nothing_are_refused(limit, told):
+    with pytest.raises(ExperimentError, match=told):
+        require_limits(small(*LOCAL), limit, records=100)
+
+
 def test_without_limits_a_node_takes_part_as_asked():
     require_limits(small("privacy.trust=none"), {}, records=100)
 

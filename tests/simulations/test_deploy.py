@@ -242,6 +242,17 @@ def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
         NodeSettings(**settings, client=0, clients=2, schema=tmp_path / "none.toml")
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"trust": "local-gradient, locl-slices"}, "'locl-slices'"), ({"max_epsilon": -1.0}, "positive and finite")],
+)
+def test_limits_that_say_nothing_are_refused_when_a_client_is_started(
+    federation: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        _node(federation, **changes)
+
+
 def _verified(authority: Path, certificate: Path, host: str) -> bool:
     import ipaddress
 
