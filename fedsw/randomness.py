@@ -55,12 +55,12 @@ class Stream:
         return words.astype(np.uint64, copy=False)
 
     def uniforms(self, count: int) -> NDArray[np.float64]:
-        """`count` uniforms in the open interval (0, 1), multiples of 2^-53 shifted by half a step."""
+        """`count` uniforms in the open interval (0, 1), multiples of 2^-52 shifted by half a step."""
         words = self.words(count)
-        words >>= np.uint64(11)
+        words >>= np.uint64(12)  # 52 bits: with one more, the largest and a half would be rounded up to 1
         uniforms = words.astype(np.float64)
         uniforms += 0.5
-        uniforms *= 2.0**-53
+        uniforms *= 2.0**-52
         return uniforms
 
     def normals(self, count: int) -> NDArray[np.float64]:

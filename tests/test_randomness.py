@@ -45,6 +45,14 @@ def test_uniforms_stay_inside_the_open_interval_and_are_uniform():
     assert stats.kstest(uniforms, "uniform").pvalue > 1e-3
 
 
+def test_uniforms_of_the_words_at_both_ends_are_inside_the_open_interval(monkeypatch):
+    ends = np.array([0, 1, 2**63, 2**64 - 2**11, 2**64 - 1], dtype=np.uint64)
+    monkeypatch.setattr(Stream, "words", lambda self, count: ends[:count].copy())
+    uniforms = Stream.seeded(3).uniforms(len(ends))
+    assert uniforms.min() == 2.0**-53 and uniforms.max() == 1 - 2.0**-53
+    assert uniforms[2] == 0.5 + 2.0**-53
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 7, BLOCK - 1, 2 * BLOCK + 5])
 def test_normals_are_the_box_muller_transform_of_the_streams_words(count):
     """Block by block: the first half of a block's words are the radii of both its halves, the second the angles."""
