@@ -165,6 +165,8 @@ def _as_floats(cells: Cells) -> NDArray[np.float64]:
 
 
 def _as_float(cell: Any) -> float:
+    if isinstance(cell, str) and "_" in cell:
+        return np.nan  # Python's float would read "1_000" as 1000
     try:
         return float(cell)
     except (TypeError, ValueError):

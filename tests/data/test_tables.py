@@ -132,11 +132,11 @@ def test_what_is_not_declared_is_never_looked_at_and_nothing_is_estimated(tmp_pa
 
 
 SPOILED = {
-    "age": ["", "nan", "inf", "-1e400", "9.99", "90.01", "old", "1,5"],
+    "age": ["", "nan", "inf", "-1e400", "9.99", "90.01", "old", "1,5", "2_0"],
     "work": ["", "Private", "none", "private;public"],
     "sex": ["", "2", "male", "-0"],
     "income": ["", "LOW"],
-    "hours": ["  ", "nan", "-inf", "1e39", "0x10"],
+    "hours": ["  ", "nan", "-inf", "1e39", "0x10", "1_000"],
 }
 
 
@@ -160,6 +160,15 @@ def test_the_first_fault_is_named_by_file_row_and_column(tmp_path, monkeypatch, 
     told = str(refused.value)
     assert told.startswith(f"{path}: row {2 + blanks + place} (the header is row 1), column {name!r} is ")
     assert ("empty" if not cell.strip() else repr(cell)) in told and "declared" in told
+
+
+@pytest.mark.parametrize("cell", ["1_000", "1_0.5", "1e1_0"])
+def test_a_number_with_underscores_is_no_number_of_a_file(tmp_path, cell):
+    """Python would read 1_000 as 1000."""
+    rows = [list(row) for row in ROWS]
+    rows[2][HEADER.index("hours")] = cell
+    with pytest.raises(BadRecords, match=f"row 4 .*column 'hours' is '{cell}'"):
+        read_table(write_csv(tmp_path / "train.csv", rows), COLUMNS)
 
 
 def test_rows_are_counted_as_records_even_where_a_cell_spans_lines(tmp_path):
