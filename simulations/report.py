@@ -120,7 +120,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "status", Text(f"not finished; `fedsw resume {record.directory}` goes on", style="yellow")
-    yield "released", Text(f"{len(record.history)} of {record.experiment.training.rounds} rounds")
+    yield "released", Text(_rounds(record.experiment, len(record.history)))
     if record.history:
         last = record.history[-1]
         yield "spent", Text(f"ε {number(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
@@ -130,17 +130,30 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 def _trained(record: RunRecord) -> str:
     experiment, summary = record.experiment, record.summary
-    model = " ".join([experiment.model.kind, *(str(width) for width in experiment.model.hidden)])
-    rounds = experiment.training.rounds
-    once = planned_releases(experiment) < rounds  # what was released once, the rounds learn from
-    gone = len(record.history) if once else summary.get("released_rounds")
-    done = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
-    done += " on one release" if once else ""
+    gone = len(record.history) if _once(experiment) else int(summary.get("released_rounds", 0))
     return (
-        f"{model} for {experiment.objective.task} with {experiment.objective.penalty}, "
+        f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.source} data: "
-        f"{summary.get('clients')} clients, {done}, engine {summary.get('engine')}"
+        f"{summary.get('clients')} clients, {_rounds(experiment, gone)}, engine {summary.get('engine')}"
     )
+
+
+def _model(experiment: Experiment) -> str:
+    model = experiment.model
+    if model.kind == "particles":  # they have no layers
+        return f"{model.particles} particles"
+    return " ".join([model.kind, *(str(width) for width in model.hidden)])
+
+
+def _rounds(experiment: Experiment, gone: int) -> str:
+    """How many of the planned rounds are over, and whether they all learn from what was released once."""
+    rounds = experiment.training.rounds
+    told = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    return f"{told} on one release" if _once(experiment) else told
+
+
+def _once(experiment: Experiment) -> bool:
+    return planned_releases(experiment) < experiment.training.rounds
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

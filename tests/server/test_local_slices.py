@@ -188,7 +188,9 @@ def test_a_completed_run_on_one_release_reads_as_completed(run, base):
     assert summary["released_rounds"] == 1
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(summary_panel(read_run(directory)))
-    assert f"{base.training.rounds} rounds on one release" in console.export_text()
+    text = console.export_text()
+    assert f" clients, {base.training.rounds} rounds on one release" in text
+    assert ("200 particles for" in text) == (base.model.kind == "particles")
     assert "of the one release" in summary["guarantee"]["statement"]
 
 
