@@ -52,6 +52,8 @@ __all__ = [
 class Experiment(Section):
     """One run, whole.
 
+    Settings that do not go together, or that nothing would look at, are refused.
+
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
     """
 

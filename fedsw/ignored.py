@@ -33,8 +33,8 @@ def _of_data(data: Data, objective: Objective) -> str | None:
 
 
 def _of_model(model: Model) -> str | None:
-    if model.kind in _FIXED_MODELS and (name := _changed(model, ("hidden",))):
-        return f"model.{name} is {list(model.hidden)}; model.kind {model.kind!r} has no layers to choose: leave it out"
+    if model.kind in _FIXED_MODELS and (name := _changed(model, ("hidden", "activation"))):
+        return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
     return None
 
 
