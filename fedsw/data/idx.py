@@ -7,12 +7,14 @@ import math
 import struct
 import zlib
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_BYTES = 2**30
 _UNSIGNED_BYTE = 8
+_PIECE = 2**20
 
 
 def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
@@ -33,13 +35,21 @@ def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
             length = math.prod(shape)
             if length > MAX_BYTES:
                 raise ValueError(f"{path}: the header announces {length} bytes ({shape}); at most {MAX_BYTES} are read")
-            content = stream.read(length + 1)
+            content = _read(cast(IO[bytes], stream), length + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
         raise ValueError(f"{path} is not a whole gzip file ({fault}); fetch it again") from fault
     if len(content) != length:
         found = f"{len(content)}" if len(content) < length else "more"
         raise ValueError(f"{path}: the header announces {length} bytes ({shape}) and {found} follow; fetch it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _read(stream: IO[bytes], most: int) -> bytearray:
+    """At most that many bytes, in pieces: asked for at once, memory for all of them is taken before one is read."""
+    content = bytearray()
+    while len(content) < most and (piece := stream.read(min(_PIECE, most - len(content)))):
+        content += piece
+    return content
 
 
 def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,19 @@ def test_what_is_written_is_read_zipped_or_not(tmp_path: Path, shape: tuple[int,
     found = read_idx(path, dims=len(shape))
     assert found.dtype == np.uint8 and found.shape == shape
     np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_small_file_that_announces_much_takes_no_memory(tmp_path: Path, zipped: bool) -> None:
+    path, content = tmp_path / "file", header(2**10, 2**10, 2**10) + bytes(10)
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="announces 1073741824 bytes .* and 10 follow"):
+            read_idx(path, dims=3)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
