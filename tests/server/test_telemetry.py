@@ -91,9 +91,9 @@ def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(
 def test_a_field_that_is_not_releasable_cannot_be_logged(caplog):
     with pytest.raises(ValueError, match="counts.*may not be logged"):
         event("round released", counts=[3, 4])
-    record = logging.LogRecord("fedsw.server", logging.INFO, "", 0, "norm %g", (3.5,), None)
-    record.fields = {"norm": 3.5, "round": 2}
-    assert "3.5" not in JsonLines().format(record) and json.loads(JsonLines().format(record))["round"] == 2
+    record = logging.LogRecord("fedsw.server", logging.INFO, "", 0, "norm %g", (3.25e-7,), None)
+    record.fields = {"norm": 3.25e-7, "round": 2}
+    assert "3.25e-07" not in JsonLines().format(record) and json.loads(JsonLines().format(record))["round"] == 2
 
 
 def test_a_log_that_cannot_be_written_stops_nobody_and_fills_no_terminal(federation, monkeypatch, capsys):
