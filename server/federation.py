@@ -78,6 +78,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         described = describe_plan(plan, members=len(members))
         ledger = None if job.experiment.privacy.local else _ledger(directory, plan, state, resume=job.resume)
         with _method(grid, plan, members, traffic, directory, ledger, resume=job.resume) as method:
+            _keep_promise(directory, plan, described, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
             if job.resume:
@@ -190,6 +191,23 @@ def _method(
     rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
     return Trusted(rounds, plan, ledger)
+
+
+def _keep_promise(
+    directory: RunDirectory, plan: Plan, described: Mapping[str, Any], ledger: Ledger | None, *, resume: bool
+) -> None:
+    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's or, without one, its plan's.
+
+    Raises:
+        FederationError: naming both.
+    """
+    if not (resume and directory.plan.exists()):
+        directory.write_plan(described)
+    if ledger is not None:
+        promised, by = (ledger.budget, ledger.delta), directory.ledger
+    else:
+        promised, by = directory.read_promise(), directory.plan
+    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
 
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from server.checkpoint import Checkpoint
+from server.cohort import FederationError
 
 LOCK = "run.lock"
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -92,6 +94,31 @@ def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | No
         ledger.close()
         raise
     return ledger
+
+
+def require_promised(
+    promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path
+) -> None:
+    """Refuse to go on with another guarantee than the run began with: rounds are paid for at one delta.
+
+    Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own.
+
+    Args:
+        promised: (epsilon, delta) that the run began with, as `by` keeps them.
+        planned: (epsilon, delta) for the clients that joined now.
+        records: of these clients.
+
+    Raises:
+        FederationError: if delta is another, or epsilon by more than a millionth, naming both.
+    """
+    if math.isclose(promised[0], planned[0], rel_tol=1e-6) and promised[1] == planned[1]:
+        return
+    was, is_now = (f"epsilon {epsilon:.6g} at delta {delta:.6g}" for epsilon, delta in (promised, planned))
+    raise FederationError(
+        f"{by} keeps a run of {was}; with the {records} records of the clients that joined now the plan is {is_now}. A "
+        "run has one guarantee, and what it has spent is accounted for at that one. Resume with the clients and "
+        "records that it began with, or start a new run; on the same records the two add up"
+    )
 
 
 def require_space(directory: Path, size: int) -> None:

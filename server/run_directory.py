@@ -1,4 +1,4 @@
-"""What a run leaves on disk: config, attempts, metrics, ledger, checkpoint, model, summary."""
+"""What a run leaves on disk: config, plan, attempts, metrics, ledger, checkpoint, model, summary."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ class RunDirectory:
             return parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{path} is no configuration of a run: {fault}") from None
+
+    @property
+    def plan(self) -> Path:
+        """What was fixed before the first round."""
+        return self.path / "plan.json"
+
+    def write_plan(self, described: Mapping[str, Any]) -> None:
+        """Store what is fixed before the first round; a resumed run keeps to its guarantee."""
+        self._write("plan.json", dict(described))
+
+    def read_promise(self) -> tuple[float, float]:
+        """(epsilon, delta) of the plan that the run began with."""
+        try:
+            stored = json.loads(self.plan.read_text(encoding="utf-8"))
+            return float(stored["epsilon"]), float(stored["delta"])
+        except (ValueError, LookupError, TypeError) as fault:
+            raise ValueError(f"{self.plan} is no plan of a run: {fault}") from None
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
