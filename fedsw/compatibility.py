@@ -108,7 +108,7 @@ def _misfit_of_trust(
     if trust != "local-slices" and privacy.accountant in _ACCOUNTANTS_OF_SLICES:
         return f"privacy.accountant {privacy.accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     if objective.protected == "both" and (task != "generation" or trust != "central"):
-        return "objective.protected 'both' is about a generator's inputs under trust 'central'; use 'target'"
+        return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None
 
 

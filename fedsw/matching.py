@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -30,7 +30,8 @@ class Matching:
             none, and a domain's is over public records.
         radius: A, the ball that holds the counterpart's outputs; a generator's alone need none, as no bound on
             records without parameters looks at it.
-        both: for a generator, protect its inputs as well as the records it learns from.
+        both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
+            is that of the records; it is none for the generator's inputs, see docs/guarantees.md, "One side public".
 
     Source: RLL, Sections 4 and 6, Appendix D.2.
     """
@@ -92,8 +93,8 @@ class Matching:
 
         Guarantee: for two batches of `sizes[0]` records that differ by one record replaced at its position, the
         sums of all clipped contributions, the counterpart's included, differ by at most the value in l2 norm.
-        Protects every private record (with `both`, every input of the generator too, m = n) against whoever sees
-        the noised sum; sizes and, for a prior and a domain, the other sample are public.
+        Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
+        `both` the value is the larger of the bounds of either side, m = n.
 
         Args:
             sizes: (n,), the number of private records in the batch.
@@ -108,10 +109,11 @@ class Matching:
         spread = 1.0 if d == 1 else spread
         own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
         parameters = 0.0 if self.counterpart == "prior" else clip.jacobian
-        other = Side(n, self.radius, parameters, private=self.both)
+        other = Side(n, self.radius, parameters, private=False)
         found = swd_sensitivity(own, other, bound=bound, spread=spread)
         if self.both:
-            found = worst([found, swd_sensitivity(other, own, bound=bound, spread=spread)])
+            exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
+            found = worst([found, exchanged])
         total = self.alpha * found
         if self.counterpart == "prior":
             total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)

@@ -96,7 +96,8 @@ class Objective(Section):
 
     An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
     its samples to the private records, and adaptation matches the private records' features to public ones'.
-    `protected` says whose records the guarantee is for: the target's, or the generator's own inputs as well.
+    The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
+    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them.
     """
 
     task: Literal[

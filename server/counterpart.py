@@ -59,8 +59,8 @@ class Generator(Counterpart):
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Samples of fresh inputs.
 
-        They are projected only where they are protected too: the bound for public samples does not look at their
-        radius, and a sample that strayed out of the ball must be pulled back along its whole way.
+        They are projected only where the noise is that of both sides: the bound for public samples does not look at
+        their radius, and a sample that strayed out of the ball must be pulled back along its whole way.
         """
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._task.latents(count, "generator", round_, attempt))

@@ -67,11 +67,9 @@ def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> Guarante
     relation = str(stated["relation"])
     if not privacy.noisy:
         return Guarantee(2, "nothing", "nobody", relation, "no noise was added")
-    protects = str(stated["protects"])
-    if experiment.objective.protected == "both":
-        protects += ", and the generator's inputs"
     why_not = "; ".join(_why_not(experiment, summary))
-    return Guarantee(1 if privacy.local else 0, protects, str(stated["against"]), relation, why_not)
+    rank = 1 if privacy.local else 0
+    return Guarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
 
 
 def make_table(folder: Path) -> dict[str, Any]:
