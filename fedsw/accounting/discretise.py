@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.accounting.profiles import Curve, Orientation, Step, curves, reach
+from fedsw.accounting.profiles import Curve, Orientation, Step, curves, lowest_mu, reach
 
 TRUNCATION = 1e-20
 """Mass of one step beyond its grid, which counts in full as delta."""
 
 _LADDER = 400
+_LOUD = 10.0
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,19 @@ def _ladder(step: Step, longest: float, spacing: float, device: torch.device) ->
     shortest = 1e-2 * step.sampling_rate * min(step.typical_mu, 1.0)
     low = math.log10(min(max(shortest, spacing), longest) / 10)
     ladder = torch.logspace(low, math.log10(longest), _LADDER, dtype=torch.float64, device=device)
+    if step.typical_mu > _LOUD:
+        ladder = torch.unique(torch.cat([_bulk(step, longest, device), ladder]))
     if spacing == 0.0:
         return ladder
-    multiples: Tensor = torch.unique((ladder / spacing).ceil())
-    multiples[-1] = math.ceil(longest / spacing)
+    last = math.ceil(longest / spacing)
+    multiples: Tensor = torch.unique((ladder / spacing).ceil().clamp(max=last))
+    multiples[-1] = last
     return multiples * spacing
+
+
+def _bulk(step: Step, longest: float, device: torch.device) -> Tensor:
+    """Even nodes where a loud step's loss lies, near mu^2 / 2 give or take mu: a ladder may have one for all of it."""
+    mu = lowest_mu(step)
+    start = max(mu * mu / 2 - 10 * mu, longest / _LADDER)
+    nodes = torch.linspace(start, longest, _LADDER, dtype=torch.float64, device=device)
+    return nodes[:-1] if start < longest else nodes[:0]

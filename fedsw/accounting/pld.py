@@ -143,9 +143,14 @@ class Spread:
 
 def round_off(counts: Mapping[Step, int]) -> float:
     """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles."""
-    each = sum(times * (TRUNCATION + 2.0**-53 + step.sampling_rate * 2.0**-49) for step, times in counts.items())
+    each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
     return 1e-12 + TAIL + each + left_out
+
+
+def _profile_error(step: Step) -> float:
+    """Of a step's profile; a loud one's grows with the rounding of its losses, which are near mu^2 / 2."""
+    return step.sampling_rate * max(1.0, step.typical_mu / 64) * 2.0**-49
 
 
 class _Running(Generic[_T]):

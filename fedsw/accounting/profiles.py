@@ -170,6 +170,11 @@ def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, flo
     return above, min(below, -math.log(tail))
 
 
+def lowest_mu(step: Step) -> float:
+    """The least mu that the step's slices may leave; its mu without slices."""
+    return step.mu if step.slicing is None else float(gaussian_mixture(step.slicing, step.mu)[0][0])
+
+
 def _full_profile(step: Step) -> Curve:
     """Profile of the step if every record were sampled."""
     if step.slicing is None:

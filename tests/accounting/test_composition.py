@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedsw.accounting import Composition, Step, delta_of, epsilon, epsilon_bracket
 from fedsw.accounting.comparison import gaussian_epsilon
+from fedsw.accounting.slicing import Slicing
 from tests.accounting.brute import bracket_of_delta
 
 RATES = st.floats(-3, 0).map(lambda exponent: 10.0**exponent)
@@ -48,6 +49,28 @@ def test_full_batches_agree_with_the_closed_form_of_the_gaussian(mu, count, delt
         found = epsilon({Step(1.0, mu, sampling): count}, delta)
         set_aside = 2e-3 * exact if delta < 1e-8 else 0.0  # 1.1e-12 of delta for floating point
         assert exact * (1 - 1e-11) <= found <= exact + 1e-3 * min(1.0, max(mu * math.sqrt(count), exact)) + set_aside
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("mu", [100.0, 300.0, 500.0, 700.0, 1000.0, 5000.0, 1e4])
+def test_loud_full_batches_are_never_below_the_closed_form_and_within_a_millionth(mu, count):
+    exact = gaussian_epsilon(mu * math.sqrt(count), 1e-5)
+    for sampling in ("without-replacement", "poisson"):
+        found = epsilon({Step(1.0, mu, sampling): count}, 1e-5)
+        assert exact * (1 - 1e-12) <= found <= exact + max(1e-3, 1e-6 * exact)
+
+
+@pytest.mark.parametrize("mu", [30.0, 300.0, 1000.0, 1e4])
+@pytest.mark.parametrize("p", [1e-3, 0.5, 1 - 1e-9])
+def test_a_loud_sampled_step_inverts_its_exact_profile_from_above(p, mu):
+    from fedsw.accounting import step_profile
+
+    for step in (Step(p, mu), Step(p, mu, slicing=Slicing(50, 20))):
+        found = epsilon({step: 1}, 1e-5)
+        slack = 1e-6 if step.slicing is None else 5e-3  # slices are looked at every 256th of their loss
+        ends = torch.tensor([found, found - 1e-3 - slack * found], dtype=torch.float64)
+        here, earlier = step_profile(step, ends).tolist()
+        assert here <= 1e-5 * (1 + 1e-12) and earlier > 1e-5 - 3e-12
 
 
 @pytest.mark.parametrize(

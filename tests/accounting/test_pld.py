@@ -100,7 +100,7 @@ def test_the_tails_of_the_window_are_those_of_the_gaussian():
 
 def test_moments_for_the_window_bound_those_of_the_even_grid():
     """An upper bound E exp(r L) from some other discretisation would let mass above the window vanish."""
-    for step in (Step(0.01, 1.0), Step(5e-8, 3.0, "poisson"), Step(0.3, 4.0)):
+    for step in (Step(0.01, 1.0), Step(5e-8, 3.0, "poisson"), Step(0.3, 4.0), Step(1.0, 30.0)):
         for side in orientations(step):
             for spacing in (2.0**-6, 2.0**-10):
                 below, centre, above = grid_masses(step, side, spacing, CPU)

@@ -82,10 +82,11 @@ def test_the_profile_keeps_its_digits_far_into_the_tail_and_for_tiny_rates(p, mu
         assert found == pytest.approx(float(exact_profile(p, mu, epsilon)), rel=1e-9 if mu < 0.01 else 1e-11)
 
 
-@pytest.mark.parametrize("mu", [0.01, 0.3, 3.0, 30.0, 100.0])
+@pytest.mark.parametrize("mu", [0.01, 0.3, 3.0, 30.0, 100.0, 700.0, 1e4])
 def test_what_is_set_aside_for_floating_point_covers_the_error_of_the_profile(mu):
     """A uniform error of one step's delta adds up over the steps."""
-    epsilons = torch.linspace(0, mu * mu / 2 + 4 * mu, 60, dtype=torch.float64).tolist()
+    bulk = max(0.0, mu * mu / 2 - 4 * mu), mu * mu / 2 + 4 * mu
+    epsilons = torch.linspace(*bulk, 60, dtype=torch.float64).tolist()
     found = profile(Step(1.0, mu), *epsilons)
     error = max(abs(float(mp.mpf(f) - exact_profile(1.0, mu, e))) for e, f in zip(epsilons, found, strict=True))
     assert 10**6 * error <= round_off({Step(1.0, mu): 10**6}) - round_off({})
