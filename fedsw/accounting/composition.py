@@ -29,7 +29,8 @@ class Composition:
     pairs, so for any mechanisms with these sampling rates and sensitivities, under the steps' relation, against
     an observer of all releases. Parameters of the steps may not depend on the data. Accuracy: epsilon exceeds the
     exact value for the pairs by less than 1e-3, and by less than 1e-3 of the loss's standard deviation. Loud steps
-    (mu > 100), whose losses no grid holds that finely, add up to a millionth of epsilon; loud slices, half a percent.
+    (mu > 100), whose losses no grid holds that finely, cost about a millionth of their longest loss for every step of
+    the composition, at most; loud slices half a percent.
 
     Args:
         steps: steps and how often each is taken.
