@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -69,10 +69,11 @@ class LocalGradient(LocalMethod):
             ),
         }
         if shares.asks_tables(task.experiment):
+            self._require_groups(round_, sizes, self._attendance.away)  # before anybody is asked, and charged
             k, bins = task.directions(round_, attempt).shape[1], task.experiment.local.bins
             answers = self._ask(wire.TABLES, round_, members, content, _reader((len(sizes), k, bins)))
             totals = column_sums(counts[member] for member in answers)
-            self._require_groups(round_, totals)
+            self._require_groups(round_, totals, self._lost)
             summed = torch.stack([values for values, _ in answers.values()]).sum(dim=0)
             found = self._tables(summed, totals)
             content["arrays"] = array_record("tables", found.to(task.dtype))
@@ -89,11 +90,16 @@ class LocalGradient(LocalMethod):
         counts = [tables.monotone(cell, total) for cell, total in zip(summed, totals, strict=True)]
         return torch.stack(tables.matched(counts, _objective(self._task), self._task.clip.output))
 
-    def _require_groups(self, round_: int, totals: Sequence[int]) -> None:
+    def _require_groups(self, round_: int, totals: Sequence[int], missing: Mapping[int, str]) -> None:
+        """Every distance has both of its groups.
+
+        Raises:
+            FederationError: naming the group without a record, and the clients that are missing.
+        """
         if min(totals) == 0:
             name = self._task.objective.cells[totals.index(0)]
             raise FederationError(
-                f"round {round_}: no client that answered holds a record of group {name}. {describe(self._lost)} Mend "
+                f"round {round_}: no client that answered holds a record of group {name}. {describe(missing)} Mend "
                 "the clients, then `fedsw resume` the run"
             )
 

@@ -95,6 +95,25 @@ def test_a_stopped_run_goes_on_with_the_clients_ledgers_and_fresh_attempts(run):
     assert summary["epsilon_spent"] <= summary["epsilon"]
 
 
+def test_a_round_without_a_record_of_a_group_asks_and_charges_nobody_and_names_who_is_away(run):
+    """Client 1, the only one with records of a group, is lost in round 2 and does not come back."""
+    gone = []
+
+    def hook(message, context):
+        if client_of(context) != 1:
+            return
+        if kind_of(message) == wire.LOCAL_GRADIENTS and message.content["config"]["round"] == 2:
+            gone.append(True)
+        if gone:
+            raise OSError("unplugged")
+
+    apart = ("federation.clients=2", "federation.min_clients=1", "partition.scheme=group")
+    told = r"round 3: no client that answered holds a record of group A=0\. Client 1: .*unplugged.*fedsw resume"
+    with pytest.raises(FederationError, match=told):
+        run(small(*TRUST, *apart), app=Saboteur(hook))
+    assert attempts_in(run._federation.folder / "run", 0) == [(1, 0), (2, 0)]
+
+
 @pytest.mark.parametrize("kind", [wire.TABLES, wire.LOCAL_GRADIENTS])
 def test_a_replayed_request_is_refused_and_nothing_more_is_released(run, kind):
     refused = []
