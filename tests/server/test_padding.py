@@ -15,8 +15,9 @@ from server.plan import most_drawn
 def test_a_count_exceeds_what_messages_have_room_for_next_to_never(batch, held, size):
     room = most_drawn(batch, held, size)
     assert room <= min(batch, held)
-    assert float(hypergeom.sf(room, size, held, batch)) <= 2.0**-60
+    everywhere = 1000 * 10 * 10**4 * float(hypergeom.sf(room, size, held, batch))  # clients, cells, rounds
+    assert everywhere <= 1e-19, "covered by the 1e-12 of delta that is set aside for floating point"
 
 
 def test_room_costs_little_where_counts_hardly_vary():
-    assert most_drawn(3000, 3000, 30_000) < 1.6 * 300
+    assert most_drawn(3000, 3000, 30_000) < 1.7 * 300
