@@ -1,4 +1,4 @@
-"""What the operator of a node agrees to, whatever the server asks: trust models, and an epsilon that protects."""
+"""What the operator of a node agrees to, whatever the server asks: trust models, an epsilon, columns, folders."""
 
 from __future__ import annotations
 
@@ -11,31 +11,52 @@ from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.local.plans import local_accountant
 
 
-def require_limits(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
+def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse an experiment beyond this node's own `trust` (names, separated by commas) and `max-epsilon`.
 
     The experiment comes from the server, and under the local trust models the server is not trusted: it could ask for
     no noise, for noise from a seed that it knows, or for a delta that protects nobody. A node with `max-epsilon` takes
     part only where its records have that guarantee; without either key it takes part in whatever it is asked to.
 
-    Args:
-        records: this node's own number of records.
+    Nothing of this needs a record, so that it is settled before a file is opened; `require_delta` is the rest.
 
     Raises:
         ExperimentError: naming the setting, its value and the limit.
     """
-    privacy = experiment.privacy
-    if "trust" in node_config:
-        agreed = read_trust(str(node_config["trust"]))
-        if privacy.trust not in agreed:
-            raise ExperimentError(
-                f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only"
-            )
-    if "max-epsilon" not in node_config:
-        return
-    limit = read_limit(node_config["max-epsilon"])
-    if found := _beyond(experiment, limit, records):
+    privacy, agreed = experiment.privacy, _agreed(node_config)
+    if agreed and privacy.trust not in agreed:
+        raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
+    if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
+    alone = limit is not None or (agreed and all(name.startswith("local-") for name in agreed))
+    if alone and experiment.data.source == "files" and not node_config.get("schema"):
+        raise ExperimentError(
+            "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
+            "column is the public group and which bounds the records must keep, and read records off the answers; "
+            "start the node with --schema FILE (`fedsw client`), the columns that it agrees to"
+        )
+
+
+def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
+    """Refuse a delta that protects nobody, on a node with `max-epsilon`.
+
+    Args:
+        records: this node's own number of records.
+
+    Raises:
+        ExperimentError: naming it and the limit.
+    """
+    delta, limit = experiment.privacy.delta, _limit(node_config)
+    if limit is not None and not resolve_delta(delta, records=records) * records < 1:
+        raise ExperimentError(
+            f"privacy.delta {delta!r} is not below 1/n of this node's {records} records; this node takes part up to a "
+            f"guaranteed epsilon of {limit:g} only"
+        )
+
+
+def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) -> bool:
+    """Whether the server is not told what is wrong with a record: under local trust, or on a node with limits."""
+    return experiment.privacy.local or bool(_agreed(node_config)) or "max-epsilon" in node_config
 
 
 def read_trust(names: str) -> tuple[str, ...]:
@@ -85,7 +106,15 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
         )
 
 
-def _beyond(experiment: Experiment, limit: float, records: int) -> str | None:
+def _agreed(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+    return read_trust(str(node_config["trust"])) if "trust" in node_config else ()
+
+
+def _limit(node_config: Mapping[str, Any]) -> float | None:
+    return read_limit(node_config["max-epsilon"]) if "max-epsilon" in node_config else None
+
+
+def _beyond(experiment: Experiment, limit: float) -> str | None:
     privacy = experiment.privacy
     if not privacy.noisy:
         return "no noise would be added (privacy.trust 'none' or epsilon inf)"
@@ -101,6 +130,4 @@ def _beyond(experiment: Experiment, limit: float, records: int) -> str | None:
         return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
     if privacy.trust == "local-release" and experiment.local.diameter == "paper":
         return "local.diameter 'paper' is not a guarantee"
-    if not resolve_delta(privacy.delta, records=records) * records < 1:
-        return f"privacy.delta {privacy.delta!r} is not below 1/n of this node's {records} records"
     return None

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.limits import require_limits, require_own_folder
+from clients.limits import require_delta, require_limits, require_own_folder, withholds_records
 from clients.partition import node_records, require_agreement
-from fedsw.clipping import Tape, Term, clipped_sum, record
+from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.task import Task
 
@@ -124,31 +124,40 @@ class Node:
 
 
 def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process lives.
-
-    Under local trust the server is not told what is wrong with a record, since that quotes it: this node's log is.
-    """
+    """This node in a run: loaded and validated on the first message, remembered while the process lives."""
     key = (run_id, int(node_config.get("partition-id", 0)))
     if key not in _nodes:
-        require_own_folder(Experiment.model_validate_json(experiment_json), node_config)
-        task = Task.from_json(experiment_json, node_config.get("data-dir"))
-        require_agreement(task.experiment.data.columns, node_config)
-        torch.set_num_threads(task.experiment.federation.threads)
-        try:
-            records = node_records(task, node_config)
-        except BadRecords as fault:
-            if not task.experiment.privacy.local:
-                raise
-            _log.error("%s", fault)
-            raise ValueError(
-                f"client {key[1]}'s records do not fit the declared columns; its own log says where"
-            ) from None
-        require_limits(task.experiment, node_config, records=len(records))
-        _nodes[key] = Node(task, records, task.cells_of(records), task.build_model())
+        _nodes[key] = _load(experiment_json, node_config, client=key[1])
         while len(_nodes) > _MOST_NODES_KEPT:
             _nodes.popitem(last=False)
     _nodes.move_to_end(key)
     return _nodes[key]
+
+
+def _load(experiment_json: str, node_config: Mapping[str, Any], *, client: int) -> Node:
+    """What the operator agrees to is settled before a file is opened.
+
+    A server that is not trusted is not told what is wrong with a record, since that quotes it: this node's log is.
+    """
+    experiment = Experiment.model_validate_json(experiment_json)
+    require_limits(experiment, node_config)
+    require_own_folder(experiment, node_config)
+    require_agreement(experiment.data.columns, node_config)
+    torch.set_num_threads(experiment.federation.threads)
+    try:
+        task = Task.from_json(experiment_json, node_config.get("data-dir"))
+        records = node_records(task, node_config)
+    except (ExperimentError, UnsupportedModule, FileNotFoundError):
+        raise  # of settings, and of where files are
+    except Exception as fault:
+        if not withholds_records(experiment, node_config):
+            raise
+        _log.error("%s", fault)
+        known = isinstance(fault, BadRecords)
+        told = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
+        raise ValueError(f"client {client}'s records {told}") from None
+    require_delta(experiment, node_config, records=len(records))
+    return Node(task, records, task.cells_of(records), task.build_model())
 
 
 def batch_key(task: Task, round_: int, attempt: int) -> bytes:

@@ -21,13 +21,14 @@ def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
     `data-dir`, a folder, or `data-path`, the file itself.
 
     Raises:
-        ValueError: naming the client, for a missing key, NaN or infinite values, or a part without records.
+        ExperimentError: for a missing key of its configuration.
+        ValueError: naming the client, for NaN or infinite values, or a part without records.
         BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
     try:
         part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
     except KeyError as missing:
-        raise ValueError(
+        raise ExperimentError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
     columns = task.experiment.data.columns

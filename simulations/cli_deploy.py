@@ -161,7 +161,8 @@ def client_command(
         Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The columns this client agrees to; others are refused.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The columns this client agrees to; limits on its own file ask for them."),
     ] = None,
     trust: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Trust models this client agrees to, separated by commas.")

@@ -19,9 +19,10 @@ class NodeSettings:
     """What a client's SuperNode is started with.
 
     `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
-    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`
-    (`clients.limits`); `own_data` says that a folder named by the experiment is not read; `state_dir` keeps what must
-    outlive the process. They reach the ClientApp as `context.node_config`, and nothing of them leaves the node.
+    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
+    for a schema of the node's own files (`clients.limits`); `own_data` says that a folder named by the experiment is
+    not read; `state_dir` keeps what must outlive the process. They reach the ClientApp as `context.node_config`, and
+    nothing of them leaves the node.
     """
 
     superlink: str

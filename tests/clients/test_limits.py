@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clients.app import app as client_app
-from clients.limits import require_limits
+from clients.limits import require_delta, require_limits
 from fedsw.experiment import ExperimentError
 from server.cohort import FederationError
 from server.federation import Job, federate
@@ -25,19 +25,25 @@ LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1
         (("privacy.trust=central", "unsafe_metrics=true"), "unsafe_metrics"),
         (("privacy.noise_multiplier=1.0",), "noise_multiplier"),
         (("privacy.accountant=gdp-clt-uniform",), "not a guarantee"),
-        (("privacy.delta=0.9",), "delta 0.9"),
     ],
 )
 def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(overrides, told):
-    require_limits(small(*LOCAL), {"max-epsilon": 3.0}, records=100)
+    require_limits(small(*LOCAL), {"max-epsilon": 3.0})
     with pytest.raises(ExperimentError, match=told):
-        require_limits(small(*LOCAL, *overrides), {"max-epsilon": 3.0}, records=100)
+        require_limits(small(*LOCAL, *overrides), {"max-epsilon": 3.0})
+
+
+def test_a_node_with_a_limit_refuses_a_delta_that_protects_nobody():
+    require_delta(small(*LOCAL), {"max-epsilon": 3.0}, records=100)
+    require_delta(small(*LOCAL, "privacy.delta=0.9"), {}, records=100)
+    with pytest.raises(ExperimentError, match=r"delta 0\.9 is not below 1/n of this node's 100 records"):
+        require_delta(small(*LOCAL, "privacy.delta=0.9"), {"max-epsilon": 3.0}, records=100)
 
 
 def test_a_node_takes_part_in_the_trust_models_it_names_only():
-    require_limits(small(*LOCAL), {"trust": "local-slices, local-gradient"}, records=100)
+    require_limits(small(*LOCAL), {"trust": "local-slices, local-gradient"})
     with pytest.raises(ExperimentError, match="'central'; this node takes part in local-gradient only"):
-        require_limits(small(), {"trust": "local-gradient"}, records=100)
+        require_limits(small(), {"trust": "local-gradient"})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,7 @@ def test_limits_that_say_nothing_are_refused(limit, told):
 
 
 def test_without_limits_a_node_takes_part_as_asked():
-    require_limits(small("privacy.trust=none"), {}, records=100)
+    require_limits(small("privacy.trust=none"), {})
 
 
 def test_what_a_node_refuses_ends_the_run_at_the_greeting(tmp_path):

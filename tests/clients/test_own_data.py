@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from clients import account
+from clients import node as nodes
 from clients.app import app as client_app
 from clients.node import join
 from clients.partition import node_records, require_agreement
@@ -152,6 +153,57 @@ def test_a_fault_is_refused_at_the_greeting_and_quoted_to_a_trusted_server_only(
         assert "client 1's records do not fit the declared columns; its own log says where" in told
         assert "123.25" not in told and "row" not in told and fault in logged
     assert not list(tmp_path.rglob("*.sqlite"))
+
+
+LIMITED = {"trust": "local-gradient", "max-epsilon": "3.0"}
+
+
+def limited(tmp_path: Path, **config) -> dict:
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA)
+    return {"partition-id": 0, "num-partitions": 2, "own-data": 1, "schema": str(schema), **LIMITED, **config}
+
+
+def test_what_a_node_does_not_agree_to_is_refused_before_a_file_is_opened(tmp_path, monkeypatch):
+    """Among it the trust: it decides whether the server may be told what is wrong with a record."""
+    monkeypatch.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
+    node = limited(tmp_path, **{"data-path": str(write(tmp_path / "a.csv", spoiled="123.25"))})
+    asked = {"noise_multiplier": None, "epsilon": 1.0}
+    for overrides, told in (
+        ((), "privacy.trust is 'central'"),
+        (("privacy.trust=local-gradient", "privacy.epsilon=4.0"), "epsilon is 4"),
+        (("privacy.trust=local-gradient", "seed=1"), "seed is 1"),
+        (("privacy.trust=local-gradient", "data.columns.target.values=['low', 'higher']"), "the columns of"),
+    ):
+        experiment = parse_experiment(own().model_dump() | {"privacy": asked}, overrides)
+        with pytest.raises(ExperimentError, match=told):
+            join(experiment.model_dump_json(), 107, node)
+
+
+@pytest.mark.parametrize("limit", [{"max-epsilon": "3.0"}, {"trust": "central"}])
+def test_a_node_with_limits_tells_no_server_what_is_wrong_with_a_record(tmp_path, caplog, limit):
+    node = limited(tmp_path, **{"data-path": str(write(tmp_path / "a.csv", spoiled="123.25"))})
+    node = {key: value for key, value in node.items() if key not in LIMITED} | limit
+    experiment = own("privacy={epsilon = 1.0}")
+    with caplog.at_level(logging.ERROR, "fedsw.clients"), pytest.raises(ValueError) as refused:
+        join(experiment.model_dump_json(), 108, node)
+    assert "123.25" not in str(refused.value) and "its own log says where" in str(refused.value)
+    assert "'123.25'" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [{"max-epsilon": "3.0"}, {"trust": "local-gradient, local-slices"}])
+def test_a_node_with_limits_brings_its_own_records_under_its_own_schema_only(tmp_path, monkeypatch, limit):
+    """Or greetings would read them off: the server chooses bounds and the public group, and greets again."""
+    nodes._nodes.clear()
+    node = limited(tmp_path, **{"data-path": str(write(tmp_path / "a.csv"))})
+    experiment = own("privacy={trust = 'local-gradient', epsilon = 1.0}")
+    bare = {key: value for key, value in node.items() if key not in {"schema", *LIMITED}} | limit
+    with monkeypatch.context() as patched, pytest.raises(ExperimentError, match="start the node with --schema FILE"):
+        patched.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
+        join(experiment.model_dump_json(), 109, bare)
+    assert len(join(experiment.model_dump_json(), 109, node).records) == 60
+    named = {"name": "a", "data": {"records": 600, "test_records": 50}, "privacy": experiment.privacy.model_dump()}
+    join(parse_experiment(named).model_dump_json(), 110, bare)
 
 
 def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(tmp_path):
