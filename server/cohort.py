@@ -20,7 +20,14 @@ _POLL_SECONDS = 0.2
 
 
 class FederationError(RuntimeError):
-    """The federation cannot go on; the message names the client, the reason and the remedy."""
+    """The federation cannot go on; the message names the client, the reason and the remedy.
+
+    It is for the terminal: it repeats what clients said, which may quote a record. `recorded` may be written.
+    """
+
+    def __init__(self, message: str, *, recorded: str = "the federation could not go on") -> None:
+        super().__init__(message)
+        self.recorded = recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +74,11 @@ def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
     """The members that are available now; settled before a round's counts are drawn."""
     present = set(grid.get_node_ids())
     return tuple(member for member in members if member.node in present)
+
+
+def too_few(round_: int, left: int, members: int, least: int) -> str:
+    """What is said, and may be written, of a round with too few clients."""
+    return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
 
 
 def _wait_for_nodes(grid: Grid, wanted: int, timeout: float) -> list[int]:

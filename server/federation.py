@@ -28,7 +28,7 @@ from server.observer import Observer, Silent
 from server.plan import Plan, make_plan
 from server.rounds import Rounds
 from server.run_directory import RunDirectory
-from server.summary import describe_plan, summarise
+from server.summary import describe_failure, describe_plan, summarise
 from server.training import Trainer, signal_to_noise
 
 _PLANS: Mapping[str, Callable[[Task, Sequence[Member]], Plan]] = {
@@ -108,7 +108,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                 held_out = _write_model(task, trainer, evaluator, directory)
             except BaseException as failure:
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    conclude(f"failed: {failure}" if isinstance(failure, Exception) else "interrupted", {})
+                    conclude(describe_failure(failure), {})
                 raise
             summary = conclude(stopped, held_out)
     job.observer.finished(summary)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsw import wire
 from fedsw.accounting import BudgetExhausted
 from server.attendance import Attendance
-from server.cohort import FederationError, Member
+from server.cohort import FederationError, Member, too_few
 from server.exchange import Fault, Request, Traffic, exchange
 from server.method import Outcome
 from server.plan import Plan
@@ -140,10 +140,11 @@ class LocalMethod(ABC):
                 f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
                 f"federation.min_clients. {describe(self._exhausted)}"
             )
+        left = too_few(round_, len(members), len(self._members), self._least)
         raise FederationError(
-            f"round {round_}: {len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
-            f"federation.min_clients. {describe(lost)} The checkpoint and the clients' ledgers are kept: mend the "
-            "clients, then `fedsw resume` the run"
+            f"{left}. {describe(lost)} The checkpoint and the clients' ledgers are kept: mend the clients, then "
+            "`fedsw resume` the run",
+            recorded=left,
         )
 
 

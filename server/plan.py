@@ -114,7 +114,8 @@ def draw(plan: Plan, members: Sequence[Member], *, round_: int, attempt: int) ->
     task, sizes = plan.task, _totals(members)
     if min(sizes) == 0:
         name = task.objective.cells[sizes.index(0)]
-        raise FederationError(f"the available clients hold no record of group {name}; wait for the others")
+        told = f"the available clients hold no record of group {name}"
+        raise FederationError(f"{told}; wait for the others", recorded=told)
     if task.experiment.privacy.sampling == "stratified":
         counts = _stratified_counts(task, members)
         return Draw(counts, _column_sums(counts), stratified_rates(counts, members))

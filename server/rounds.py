@@ -18,7 +18,7 @@ from fedsw.objectives import Objective, contribution_bound
 from fedsw.sensitivity import SLACK, Sensitivity
 from fedsw.sliced import project, spread
 from server.attendance import Attendance
-from server.cohort import FederationError, Member
+from server.cohort import FederationError, Member, too_few
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, array_record, exchange
 from server.plan import Draw, Plan, draw, most_drawn, sensitivities
@@ -87,9 +87,8 @@ class Rounds:
             aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
             if aggregate is not None:
                 return aggregate
-        raise FederationError(
-            f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded. {_describe(lost)}"
-        )
+        told = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
+        raise FederationError(f"{told}. {_describe(lost)}", recorded=told)
 
     def _attempt(
         self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
@@ -222,10 +221,11 @@ class Rounds:
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
         if len(members) < self._least:
+            left = too_few(round_, len(members), len(self._members), self._least)
             raise FederationError(
-                f"round {round_}: {len(members)} of {len(self._members)} clients are left, fewer than the "
-                f"{self._least} of federation.min_clients. {_describe(lost)} "
-                "The checkpoint and the ledger are kept: mend the clients, then `fedsw resume` the run"
+                f"{left}. {_describe(lost)} The checkpoint and the ledger are kept: mend the clients, then "
+                "`fedsw resume` the run",
+                recorded=left,
             )
 
 

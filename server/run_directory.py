@@ -19,7 +19,10 @@ from fedsw.experiment import Experiment, parse_experiment
 
 
 class RunDirectory:
-    """One run's folder. Everything in it is releasable, or marked unsafe in the summary."""
+    """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
+
+    Not from here: `deployment/logs`, what the processes of a deployed run printed, which is for its operator.
+    """
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import importlib.metadata
 import math
 import os
 import platform
+import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment
 from fedsw.local.plans import local_accountant, planned_releases
+from server.cohort import FederationError
 from server.evaluation import measured_on
 from server.exchange import Traffic
 from server.plan import Plan
@@ -86,6 +88,17 @@ def summarise(
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def describe_failure(failure: BaseException) -> str:
+    """Why a run broke off, as it may be written: not in words that came from clients, which may quote a record."""
+    if not isinstance(failure, Exception):
+        return "interrupted"
+    if isinstance(failure, FederationError):
+        return f"failed: {failure.recorded}"
+    if isinstance(failure, OSError | sqlite3.Error):
+        return f"failed: {failure}"
+    return f"failed: {type(failure).__name__}, in words that only the server's output has"
 
 
 def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, Any]:

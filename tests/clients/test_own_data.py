@@ -19,7 +19,9 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.task import Task
 from server.cohort import FederationError
 from server.federation import Job, federate
+from server.run_directory import RunDirectory
 from simulations.engines.inprocess import InProcessGrid
+from tests.federations import Saboteur
 
 COLUMNS = {
     "features": [{"name": "age", "low": 0, "high": 100}, {"name": "work", "categories": ["private", "public"]}],
@@ -268,3 +270,30 @@ def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
 def test_a_synthetic_experiment_needs_no_folder(tmp_path):
     experiment = parse_experiment({"name": "a", "data": {"records": 600, "test_records": 50}})
     assert len(join(experiment.model_dump_json(), 106, {"partition-id": 0, "num-partitions": 2, "own-data": 1}).records)
+
+
+def test_what_a_client_says_of_a_record_is_for_the_terminal_and_never_written(tmp_path):
+    """A client that was started again over a changed file cannot come back; then one more is lost: too few are left."""
+    tables, spoiled = [write(tmp_path / f"{part}.csv", seed=part) for part in range(3)], []
+
+    def hook(message, context):
+        client, round_ = int(context.node_config["partition-id"]), message.content["config"].get("round")
+        if (message.metadata.message_type, round_, client) == ("train.outputs", 2, 1) and not spoiled:
+            spoiled.append(write(tables[1], seed=1, spoiled="123.25"))
+            nodes._nodes.clear()
+            del context.state["fedsw"]
+        if (message.metadata.message_type, round_, client) == ("train.outputs", 4, 2):
+            raise OSError("gone")
+
+    configs = [{"partition-id": part, "num-partitions": 3, "data-path": str(path)} for part, path in enumerate(tables)]
+    grid = InProcessGrid(Saboteur(hook), configs)
+    try:
+        with pytest.raises(FederationError, match=r"column 'age' is '123\.25'"):
+            experiment = own("training.rounds=5", "federation.clients=3", "federation.min_clients=2")
+            federate(grid, Job(experiment, tmp_path / "run"))
+    finally:
+        grid.close()
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert b"123.25" not in written and b"gone" not in written
+    summary = RunDirectory(tmp_path / "run").summary.read_text()
+    assert "failed: round 4: 1 of 3 clients are left, fewer than the 2 of federation.min_clients" in summary
