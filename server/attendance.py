@@ -112,7 +112,7 @@ class Attendance:
         self._traffic.up += bytes_of(reply)
         try:
             same = _same(member_of(member.node, reply, self._task), member)
-        except (FederationError, KeyError, TypeError, ValueError):
+        except (FederationError, ValueError):
             same = False
         if same:
             self.away.pop(member.client, None)

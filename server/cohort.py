@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedsw import wire
 from fedsw.task import Task
 from server.exchange import Fault, Request, Traffic, exchange
+from server.replies import count_of, counts_of, whole_numbers_of
 
 _POLL_SECONDS = 0.2
 
@@ -56,7 +56,10 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     for node, reply in replies.items():
         if isinstance(reply, Fault):
             raise FederationError(f"a client could not join: {reply.reason}")
-        members.append(member_of(node, reply, task))
+        try:
+            members.append(member_of(node, reply, task))
+        except ValueError as fault:
+            raise FederationError(f"a client's greeting is unreadable: {fault}") from None
     members.sort(key=lambda member: member.client)
     clients = [member.client for member in members]
     if len(set(clients)) != len(clients):
@@ -97,21 +100,17 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     """The client behind a greeting's reply.
 
     Raises:
-        FederationError, KeyError, TypeError, ValueError: if the reply is no client's of this experiment.
+        FederationError, ValueError: if the reply is no client's of this experiment.
     """
-    metrics = cast(dict[str, Any], reply["metrics"])
-    client, sizes = int(metrics["partition-id"]), tuple(int(size) for size in metrics["sizes"])
-    if len(sizes) != len(task.objective.cells) or min(sizes) < 0:
+    client, sizes = count_of(reply, "partition-id"), counts_of(reply, "sizes")
+    if len(sizes) != len(task.objective.cells):
         raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
     if task.experiment.seed is None:
         return Member(node, client, sizes, None)
     ids = []
     for cell, size in enumerate(sizes):
-        array = cast(ArrayRecord, reply["arrays"])[str(cell)]
-        name = f"record ids of client {client}"
-        ids.append(
-            wire.decode(array.dtype, array.shape, array.stype, array.data, expected=(size,), name=name).numpy()
-        )
+        what = f"record ids of client {client}"
+        ids.append(whole_numbers_of(reply, str(cell), (size,), what=what).numpy())
     return Member(node, client, sizes, tuple(ids))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -82,17 +81,6 @@ def content_of(message: Message) -> RecordDict | Fault:
         return message.content
     code, reason = message.error.code, str(message.error.reason)
     return Fault(reason if code in _ITS_OWN_WORDS else f"{reason} (Flower's error {code})", code)
-
-
-def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> Tensor | Fault:
-    """The array that a reply carries, if it is there and has its shape; else the fault."""
-    if isinstance(reply, Fault):
-        return reply
-    try:
-        array = cast(ArrayRecord, reply["arrays"])[name]
-        return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=shape, name=name)
-    except (KeyError, ValueError) as fault:
-        return Fault(f"unreadable {name}: {fault}")
 
 
 def array_record(name: str, tensor: Tensor) -> ArrayRecord:

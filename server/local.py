@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -20,6 +21,7 @@ from server.cohort import FederationError, Member, too_few
 from server.exchange import Fault, Request, Traffic, exchange
 from server.method import Outcome
 from server.plan import Plan
+from server.replies import array_of, number_of
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -106,7 +108,7 @@ class LocalMethod(ABC):
         """One exchange: what the clients that answer released, in client order.
 
         Args:
-            read: a client's release from its reply; a ValueError or KeyError of it means that the client is lost.
+            read: a client's release from its reply; a ValueError of it means that the client is lost.
 
         Raises:
             BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
@@ -152,10 +154,9 @@ def require_array(reply: RecordDict, name: str, shape: tuple[int | None, ...]) -
     """The finite array of that name and shape in a reply.
 
     Raises:
-        ValueError, KeyError: if there is none.
+        ValueError: if there is none.
     """
-    array = cast(ArrayRecord, reply["arrays"])[name]
-    values = wire.decode(array.dtype, array.shape, array.stype, array.data, expected=shape, name=name)
+    values = array_of(reply, name, shape)
     if not bool(torch.isfinite(values).all()):
         raise ValueError(f"{name} are not all finite")
     return values
@@ -178,6 +179,6 @@ def _answer(
     if isinstance(reply, Fault):
         return reply
     try:
-        return read(member, reply), float(cast(dict[str, Any], reply["metrics"])["epsilon"])
-    except (KeyError, TypeError, ValueError) as fault:
+        return read(member, reply), number_of(reply, "epsilon", least=0.0, most=math.inf)
+    except ValueError as fault:
         return Fault(f"unreadable release: {fault}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -21,6 +20,7 @@ from server.exchange import array_record
 from server.local import LocalMethod, column_sums, describe, require_array
 from server.method import Outcome
 from server.plan import Plan
+from server.replies import deviation_of
 
 
 def make_plan(task: Task, members: Sequence[Member]) -> Plan:
@@ -59,7 +59,7 @@ class LocalGradient(LocalMethod):
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         task = self._task
-        fraction = task.experiment.training.batch_fraction
+        fraction, noisy = task.experiment.training.batch_fraction, task.experiment.privacy.noisy
         counts = {member: shares.own_batch(member.sizes, fraction) for member in members}
         sizes = column_sums(counts.values())
         content: dict[str, ArrayRecord | ConfigRecord] = {
@@ -71,14 +71,14 @@ class LocalGradient(LocalMethod):
         if shares.asks_tables(task.experiment):
             self._require_groups(round_, sizes, self._attendance.away)  # before anybody is asked, and charged
             k, bins = task.directions(round_, attempt).shape[1], task.experiment.local.bins
-            answers = self._ask(wire.TABLES, round_, members, content, _reader((len(sizes), k, bins)))
+            answers = self._ask(wire.TABLES, round_, members, content, _reader((len(sizes), k, bins), noisy=noisy))
             totals = column_sums(counts[member] for member in answers)
             self._require_groups(round_, totals, self._lost)
             summed = torch.stack([values for values, _ in answers.values()]).sum(dim=0)
             found = self._tables(summed, totals)
             content["arrays"] = array_record("tables", found.to(task.dtype))
             members = list(answers)
-        answers = self._ask(wire.LOCAL_GRADIENTS, round_, members, content, _reader((task.parameters,)))
+        answers = self._ask(wire.LOCAL_GRADIENTS, round_, members, content, _reader((task.parameters,), noisy=noisy))
         vector = torch.zeros(task.parameters, dtype=torch.float64)
         for values, _ in answers.values():
             vector += values
@@ -104,12 +104,12 @@ class LocalGradient(LocalMethod):
             )
 
 
-def _reader(shape: tuple[int, ...]) -> Callable[[Member, RecordDict], tuple[Tensor, float]]:
+def _reader(shape: tuple[int, ...], *, noisy: bool) -> Callable[[Member, RecordDict], tuple[Tensor, float]]:
     """Reads noised values of that shape and the deviation of their noise."""
 
     def read(member: Member, reply: RecordDict) -> tuple[Tensor, float]:
         values = require_array(reply, "noised", shape)
-        return values.double(), float(cast(dict[str, Any], reply["metrics"])["sigma"])
+        return values.double(), deviation_of(reply, noisy=noisy)
 
     return read
 

@@ -27,6 +27,7 @@ from server.imitation import imitation_of
 from server.local import LocalMethod, require_array
 from server.method import Outcome
 from server.plan import Plan
+from server.replies import deviation_of
 from server.training import learning_rate
 
 _STORED_PER_STEP = 50
@@ -111,7 +112,7 @@ class LocalSlices(LocalMethod):
 
 def _read_slices(task: Task, reply: RecordDict, public: Tensor) -> Slices:
     projections = require_array(reply, "projections", (None, public.shape[1]))
-    sigma = float(cast(dict[str, Any], reply["metrics"])["sigma"])
+    sigma = deviation_of(reply, noisy=task.experiment.privacy.noisy)
     drawn = "directions" in cast(ArrayRecord, reply["arrays"])
     directions = require_array(reply, "directions", tuple(public.shape)) if drawn else public
     kind = UnprotectedSlices if sigma == 0 else Slices

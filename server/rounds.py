@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -22,9 +21,12 @@ from server.cohort import FederationError, Member, too_few
 from server.counterpart import counterpart_of
 from server.exchange import Fault, Request, Traffic, array_record, exchange
 from server.plan import Draw, Plan, draw, most_drawn, sensitivities
+from server.replies import array_of, number_of
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
+
+_MOST = 1e100  # of an un-noised loss or count that a client tells: products and sums stay finite
 
 
 @dataclass(frozen=True)
@@ -201,12 +203,9 @@ class Rounds:
             reply = replies[member.client]
             if isinstance(reply, RecordDict):
                 try:
-                    array = cast(ArrayRecord, reply["arrays"])[name]
-                    arrays[member.client] = wire.decode(
-                        array.dtype, array.shape, array.stype, array.data, expected=shape, name=name
-                    )
+                    arrays[member.client] = array_of(reply, name, shape)
                     continue
-                except (KeyError, ValueError) as fault:
+                except ValueError as fault:
                     # The rows of outputs are a secret count; nothing is told of what came for them.
                     told = "not of the asked type and shape" if name == "outputs" else fault
                     reply = Fault(f"unreadable {name}: {told}")
@@ -259,9 +258,11 @@ def _mean_loss(replies: Sequence[RecordDict | Fault]) -> float | None:
     """The mean over the batch of what the clients tell; a client that tells something else is left out."""
     losses, counts = [], []
     for reply in replies:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            told = cast(dict[str, Any], cast(RecordDict, reply)["metrics"])
-            loss, count = float(told["training-loss"]), int(told["num-examples"])
+        if isinstance(reply, Fault):
+            continue
+        with contextlib.suppress(ValueError):
+            loss = number_of(reply, "training-loss", least=-_MOST, most=_MOST)
+            count = number_of(reply, "num-examples", least=0, most=_MOST)
             losses.append(loss * count)
             counts.append(count)
     return sum(losses) / sum(counts) if sum(counts) > 0 else None
