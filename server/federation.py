@@ -62,22 +62,24 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     directory = RunDirectory(job.directory)
     task = Task.from_experiment(job.experiment)
     torch.set_num_threads(job.experiment.federation.threads)
-    state = checkpoint.load(directory.path) if job.resume else None
-    traffic = _traffic_before(directory) if job.resume else Traffic()
+    traffic = Traffic()
     members = gather(grid, task, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
+    trusted = not job.experiment.privacy.local
+    rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt) if trusted else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
         telemetry.logging_to(directory.path) as log,
     ):
+        state = _take_up(directory, traffic) if job.resume else None
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
         described = describe_plan(plan, members=len(members))
-        ledger = None if job.experiment.privacy.local else _ledger(directory, plan, state, resume=job.resume)
-        with _method(grid, plan, members, traffic, directory, ledger, resume=job.resume) as method:
+        ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
+        with _method(grid, plan, members, traffic, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, described, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
@@ -174,13 +176,14 @@ def _method(
     members: Sequence[Member],
     traffic: Traffic,
     directory: RunDirectory,
+    rounds: Rounds | None,
     ledger: Ledger | None,
     *,
     resume: bool,
 ) -> Method:
     """What the trust model does in a round. Under local trust the clients account, each for itself."""
     trust = plan.task.experiment.privacy.trust
-    if ledger is None:
+    if rounds is None or ledger is None:
         history = directory.read_metrics() if resume else []
         shared = (grid, plan, members, traffic, directory.begin_attempt, history)
         if trust == "local-gradient":
@@ -188,7 +191,6 @@ def _method(
         if trust == "local-slices":
             return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
         return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
-    rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
     return Trusted(rounds, plan, ledger)
 
@@ -231,11 +233,16 @@ def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkp
     directory.read_metrics(through=trainer.steps)
 
 
-def _traffic_before(directory: RunDirectory) -> Traffic:
-    """The bytes of the run up to its last round on record."""
-    history = directory.read_metrics()
+def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
+    """The state to go on from; the bytes of the run up to its last round on record are added to the traffic.
+
+    Read with the run's lock held: another process that ran it until then has changed both.
+    """
+    state, history = checkpoint.load(directory.path), directory.read_metrics()
     last = history[-1] if history else {}
-    return Traffic(down=int(last.get("bytes_down", 0)), up=int(last.get("bytes_up", 0)))
+    traffic.down += int(last.get("bytes_down", 0))
+    traffic.up += int(last.get("bytes_up", 0))
+    return state
 
 
 def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -333,6 +333,16 @@ def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, m
     assert not (federation.folder / "run1" / "ledger.sqlite").exists()
 
 
+def test_a_public_data_set_that_is_missing_is_found_out_before_there_is_a_ledger(federation, monkeypatch):
+    def missing(task):
+        raise FileNotFoundError("no data set 'mnist'")
+
+    monkeypatch.setattr("server.rounds.counterpart_of", missing)
+    with pytest.raises(FileNotFoundError, match="mnist"):
+        federation.run(small())
+    assert not list((federation.folder / "run1").iterdir())
+
+
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [

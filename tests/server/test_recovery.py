@@ -21,6 +21,7 @@ from server.checkpoint import CheckpointDamaged
 from server.cohort import FederationError
 from server.federation import Job, federate
 from server.recovery import RunBusy, StorageFault
+from server.run_directory import RunDirectory
 from simulations.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import Saboteur, small
 from tests.server.crashes import Host
@@ -364,6 +365,24 @@ def test_two_servers_never_run_one_run(federation):
         with pytest.raises(RunBusy, match="another process"):
             federation.run(small(*LOCAL), directory=federation.folder / "run1", resume=True)
     assert not recovery.is_held(federation.folder / "run1")
+
+
+def test_what_a_run_goes_on_from_is_read_with_its_lock_held(federation, monkeypatch):
+    """Else it could be the state before that of a server which ended in between, and its rounds would be lost."""
+    federation.run(small("training.rounds=2"))
+    directory, load, read, held = federation.folder / "run1", checkpoint.load, [], []
+
+    def loaded(folder):
+        held.append(recovery.is_held(directory))
+        return load(folder)
+
+    metrics = RunDirectory.read_metrics
+    monkeypatch.setattr(checkpoint, "load", loaded)
+    monkeypatch.setattr(
+        RunDirectory, "read_metrics", lambda self, **k: read.append(recovery.is_held(directory)) or metrics(self, **k)
+    )
+    federation.run(small("training.rounds=2"), directory=directory, resume=True)
+    assert held == [True] and read and all(read)
 
 
 @pytest.mark.parametrize("fault", ["every reply twice", "replies of the round before again"])
