@@ -32,19 +32,22 @@ class RunBusy(RuntimeError):
 
 
 @contextlib.contextmanager
-def held(directory: Path) -> Iterator[None]:
+def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
     """Be the only server of a run; the kernel lets go when the process dies, whatever killed it.
+
+    Args:
+        lock: what is held; another name is another lock on the same run.
 
     Raises:
         RunBusy: if another process is.
     """
-    path = directory / LOCK
+    path = directory / lock
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunBusy(f"{directory} is being run by another process; wait until it ends, or stop it") from None
+            raise _busy(directory) from None
         yield
     finally:
         os.close(handle)
@@ -63,6 +66,16 @@ def is_held(directory: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def require_free(directory: Path) -> None:
+    """Look before a run is touched: whoever goes on with it takes the lock itself.
+
+    Raises:
+        RunBusy: if a process of this machine is running it.
+    """
+    if is_held(directory):
+        raise _busy(directory)
 
 
 def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | None:
@@ -153,6 +166,10 @@ def explaining_storage(directory: Path) -> Iterator[None]:
             f"the disk does not take what this run must keep in {directory}: {fault}. Nothing of the round at hand was "
             f"released; all before it is kept. Make room, then `fedsw resume {directory}`"
         ) from fault
+
+
+def _busy(directory: Path) -> RunBusy:
+    return RunBusy(f"{directory} is being run by another process; wait until it ends, or stop it")
 
 
 def _heads_of_summary(path: Path) -> list[Head]:

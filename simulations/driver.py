@@ -47,13 +47,15 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
     released, before and after.
 
     Raises:
-        FileNotFoundError: if there is no run in the folder.
+        FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
     """
+    from server.recovery import require_free
     from server.run_directory import RunDirectory
 
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
     experiment, engine = RunDirectory(directory).read_config()
+    require_free(directory)
     return _drive(experiment, directory, _engine(engine), observer, resume=True)
 
 

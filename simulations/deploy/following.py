@@ -11,6 +11,25 @@ from fedsw.experiment import Experiment
 from server.observer import Observer
 
 
+class Replaced:
+    """A file that a run writes whole when it ends: whether it did, or left that of an earlier life."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = self._stamp()
+
+    def is_new(self) -> bool:
+        """Whether another file has taken its place."""
+        return self._stamp() not in (None, self._before)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
 class Follower:
     """Tells an observer what appears in a run's folder: the plan's length, then every released round.
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from fedsw.experiment import Experiment
 from server.observer import Observer
-from server.recovery import is_held
-from simulations.deploy.following import Follower
+from server.recovery import held, is_held, require_free
+from simulations.deploy.following import Follower, Replaced
 from simulations.deploy.local import local_federation
 from simulations.deploy.superlink import SuperLink
 
+_DEPLOYED = "deployment.lock"
 _LOOK_SECONDS = 0.2
 _LOCK_SECONDS = 2.0
 _GONE = 3  # times that nobody holds a run which has no summary; its last words may still be on their way
@@ -32,13 +33,16 @@ def run(
         stock: Flower's own executors, which start a Python process for every message, instead of warm ones.
 
     Raises:
+        RunBusy: if the run is going on; nothing of it is touched.
         RuntimeError: with the end of the output, if a process does not start or the run leaves no completed summary.
     """
     place = directory / "deployment"
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
-    with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
-        follow(link, directory, experiment, observer, resume=resume)
-    shutil.rmtree(place)
+    with held(directory, _DEPLOYED):  # before the server has started, its own lock does not tell
+        require_free(directory)
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+        with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
+            follow(link, directory, experiment, observer, resume=resume)
+        shutil.rmtree(place)
 
 
 def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
@@ -47,8 +51,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     Raises:
         RuntimeError: with the end of the output, if it leaves no completed summary.
     """
-    summary = directory / "summary.json"
-    summary.unlink(missing_ok=True)  # of the attempt that is resumed
+    summary = Replaced(directory / "summary.json")  # the run's own look at where the ledger stood is in the old one
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, resume=resume)
     begun, gone, next_look = False, 0, 0.0
@@ -58,15 +61,15 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
             raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + _LOCK_SECONDS
-            held = is_held(directory)
-            gone = 0 if held or not begun or summary.exists() else gone + 1
-            begun = begun or held
+            running = is_held(directory)
+            gone = 0 if running or not begun or summary.is_new() else gone + 1
+            begun = begun or running
         if gone == _GONE:  # Flower itself takes most of a minute to find it out
             break
         time.sleep(_LOOK_SECONDS)
     follower.look()
     absent = "ended without a word (its process was killed, or the disk took no summary)" if begun else "never started"
-    content = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {"status": absent}
+    content = json.loads(summary.path.read_text(encoding="utf-8")) if summary.is_new() else {"status": absent}
     if content["status"] != "completed" and not content["status"].startswith("stopped"):
         raise RuntimeError(
             f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"

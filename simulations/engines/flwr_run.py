@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulations import OFFLINE
+from simulations.deploy.following import Replaced
 from simulations.ports import free_port
 
 APP = Path(__file__).resolve().parents[2]
@@ -31,6 +32,7 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.
     """
+    summary = Replaced(directory / "summary.json")
     with tempfile.TemporaryDirectory(prefix="fedsw-flwr-") as home, _superlink(Path(home)) as (port, environment):
         (Path(home) / "config.toml").write_text(
             f'[superlink]\ndefault = "fedsw"\n\n[superlink.fedsw]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
@@ -55,8 +57,8 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
             text=True,
         )
         log = finished.stdout
-    summary = directory / "summary.json"
-    status = json.loads(summary.read_text(encoding="utf-8"))["status"] if summary.exists() else "never started"
+    found = json.loads(summary.path.read_text(encoding="utf-8")) if summary.is_new() else {"status": "never started"}
+    status = found["status"]
     if status != "completed" and not status.startswith("stopped"):
         raise RuntimeError(f"the run {status} on Flower's engine; its last output:\n{log[-3000:]}")
 

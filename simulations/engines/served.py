@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedsw.experiment import Experiment
 from server.observer import Observer
+from server.recovery import require_free
 from server.run_directory import RunDirectory
 from simulations.deploy.superlink import SuperLink
 from simulations.driver import RunResult, fresh_directory, read_result
@@ -23,8 +24,10 @@ def run(link: SuperLink, directory: Path, observer: Observer, *, resume: bool) -
     """Run the job of a folder on the clients that connect, or go on with it.
 
     Raises:
-        FileNotFoundError: if nothing was prepared there. RuntimeError: if the run leaves no completed summary.
+        FileNotFoundError: if nothing was prepared there. RunBusy: if the run is going on.
+        RuntimeError: if the run leaves no completed summary.
     """
     experiment, _ = RunDirectory(directory).read_config()
+    require_free(directory)
     follow(link, directory, experiment, observer, resume=resume)
     return read_result(directory, experiment)

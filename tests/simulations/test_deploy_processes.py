@@ -10,17 +10,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from server.recovery import RunBusy, held
+from server.run_directory import RunDirectory
 from simulations import OFFLINE, warm_executor, warm_superlink
 from simulations.deploy import processes as deploy_processes
 from simulations.deploy.following import Follower
 from simulations.deploy.processes import MARK, Processes
 from simulations.deploy.watchdog import marked
+from simulations.driver import resume
 from simulations.engines import deployed
 from simulations.ports import free_port
 from tests.federations import small
@@ -74,6 +78,50 @@ def test_a_killed_server_app_is_found_out_while_its_submission_waits(tmp_path: P
         with pytest.raises(RuntimeError, match="ended without a word"):
             deployed.follow(link, run, small(), Watcher(), resume=False)
         assert not processes.ended("run")
+
+
+@pytest.mark.parametrize("lock", ["run.lock", "deployment.lock"])
+def test_going_on_with_a_run_that_is_going_on_touches_nothing_of_it(tmp_path: Path, lock: str) -> None:
+    """Its server holds the run, or its processes are still starting."""
+    RunDirectory(tmp_path).write_config(small(), "deployed")
+    (tmp_path / "deployment").mkdir()
+    (tmp_path / "deployment" / "node.key").write_text("secret")
+    with held(tmp_path, lock):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(RunBusy, match="is being run by another process"):
+            resume(tmp_path)
+        with pytest.raises(RunBusy, match="is being run by another process"):
+            deployed.run(tmp_path, small(), Watcher(), resume=True)
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert before.items() <= after.items()
+
+
+class Refusing:
+    """A SuperLink whose run ends at once; `leave` is what it leaves."""
+
+    def __init__(self, processes: Processes, leave: Callable[[], object]) -> None:
+        self.processes, self._leave = processes, leave
+        self.process = processes.start("superlink", ["sleep", "600"])
+
+    def submit(self, directory: Path, *, resume: bool) -> Any:
+        self._leave()
+        return self.processes.start("run", ["true"])
+
+
+def test_a_refused_resumption_keeps_the_summary_and_does_not_take_it_for_its_own(tmp_path: Path) -> None:
+    """The earlier summary also remembers where the ledger stood, which the run compares its ledger with."""
+    directory, old = RunDirectory(tmp_path / "run"), {"status": "stopped before round 3: the budget", "ledger": None}
+    directory.write_summary(old)
+    with Processes(tmp_path) as processes:
+        link: Any = Refusing(processes, lambda: None)
+        with pytest.raises(RuntimeError, match="never started"):
+            deployed.follow(link, directory.path, small(), Watcher(), resume=True)
+        assert json.loads(directory.summary.read_text()) == old
+
+        link = Refusing(processes, lambda: directory.write_summary({"status": "completed"}))
+        watcher = Watcher()
+        deployed.follow(link, directory.path, small(), watcher, resume=True)
+        assert watcher.summaries == [{"status": "completed"}]
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monkeypatch) -> None:
