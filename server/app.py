@@ -10,9 +10,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsw.experiment import ExperimentError, load_experiment
 from server.federation import Job, federate
+from server.resuming import SERVICE
 from server.run_directory import RunDirectory
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "simulations" / "experiments"
+
+_SIMULATION = "InMemoryGrid"
+"""Flower's grid to simulated clients; by any other name clients are taken for real ones, which is safe."""
 
 app = ServerApp()
 
@@ -20,7 +24,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration names (`flwr run . -c "experiment='fair-classification'"`)."""
-    federate(grid, job_from(context))
+    federate(grid, job_from(context, simulated=type(grid).__name__ == _SIMULATION))
 
 
 def app_for(job: Job) -> ServerApp:
@@ -34,11 +38,16 @@ def app_for(job: Job) -> ServerApp:
     return hosted
 
 
-def job_from(context: Context) -> Job:
+def job_from(context: Context, *, simulated: bool) -> Job:
     """The job behind a Flower run configuration.
 
     Keys: `experiment` (a shipped name or a TOML file), `set` (overrides, separated by ';') and `runs` (where to keep
-    the run); or `directory`, a folder that `fedsw run` prepared, with everything in its config.json.
+    the run); or `directory`, a folder with everything in its config.json: one that `fedsw run` prepared, or with
+    `resume` that of a run to go on with.
+
+    Args:
+        simulated: the clients are those of Flower's simulation engine, which `fedsw resume` can start again; those of
+            other machines must be met where they are.
     """
     config = context.run_config
     if prepared := str(config.get("directory", "")):
@@ -51,4 +60,5 @@ def job_from(context: Context) -> Job:
     overrides = [item for item in str(config.get("set", "")).split(";") if item.strip()]
     experiment = load_experiment(path, overrides)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Job(experiment, Path(str(config.get("runs", "runs"))) / experiment.name / stamp, engine="flwr")
+    place = Path(str(config.get("runs", "runs"))) / experiment.name / stamp
+    return Job(experiment, place, engine="flwr" if simulated else SERVICE)

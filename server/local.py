@@ -145,7 +145,7 @@ class LocalMethod(ABC):
         left = too_few(round_, len(members), len(self._members), self._least)
         raise FederationError(
             f"{left}. {describe(lost)} The checkpoint and the clients' ledgers are kept: mend the clients, then "
-            "`fedsw resume` the run",
+            "resume the run",
             recorded=left,
         )
 

@@ -100,7 +100,7 @@ class LocalGradient(LocalMethod):
             name = self._task.objective.cells[totals.index(0)]
             raise FederationError(
                 f"round {round_}: no client that answered holds a record of group {name}. {describe(missing)} Mend "
-                "the clients, then `fedsw resume` the run"
+                "the clients, then resume the run"
             )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from server.checkpoint import Checkpoint
 from server.cohort import FederationError
+from server.resuming import command_for
 
 LOCK = "run.lock"
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -164,7 +165,7 @@ def explaining_storage(directory: Path) -> Iterator[None]:
             raise
         raise StorageFault(
             f"the disk does not take what this run must keep in {directory}: {fault}. Nothing of the round at hand was "
-            f"released; all before it is kept. Make room, then `fedsw resume {directory}`"
+            f"released; all before it is kept. Make room, then `{command_for(directory)}`"
         ) from fault
 
 

@@ -223,7 +223,7 @@ class Rounds:
             left = too_few(round_, len(members), len(self._members), self._least)
             raise FederationError(
                 f"{left}. {_describe(lost)} The checkpoint and the ledger are kept: mend the clients, then "
-                "`fedsw resume` the run",
+                "resume the run",
                 recorded=left,
             )
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.console import json_text, number
+from server.resuming import command_for
 from simulations.catalogue import find_run
 from simulations.options import RUNS, Json, Run, Runs
 
@@ -132,7 +133,7 @@ def status_view(status: Status) -> RenderableType:
     rows.add_row("last sign", f"{_duration(status.seconds_since)} ago")
     rows.add_row("folder", Text(status.directory, style="cyan"))
     if status.state == "stopped":
-        rows.add_row("go on", Text(f"fedsw resume {status.directory}", style="cyan"))
+        rows.add_row("go on", Text(command_for(Path(status.directory)), style="cyan"))
     return rows
 
 

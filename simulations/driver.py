@@ -56,7 +56,7 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
     experiment, engine = RunDirectory(directory).read_config()
     require_free(directory)
-    return _drive(experiment, directory, _engine(engine), observer, resume=True)
+    return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
 
 
 def _drive(
@@ -99,9 +99,12 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
     return RunResult(directory, experiment, summary, [json.loads(line) for line in lines])
 
 
-def _engine(name: str) -> Engine:
-    if name == "served":
-        raise ValueError("this run's clients are on other machines; `fedsw server --certs DIR --resume RUN` goes on")
+def _engine(name: str, directory: Path) -> Engine:
+    from server.resuming import ELSEWHERE, command_for
+
+    if name in ELSEWHERE:
+        command = command_for(directory)
+        raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
     if name not in get_args(Engine):
         raise ValueError(f"engine {name!r} is unknown; choose one of {', '.join(get_args(Engine))}")
     return cast(Engine, name)

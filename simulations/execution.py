@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedsw.console import RunStopped, json_text
+from server.resuming import command_for
 from simulations.plots import draw_run
 from simulations.progress import RunProgress
 from simulations.record import read_run
@@ -44,7 +45,7 @@ def execute(
 
         def go_on() -> str | None:
             directory = find_directory() if progress.begun else None
-            return None if directory is None else f"fedsw resume {directory}"
+            return None if directory is None else command_for(directory)
 
         with explaining(go_on):
             result = start(progress)

@@ -14,6 +14,7 @@ from rich.text import Text
 from fedsw.console import number, to_float
 from fedsw.experiment import Experiment
 from fedsw.local.plans import planned_releases
+from server.resuming import command_for
 from simulations.names import metric_name, ordered_metrics
 from simulations.record import RunRecord
 
@@ -106,7 +107,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
     yield "trained", Text(_trained(record))
     if not record.completed:
-        yield "status", Text(f"{summary.get('status')}\n`fedsw resume {record.directory}` goes on", style="yellow")
+        yield "status", Text(f"{summary.get('status')}\n`{command_for(record.directory)}` goes on", style="yellow")
     yield "cost", Text(_cost(summary))
     if statement := guarantee.get("statement"):
         yield "guarantee", Text(str(statement))
@@ -119,7 +120,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
-    yield "status", Text(f"not finished; `fedsw resume {record.directory}` goes on", style="yellow")
+    yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
     yield "released", Text(_rounds(record.experiment, len(record.history)))
     if record.history:
         last = record.history[-1]

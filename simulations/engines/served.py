@@ -7,6 +7,7 @@ from pathlib import Path
 from fedsw.experiment import Experiment
 from server.observer import Observer
 from server.recovery import require_free
+from server.resuming import SERVED
 from server.run_directory import RunDirectory
 from simulations.deploy.superlink import SuperLink
 from simulations.driver import RunResult, fresh_directory, read_result
@@ -16,7 +17,7 @@ from simulations.engines.deployed import follow
 def prepare(experiment: Experiment, runs: Path) -> Path:
     """A fresh folder `runs/<name>/<time>/` that says what will run."""
     directory = fresh_directory(runs / experiment.name)
-    RunDirectory(directory).write_config(experiment, "served")
+    RunDirectory(directory).write_config(experiment, SERVED)
     return directory
 
 

@@ -174,7 +174,7 @@ def test_a_client_that_raises_in_the_middle_stops_the_run_with_its_reason_and_ke
         if _kind(message) == "train.outputs" and message.content["config"]["round"] == 3 and _client(context) == 1:
             raise OSError("disk on fire")
 
-    with pytest.raises(FederationError, match=r"Client 1: .*disk on fire.*fedsw resume"):
+    with pytest.raises(FederationError, match=r"Client 1: .*disk on fire.*resume the run"):
         federation.run(small(), app=Saboteur(hook))
     directory = federation.folder / "run1"
     state = checkpoint.load(directory)

@@ -84,7 +84,7 @@ def test_a_stopped_run_goes_on_with_the_clients_ledgers_and_fresh_attempts(run):
         if kind_of(message) == wire.TABLES and message.content["config"]["round"] == 3 and client_of(context) == 0:
             raise OSError("disk on fire")
 
-    with pytest.raises(FederationError, match=r"Client 0: .*disk on fire.*fedsw resume"):
+    with pytest.raises(FederationError, match=r"Client 0: .*disk on fire.*resume the run"):
         run(small(*TRUST), app=Saboteur(hook))
     summary, directory = run(small(*TRUST), resume=True)
     # Clients 1 and 2 noised a table for the attempt that failed; their budgets end a round early.

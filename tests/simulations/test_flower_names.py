@@ -23,6 +23,14 @@ def test_every_semi_public_name_is_where_the_engines_look_for_it():
     assert _flower.delivered(message).metadata is message.metadata
 
 
+def test_clients_of_the_simulation_engine_are_known_by_their_grid():
+    from importlib import import_module
+
+    from server import app
+
+    assert import_module("flwr.simulation.run_simulation").InMemoryGrid.__name__ == app._SIMULATION
+
+
 @pytest.mark.parametrize(
     "name",
     ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"],

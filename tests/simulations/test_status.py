@@ -58,7 +58,8 @@ def test_while_it_runs_the_status_follows_every_round(federation):
 def test_after_a_failure_it_says_why_and_after_a_kill_that_nobody_said(federation):
     directory = broken(federation, 3)
     status = read_status(directory)
-    assert status.state == "stopped" and "gone" in status.why and status.round == 2
+    assert status.state == "stopped" and "0 of 3 clients are left" in status.why and status.round == 2
+    assert "gone" not in status.why  # a client's own words are not written
     (directory / "summary.json").unlink()  # as SIGKILL leaves it
     status = read_status(directory)
     assert status.state == "stopped" and "without a word" in status.why and status.round == 2

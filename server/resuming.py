@@ -1,0 +1,31 @@
+"""How a person goes on with a run that stopped: by the engine that it runs on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SERVED = "served"
+"""Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
+SERVICE = "service"
+"""Clients on other machines, submitted with `flwr run` to a server that goes on serving."""
+ELSEWHERE = (SERVED, SERVICE)
+
+
+def command_for(directory: Path) -> str:
+    """The command that goes on with the run of a folder; capitals stand for what only its operator knows."""
+    engine = _engine_of(directory)
+    if engine == SERVED:
+        return f"fedsw server --certs DIR --resume {directory}"
+    if engine == SERVICE:
+        config = f"directory={json.dumps(str(directory.resolve()), ensure_ascii=False)} resume=true"
+        return f"FLWR_HOME=HOME flwr run APP fedsw --stream --run-config '{config}'"
+    return f"fedsw resume {directory}"
+
+
+def _engine_of(directory: Path) -> str:
+    """What its config.json says; nothing for one that cannot be read, which going on will say better."""
+    try:
+        return str(json.loads((directory / "config.json").read_text(encoding="utf-8"))["engine"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
