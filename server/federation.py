@@ -77,7 +77,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         state = _take_up(directory, traffic) if job.resume else None
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
-        described = describe_plan(plan, members=len(members))
+        described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         with _method(grid, plan, members, traffic, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, described, ledger, resume=job.resume)

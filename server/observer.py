@@ -9,7 +9,7 @@ class Observer(Protocol):
     """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe)."""
 
     def started(self, plan: dict[str, Any]) -> None:
-        """The run's plan, before the first round."""
+        """The run's plan and its `directory`, before the first round."""
 
     def round_done(self, record: dict[str, Any]) -> None:
         """One released round; also a line of metrics.jsonl."""

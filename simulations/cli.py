@@ -17,7 +17,7 @@ from simulations.cli_compare import compare_command
 from simulations.cli_deploy import add_deployment
 from simulations.cli_status import MetricsPort, Verbose, add_status, watched
 from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
-from simulations.execution import execute, explaining, newest, print_run
+from simulations.execution import execute, explaining, print_run
 from simulations.options import (
     RUNS,
     Clients,
@@ -79,7 +79,6 @@ def run_command(
     changes += [f"data.data_dir={_toml_text(data_dir)}"] if data_dir is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     chosen = load_experiment(find_experiment(experiment), changes)
-    known = set((runs / chosen.name).glob("*"))
 
     def start(observer: Observer) -> RunResult:
         from simulations.driver import run
@@ -89,7 +88,6 @@ def run_command(
     execute(
         watched(start, port=metrics_port, verbose=verbose),
         label=chosen.name,
-        find_directory=lambda: newest(runs / chosen.name, known),
         as_json=as_json,
         quiet=quiet,
     )
@@ -122,7 +120,6 @@ def resume_command(
     execute(
         watched(start, port=metrics_port, verbose=verbose),
         label=directory.parent.name,
-        find_directory=lambda: directory,
         as_json=as_json,
         quiet=quiet,
     )

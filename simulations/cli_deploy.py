@@ -144,7 +144,7 @@ def server_command(
         with ending_on_sigterm(), serving(certs, home, port=port, stock=stock) as link:
             return served.run(link, directory, observer, resume=resume is not None)
 
-    execute(start, label=directory.parent.name, find_directory=lambda: directory, as_json=as_json, quiet=quiet)
+    execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)
 
 
 def client_command(

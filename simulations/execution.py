@@ -30,7 +30,6 @@ def execute(
     start: Callable[[Observer], RunResult],
     *,
     label: str,
-    find_directory: Callable[[], Path | None],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -44,8 +43,7 @@ def execute(
     with RunProgress(label=label, quiet=quiet or as_json) as progress:
 
         def go_on() -> str | None:
-            directory = find_directory() if progress.begun else None
-            return None if directory is None else command_for(directory)
+            return None if progress.directory is None else command_for(progress.directory)
 
         with explaining(go_on):
             result = start(progress)
@@ -106,12 +104,6 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         if isinstance(fault, FederationError):
             raise RunRefused(str(fault)) from fault
         raise
-
-
-def newest(folder: Path, known: set[Path]) -> Path | None:
-    """The latest directory in `folder` that is not among `known`."""
-    fresh = sorted(set(folder.glob("*")) - known)
-    return fresh[-1] if fresh else None
 
 
 def _draw(directory: Path) -> None:

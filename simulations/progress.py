@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -56,13 +57,14 @@ class Display:
 class RunProgress(Display):
     """An observer that shows one bar, over one run or several runs in a row.
 
-    Use it as a context manager. `begun` says whether any run got as far as its plan.
+    Use it as a context manager. `begun` says whether any run got as far as its plan, `directory` where the last is.
     """
 
     def __init__(self, *, label: str, runs: int = 1, done: int = 0, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
         self.plan: dict[str, Any] = {}
         self.begun = False
+        self.directory: Path | None = None
         self._label, self._runs, self._runs_done = label, runs, done
         self._held_out = ""
         self._task: TaskID | None = None
@@ -73,7 +75,7 @@ class RunProgress(Display):
 
     def started(self, plan: dict[str, Any]) -> None:
         """Show the bar; its length is the rounds of all runs."""
-        self.plan, self.begun = plan, True
+        self.plan, self.begun, self.directory = plan, True, Path(plan["directory"])
         rounds = int(plan["rounds"])
         if self._task is None:
             done = self._runs_done * rounds

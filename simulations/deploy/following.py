@@ -62,6 +62,7 @@ class Follower:
     def _plan(self) -> dict[str, Any]:
         experiment = self._experiment
         return {
+            "directory": str(self._directory),
             "name": experiment.name,
             "title": experiment.title,
             "rounds": experiment.training.rounds,

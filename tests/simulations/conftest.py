@@ -31,6 +31,7 @@ class FakeRuns:
 
     fail_in: int | None = None
     fault: BaseException = field(default_factory=lambda: RuntimeError("client 2 raised ZeroDivisionError"))
+    before_fault: Callable[[Path], object] = lambda directory: None
     dimension: int = 1
     calls: list[tuple[Experiment, dict[str, Any]]] = field(default_factory=list)
 
@@ -55,12 +56,14 @@ class FakeRuns:
         rounds, noisy = experiment.training.rounds, experiment.privacy.noisy
         target = experiment.privacy.epsilon if noisy and experiment.privacy.epsilon else float("inf")
         plan = {"name": experiment.name, "title": experiment.title, "rounds": rounds, "clients": 4, "epsilon": target}
+        plan["directory"] = str(directory)
         observer.started(plan)
         metrics = directory / "metrics.jsonl"
         history = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         with metrics.open("a") as lines:
             for number in range(len(history) + 1, rounds + 1):
                 if number == self.fail_in:
+                    self.before_fault(directory)
                     raise self.fault
                 history.append(round_record(number, rounds, target, noisy, experiment.evaluate_every))
                 lines.write(json_text(history[-1], indent=None) + "\n")

@@ -195,6 +195,15 @@ def test_an_interrupted_run_is_code_130_and_says_how_to_go_on(fake_runs: FakeRun
     assert "`fedsw resume runs/fair-classification/" in error
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_of_two_runs_at_once_the_one_that_stops_names_its_own_folder(fake_runs: FakeRuns, capsys: Capture) -> None:
+    fake_runs.fail_in, fake_runs.fault = 20, KeyboardInterrupt()
+    fake_runs.before_fault = lambda directory: (directory.parent / "99990101-120000").mkdir()
+    assert cli.main(["run", "fair-classification", "--quiet"]) == 130
+    first, other = sorted(Path("runs/fair-classification").iterdir())
+    assert f"`fedsw resume {first}`" in (error := capsys.readouterr().err) and other.name not in error
+
+
 def test_a_federation_that_refuses_before_its_plan_is_bad_input(
     fake_runs: FakeRuns, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,11 +65,11 @@ def test_a_run_on_other_machines_is_not_resumed_here_and_every_screen_says_how(t
     assert told in shown(summary_panel(read_run(directory)))
 
     def start(observer):
-        observer.started({"name": "small", "rounds": 4, "epsilon": 1.0})
+        observer.started({"name": "small", "rounds": 4, "epsilon": 1.0, "directory": str(directory)})
         raise FederationError("too few")
 
     with pytest.raises(RunStopped) as stopped:
-        execute(start, label="small", find_directory=lambda: directory, as_json=False, quiet=True)
+        execute(start, label="small", as_json=False, quiet=True)
     assert told in str(stopped.value)
     RunDirectory(directory).write_summary({"status": "failed: too few", "epsilon": 1.0})
     assert told in shown(summary_panel(read_run(directory))) and told in shown(status_view(read_status(directory)))
