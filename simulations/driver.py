@@ -93,10 +93,11 @@ def _drive(
 
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
-    """What a finished run left."""
+    """What a finished run left; its history is empty if it stopped before its first round."""
+    from simulations.record import read_history
+
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return RunResult(directory, experiment, summary, [json.loads(line) for line in lines])
+    return RunResult(directory, experiment, summary, read_history(directory / "metrics.jsonl"))
 
 
 def _engine(name: str, directory: Path) -> Engine:
