@@ -75,6 +75,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         telemetry.logging_to(directory.path) as log,
     ):
         state = _take_up(directory, traffic) if job.resume else None
+        earlier = directory.seconds() if job.resume else 0.0
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
         described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
@@ -97,7 +98,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
                     spent_by_client=method.epsilon_by_client(),
                     held_out=held_out,
-                    seconds=time.monotonic() - started,
+                    seconds=earlier + time.monotonic() - started,
+                    begun=directory.begun(),
                     traffic=traffic,
                 )
                 summary["ledger"] = None if ledger is None else asdict(ledger.head())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import math
@@ -40,8 +41,10 @@ class RunDirectory:
         return self.path / "summary.json"
 
     def write_config(self, experiment: Experiment, engine: str) -> None:
-        """Store the experiment as it runs, and the engine it runs on."""
-        self._write("config.json", {"engine": engine, "experiment": experiment.model_dump(mode="json")})
+        """Store the experiment as it runs, the engine it runs on, and that it begins now."""
+        begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        content = {"engine": engine, "begun": begun, "experiment": experiment.model_dump(mode="json")}
+        self._write("config.json", content)
 
     def read_config(self) -> tuple[Experiment, str]:
         """The experiment and engine of a run that was started here."""
@@ -72,6 +75,15 @@ class RunDirectory:
             return float(stored["epsilon"]), float(stored["delta"])
         except (ValueError, LookupError, TypeError) as fault:
             raise ValueError(f"{self.plan} is no plan of a run: {fault}") from None
+
+    def begun(self) -> str | None:
+        """When the run began, whenever it was resumed; None if its config.json does not say."""
+        return self._stored("config.json").get("begun")
+
+    def seconds(self) -> float:
+        """How long its earlier lives took: by the summary, or by the rounds, if those after it took longer."""
+        rounds = sum(float(record["seconds"]) for record in self.read_metrics())
+        return max(float(self._stored("summary.json").get("seconds", 0.0)), rounds)
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
@@ -135,6 +147,13 @@ class RunDirectory:
         content = io.BytesIO()
         np.savez_compressed(content, **found)
         self._replace("outputs.npz", content.getvalue())
+
+    def _stored(self, name: str) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return content
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         self._replace(name, (json.dumps(jsonable(content), indent=2) + "\n").encode())

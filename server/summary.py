@@ -56,11 +56,13 @@ def summarise(
     spent_by_client: Mapping[int, float],
     held_out: Mapping[str, float],
     seconds: float,
+    begun: str | None,
     traffic: Traffic,
 ) -> dict[str, Any]:
     """The summary of a run: also summary.json.
 
     `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it.
+    `seconds` and bytes are of all lives of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
     return {
@@ -86,6 +88,7 @@ def summarise(
         "seed": experiment.seed,
         "versions": _versions(),
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)},
+        "begun": begun,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -14,6 +14,9 @@ from server.observer import Observer, Silent
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
+_SUBMITTED = ("flwr", "deployed", "deployed-stock")
+"""Engines whose server is another process, which reads what to run from the folder."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -73,11 +76,11 @@ def _drive(
     ledgers = directory / "clients"
     try:
         with ledgers_in(ledgers, alone=engine == "inprocess"):
-            if engine == "flwr":
+            if engine in _SUBMITTED and not resume:
                 RunDirectory(directory).write_config(experiment, engine)
+            if engine == "flwr":
                 flwr_run.run(directory, clients, resume=resume)
             elif engine in ("deployed", "deployed-stock"):
-                RunDirectory(directory).write_config(experiment, engine)
                 stock = engine == "deployed-stock"
                 deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
             else:

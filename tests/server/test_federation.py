@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
 from server import checkpoint
+from server.cohort import FederationError
 from tests.federations import Saboteur, small
 
 
@@ -196,6 +197,30 @@ def test_a_held_out_metric_is_there_at_the_asked_rounds_and_at_the_end(federatio
     assert with_metrics == [2, 4]
     stored = np.load(directory / "outputs.npz")
     assert stored["outputs"].shape == (200, 1)
+
+
+def test_a_resumed_run_tells_the_time_of_all_its_lives_and_when_it_began(federation):
+    """As it does of its bytes; a life that was killed, and left no summary, counts by its rounds."""
+
+    def hook(message, context):
+        if message.metadata.message_type == "train.outputs" and message.content["config"]["round"] == 3:
+            raise OSError("gone")
+
+    with pytest.raises(FederationError):
+        federation.run(small(), app=Saboteur(hook))
+    directory = federation.folder / "run1"
+    stored = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(stored | {"seconds": 1000.0}))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"begun": "2020-01-01T00:00:00+00:00"}))
+    resumed = federation.run(small(), directory=directory, resume=True)
+    assert 1000 < resumed["seconds"] < 1100 and stored["begun"] == config["begun"]
+    assert resumed["begun"] == "2020-01-01T00:00:00+00:00" < stored["date"] <= resumed["date"]
+
+    lines = [json.loads(line) | {"seconds": 500.0} for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "summary.json").unlink()
+    assert 2000 < federation.run(small(), directory=directory, resume=True)["seconds"] < 2100
 
 
 def test_stratified_sampling_charges_the_worst_clients_rate(federation):
