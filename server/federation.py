@@ -103,8 +103,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     traffic=traffic,
                 )
                 summary["ledger"] = None if ledger is None else asdict(ledger.head())
-                log.info("run ended", extra=_ending(summary))
                 directory.write_summary(summary)
+                log.info("run ended", extra=_ending(summary))
                 return summary
 
             try:

@@ -30,7 +30,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run's directory: `summary` is empty while the run goes on, `history` has one dict a round."""
+    """One run's directory: `history` has one dict a round.
+
+    `summary` is empty while the run goes on, and after a life that did not end in order: what an earlier one left tells
+    less than was spent since.
+    """
 
     directory: Path
     experiment: Experiment
@@ -53,7 +57,7 @@ def read_run(directory: Path) -> RunRecord:
     return RunRecord(
         directory,
         _read_experiment(directory),
-        _read_json(directory / "summary.json") or {},
+        (_read_json(directory / "summary.json") or {}) if _ended_in_order(directory / "log.jsonl") else {},
         read_history(directory / "metrics.jsonl"),
         _read_outputs(directory / "outputs.npz"),
     )
@@ -90,6 +94,15 @@ def _read_experiment(directory: Path) -> Experiment:
     if config is None:
         raise ValueError(f"{directory} is not a run: it has no config.json")
     return parse_experiment(config.get("experiment", {}))
+
+
+def _ended_in_order(log: Path) -> bool:
+    """Whether the last life of a run wrote its summary; without a log, as far as one can see."""
+    if not log.is_file():
+        return True
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        found = [event for line in lines for event in ("run begins", "run ended") if f'"event": "{event}"' in line]
+    return found[-1:] != ["run begins"]
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

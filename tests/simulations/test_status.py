@@ -11,7 +11,9 @@ import pytest
 
 from server import recovery
 from server.cohort import FederationError
+from server.run_directory import RunDirectory
 from simulations.cli import main
+from simulations.record import read_run
 from simulations.status import read_status
 from tests.federations import Federation, Saboteur, small
 
@@ -73,6 +75,24 @@ def test_a_round_that_was_charged_but_not_finished_counts_as_spent(federation):
     status = read_status(directory)
     assert status.round == 2
     assert json.loads(lines[1])["epsilon"] < status.epsilon_spent == pytest.approx(json.loads(lines[3])["epsilon"])
+
+
+def test_a_summary_of_an_earlier_life_is_not_told_after_a_life_that_was_killed(federation, monkeypatch):
+    """It knows nothing of what was spent since."""
+    directory = broken(federation, 3)
+    first = read_run(directory).summary
+    assert first["released_rounds"] == 2
+
+    def killed(*_):
+        raise OSError("killed")
+
+    monkeypatch.setattr(RunDirectory, "write_summary", killed)
+    with pytest.raises(OSError, match="killed"):
+        federation.run(small(), directory=directory, resume=True)
+    assert json.loads((directory / "summary.json").read_text()) == first
+    status = read_status(directory)
+    assert read_run(directory).summary == {} and (status.state, status.round) == ("stopped", 4)
+    assert "without a word" in status.why and status.epsilon_spent > first["epsilon_spent"]
 
 
 def test_a_run_that_is_held_but_shows_no_sign_is_stalled(federation):
