@@ -81,7 +81,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         with _method(grid, plan, members, traffic, directory, rounds, ledger, resume=job.resume) as method:
-            _keep_promise(directory, plan, described, ledger, resume=job.resume)
+            _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
             if job.resume:
@@ -197,16 +197,15 @@ def _method(
     return Trusted(rounds, plan, ledger)
 
 
-def _keep_promise(
-    directory: RunDirectory, plan: Plan, described: Mapping[str, Any], ledger: Ledger | None, *, resume: bool
-) -> None:
+def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
     """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's or, without one, its plan's.
 
     Raises:
         FederationError: naming both.
     """
     if not (resume and directory.plan.exists()):
-        directory.write_plan(described)
+        groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
+        directory.write_plan({"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups})
     if ledger is not None:
         promised, by = (ledger.budget, ledger.delta), directory.ledger
     else:

@@ -61,12 +61,12 @@ class RunDirectory:
 
     @property
     def plan(self) -> Path:
-        """What was fixed before the first round."""
+        """The guarantee that the run began with, and for how many records."""
         return self.path / "plan.json"
 
-    def write_plan(self, described: Mapping[str, Any]) -> None:
-        """Store what is fixed before the first round; a resumed run keeps to its guarantee."""
-        self._write("plan.json", dict(described))
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Store the guarantee of the run, before its first round; a resumed run keeps to it."""
+        self._write("plan.json", plan)
 
     def read_promise(self) -> tuple[float, float]:
         """(epsilon, delta) of the plan that the run began with."""
