@@ -18,7 +18,7 @@ from clients.limits import require_limits, require_own_folder
 from clients.partition import node_records, require_agreement
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import BadRecords, Records
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.task import Task
 
@@ -42,12 +42,16 @@ class Batch:
 
 @dataclass
 class Node:
-    """A node's records by cell, its task, and the batch between the two exchanges of an attempt."""
+    """A node's records by cell, its task, and the batch between the two exchanges of an attempt.
+
+    `run` is the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
+    """
 
     task: Task
     records: Records
     cells: tuple[NDArray[np.int64], ...]
     model: nn.Module
+    run: str = ""
     batch: Batch | None = field(default=None)
 
     @property
@@ -60,6 +64,10 @@ class Node:
         """Global record ids in each cell; shared in seeded runs only."""
         ids = self.records.ids.numpy()
         return [ids[cell] for cell in self.cells]
+
+    def delta(self, federation: int) -> float:
+        """The guarantee's delta where the federation has that many records, and never fewer than this node alone."""
+        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.records)))
 
     def draw(self, key: bytes, counts: Sequence[int]) -> Records:
         """A uniform sample without replacement of the asked count of every cell, decided by `key` alone.
@@ -123,8 +131,12 @@ class Node:
         return total, loss / max(1, start)
 
 
-def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
+def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
     """This node in a run: loaded and validated on the first message, remembered while the process lives.
+
+    Args:
+        run: the server's name for the run.
+        run_id: Flower's number for it, another one when the run is resumed.
 
     Under local trust the server is not told what is wrong with a record, since that quotes it: this node's log is.
     """
@@ -144,7 +156,7 @@ def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> N
                 f"client {key[1]}'s records do not fit the declared columns; its own log says where"
             ) from None
         require_limits(task.experiment, node_config, records=len(records))
-        _nodes[key] = Node(task, records, task.cells_of(records), task.build_model())
+        _nodes[key] = Node(task, records, task.cells_of(records), task.build_model(), run)
         while len(_nodes) > _MOST_NODES_KEPT:
             _nodes.popitem(last=False)
     _nodes.move_to_end(key)

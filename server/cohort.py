@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsw import wire
 from fedsw.task import Task
-from server.exchange import Fault, Request, Traffic, exchange
+from server.exchange import Fault, Request, Traffic, exchange, told_epsilon
 
 _POLL_SECONDS = 0.2
 
@@ -25,15 +25,19 @@ class FederationError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids."""
+    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids.
+
+    `spent` is the epsilon that its own ledger stood at when it was greeted; None where it has none.
+    """
 
     node: int
     client: int
     sizes: tuple[int, ...]
     ids: tuple[NDArray[np.int64], ...] | None
+    spent: float | None
 
 
-def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
+def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, ...]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
     Every client loads and validates its records here, before anything is spent.
@@ -43,7 +47,7 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     """
     settings = task.experiment.federation
     nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
-    requests = [Request(node, greeting(task)) for node in nodes]
+    requests = [Request(node, greeting(task, run)) for node in nodes]
     replies = exchange(grid, wire.HELLO, requests, group="hello", timeout=settings.timeout, traffic=traffic)
     members = []
     for node, reply in replies.items():
@@ -58,9 +62,9 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def greeting(task: Task) -> RecordDict:
-    """What every client is told first: the experiment."""
-    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json()})})
+def greeting(task: Task, run: str) -> RecordDict:
+    """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
+    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
@@ -91,8 +95,15 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     client, sizes = int(metrics["partition-id"]), tuple(int(size) for size in metrics["sizes"])
     if len(sizes) != len(task.objective.cells) or min(sizes) < 0:
         raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
+    privacy = task.experiment.privacy
+    spent = None
+    if privacy.local and privacy.noisy:
+        try:
+            spent = told_epsilon(reply, noisy=True)
+        except (KeyError, ValueError) as fault:
+            raise FederationError(f"client {client} does not say what its ledger stands at: {fault}") from None
     if task.experiment.seed is None:
-        return Member(node, client, sizes, None)
+        return Member(node, client, sizes, None, spent)
     ids = []
     for cell, size in enumerate(sizes):
         array = cast(ArrayRecord, reply["arrays"])[str(cell)]
@@ -100,7 +111,7 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
         ids.append(
             wire.decode(array.dtype, array.shape, array.stype, array.data, expected=(size,), name=name).numpy()
         )
-    return Member(node, client, sizes, tuple(ids))
+    return Member(node, client, sizes, tuple(ids), spent)
 
 
 def _refuse_empty(task: Task, members: Sequence[Member]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -93,6 +94,19 @@ def read_array(reply: RecordDict | Fault, name: str, shape: tuple[int, ...]) -> 
         return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=shape, name=name)
     except (KeyError, ValueError) as fault:
         return Fault(f"unreadable {name}: {fault}")
+
+
+def told_epsilon(reply: RecordDict, *, noisy: bool) -> float:
+    """The epsilon in a reply.
+
+    Raises:
+        KeyError, TypeError, ValueError: if there is none, or none that a ledger could stand at: at least 0, and finite
+            where there is noise.
+    """
+    epsilon = float(cast(dict[str, Any], reply["metrics"])["epsilon"])
+    if not epsilon >= 0 or (noisy and math.isinf(epsilon)):
+        raise ValueError(f"epsilon came as {epsilon}; it must be at least 0{' and finite' if noisy else ''}")
+    return epsilon
 
 
 def array_record(name: str, tensor: Tensor) -> ArrayRecord:

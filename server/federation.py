@@ -20,6 +20,7 @@ from fedsw.experiment import Experiment
 from fedsw.models import flatten
 from fedsw.task import Task
 from server import checkpoint, local_gradient, local_release, local_slices, recovery, telemetry
+from server.attendance import Attendance
 from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
@@ -28,6 +29,7 @@ from server.observer import Observer, Silent
 from server.plan import Plan, make_plan
 from server.rounds import Rounds
 from server.run_directory import RunDirectory
+from server.spending import Spending
 from server.summary import describe_plan, summarise
 from server.training import Trainer, signal_to_noise
 
@@ -64,7 +66,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     torch.set_num_threads(job.experiment.federation.threads)
     state = checkpoint.load(directory.path) if job.resume else None
     traffic = _traffic_before(directory) if job.resume else Traffic()
-    members = gather(grid, task, traffic)
+    name = directory.name()
+    members = gather(grid, task, name, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
@@ -75,9 +78,12 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     ):
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
+        directory.keep_name(name)
         described = describe_plan(plan, members=len(members))
         ledger = None if job.experiment.privacy.local else _ledger(directory, plan, state, resume=job.resume)
-        with _method(grid, plan, members, traffic, directory, ledger, resume=job.resume) as method:
+        spending = Spending(_told_before(directory) if job.resume else ())
+        attendance = Attendance(grid, task, members, name, traffic, spending)
+        with _method(grid, plan, members, attendance, traffic, directory, ledger, resume=job.resume) as method:
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
             if job.resume:
@@ -171,6 +177,7 @@ def _method(
     grid: Grid,
     plan: Plan,
     members: Sequence[Member],
+    attendance: Attendance,
     traffic: Traffic,
     directory: RunDirectory,
     ledger: Ledger | None,
@@ -181,13 +188,13 @@ def _method(
     trust = plan.task.experiment.privacy.trust
     if ledger is None:
         history = directory.read_metrics() if resume else []
-        shared = (grid, plan, members, traffic, directory.begin_attempt, history)
+        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, history)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":
             return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
         return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
-    rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt)
+    rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
     return Trusted(rounds, plan, ledger)
 
@@ -211,6 +218,13 @@ def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkp
     if state is not None:
         trainer.restore(state)
     directory.read_metrics(through=trainer.steps)
+
+
+def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
+    tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
+    tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
+    return [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
 
 
 def _traffic_before(directory: RunDirectory) -> Traffic:

@@ -17,7 +17,7 @@ from fedsw import wire
 from fedsw.accounting import BudgetExhausted
 from server.attendance import Attendance
 from server.cohort import FederationError, Member
-from server.exchange import Fault, Request, Traffic, exchange
+from server.exchange import Fault, Request, Traffic, exchange, told_epsilon
 from server.method import Outcome
 from server.plan import Plan
 from server.telemetry import event
@@ -44,18 +44,17 @@ class LocalMethod(ABC):
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
+        attendance: Attendance,
         traffic: Traffic,
         begin: Callable[[int], int],
         history: Sequence[Mapping[str, Any]],
     ) -> None:
         self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
-        self._plan, self._attendance = plan, Attendance(grid, plan.task, members, traffic)
+        self._plan, self._attendance, self._spending = plan, attendance, attendance.spending
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
         self._rounds = {int(record["round"]) for record in history}
-        self._before = max((float(record["epsilon"]) for record in history), default=0.0)
-        self._spent: dict[int, float] = {}
         self._exhausted: dict[int, str] = {}
         self._lost: dict[int, str] = {}
 
@@ -76,11 +75,11 @@ class LocalMethod(ABC):
 
     def epsilon(self) -> float:
         """Epsilon spent so far by the worst client, as the clients tell."""
-        return max((self._before, *self._spent.values()))
+        return self._spending.worst()
 
     def epsilon_by_client(self) -> dict[int, float]:
         """Epsilon that each client last told."""
-        return dict(sorted(self._spent.items()))
+        return self._spending.by_client()
 
     def released_rounds(self) -> int:
         """Rounds of which something noised arrived."""
@@ -118,7 +117,7 @@ class LocalMethod(ABC):
         answers: dict[Member, _T] = {}
         self._lost = lost = {}
         for member in members:
-            answer = _answer(member, replies[member.node], read)
+            answer = self._answer(member, replies[member.node], read)
             if isinstance(answer, Fault):
                 lost[member.client] = answer.reason
                 self._attendance.lose(member.client, answer.reason)
@@ -127,10 +126,24 @@ class LocalMethod(ABC):
                 lines = event("client lost", client=member.client, code=answer.code)
                 _log.warning("client %d lost: %s", member.client, answer.reason, extra=lines)
             else:
-                answers[member], self._spent[member.client] = answer
+                answers[member] = answer
                 self._rounds.add(round_)
         self._require_enough(round_, list(answers), lost)
         return answers
+
+    def _answer(
+        self, member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
+    ) -> _T | Fault:
+        """A client's release, once the epsilon that its ledger stands at is taken note of."""
+        if isinstance(reply, Fault):
+            return reply
+        try:
+            self._spending.hear(member.client, told_epsilon(reply, noisy=self._task.experiment.privacy.noisy))
+            return read(member, reply)
+        except FederationError as fault:
+            return Fault(str(fault))
+        except (AttributeError, KeyError, TypeError, ValueError) as fault:
+            return Fault(f"unreadable release: {fault}")
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
         if len(members) >= self._least:
@@ -168,15 +181,3 @@ def describe(reasons: Mapping[int, str]) -> str:
 def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Totals of every column of rows of one length, of which there is at least one."""
     return tuple(sum(column) for column in zip(*rows, strict=True))
-
-
-def _answer(
-    member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
-) -> tuple[_T, float] | Fault:
-    """A client's release, and the epsilon that its ledger stands at."""
-    if isinstance(reply, Fault):
-        return reply
-    try:
-        return read(member, reply), float(cast(dict[str, Any], reply["metrics"])["epsilon"])
-    except (KeyError, TypeError, ValueError) as fault:
-        return Fault(f"unreadable release: {fault}")

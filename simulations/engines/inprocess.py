@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -151,14 +152,19 @@ class _Worker:
                     grid._state.notify_all()
 
 
-def run(server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
-    """Run both apps in this process, with `clients` simulated nodes."""
-    configs = [{"partition-id": client, "num-partitions": clients} for client in range(clients)]
-    grid = InProcessGrid(client_app, configs)
+def run(server_app: ServerApp, client_app: ClientApp, clients: int, ledgers: Path) -> None:
+    """Run both apps in this process, with `clients` simulated nodes that keep their ledgers in a folder."""
+    grid = InProcessGrid(client_app, node_configs(clients, ledgers))
     try:
         server_app(grid=grid, context=_server_context(grid))
     finally:
         grid.close()
+
+
+def node_configs(clients: int, ledgers: Path) -> list[dict[str, int | str]]:
+    """What each of the simulated nodes is told about itself."""
+    state = str(ledgers.resolve())
+    return [{"partition-id": client, "num-partitions": clients, "state-dir": state} for client in range(clients)]
 
 
 def _server_context(grid: InProcessGrid) -> Context:

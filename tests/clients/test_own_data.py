@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from clients import account
 from clients.app import app as client_app
 from clients.node import join
 from clients.partition import node_records, require_agreement
@@ -62,11 +61,13 @@ def own(*overrides: str, **data) -> Experiment:
 
 
 def run(folder: Path, experiment: Experiment, configs: list[dict]) -> dict:
-    nodes = [{"partition-id": i, "num-partitions": len(configs), **config} for i, config in enumerate(configs)]
+    nodes = [
+        {"partition-id": i, "num-partitions": len(configs), "state-dir": str(folder / "clients"), **config}
+        for i, config in enumerate(configs)
+    ]
     grid = InProcessGrid(client_app, nodes)
     try:
-        with account.ledgers_in(folder / "clients", alone=True):
-            return federate(grid, Job(experiment, folder / "run"))
+        return federate(grid, Job(experiment, folder / "run"))
     finally:
         grid.close()
 
@@ -201,18 +202,19 @@ def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
     named_folder = parse_experiment({"name": "a", "data": {"source": "adult", "data_dir": "/etc"}})
     node = {"partition-id": 0, "num-partitions": 2, "own-data": 1}
     with pytest.raises(ExperimentError, match="the server's word; start the node with --data-path"):
-        join(theirs, 101, node)
+        join(theirs, "", 101, node)
     with pytest.raises(ExperimentError, match="data.data_dir is None"):
-        join(own().model_dump_json(), 102, node)
+        join(own().model_dump_json(), "", 102, node)
     with pytest.raises(ExperimentError, match="the server's word"):
-        join(named_folder.model_dump_json(), 103, node)
+        join(named_folder.model_dump_json(), "", 103, node)
     mine = write(tmp_path / "mine" / "records.csv", rows=20)
     with pytest.raises(ExperimentError, match="the server's word"):
-        join(named_folder.model_dump_json(), 103, node | {"data-path": str(mine)})
-    assert len(join(theirs, 104, node | {"data-path": str(mine)}).records) == 20
-    assert len(join(theirs, 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
+        join(named_folder.model_dump_json(), "", 103, node | {"data-path": str(mine)})
+    assert len(join(theirs, "", 104, node | {"data-path": str(mine)}).records) == 20
+    assert len(join(theirs, "", 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
 
 
 def test_a_synthetic_experiment_needs_no_folder(tmp_path):
     experiment = parse_experiment({"name": "a", "data": {"records": 600, "test_records": 50}})
-    assert len(join(experiment.model_dump_json(), 106, {"partition-id": 0, "num-partitions": 2, "own-data": 1}).records)
+    config = {"partition-id": 0, "num-partitions": 2, "own-data": 1}
+    assert len(join(experiment.model_dump_json(), "", 106, config).records)

@@ -171,12 +171,11 @@ def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_
         run(small(*TRUST), app=Saboteur(after=spoil))
 
 
-def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(federation, tmp_path, monkeypatch):
+def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(federation, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")
-    monkeypatch.setenv("FEDSW_STATE", str(blocked))
     with pytest.raises(FederationError, match=r"could not join.*cannot keep its privacy ledger"):
-        federation.run(small(*TRUST))
+        federation.run(small(*TRUST), ledgers=blocked)
 
 
 @pytest.mark.parametrize(

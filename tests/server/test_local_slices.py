@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
-from clients import account, local_slices
+from clients import local_slices
 from fedsw import wire
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
@@ -48,8 +48,7 @@ def experiment(base: dict, *overrides: str) -> Experiment:
 def run(federation):
     def start(chosen: Experiment, name: str = "run", **settings):
         directory = federation.folder / name
-        with account.ledgers_in(directory / "clients", alone=True):
-            return federation.run(chosen, directory=directory, **settings), directory
+        return federation.run(chosen, directory=directory, **settings), directory
 
     return start
 

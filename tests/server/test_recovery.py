@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clients.account import ledgers_in
 from fedsw.accounting import Ledger, LedgerReplaced
 from server import checkpoint, recovery
 from server.checkpoint import CheckpointDamaged
@@ -222,14 +221,13 @@ def test_a_client_refuses_an_older_copy_of_its_own_ledger(federation, put):
             if record["round"] == 2:
                 copy(path, federation.folder / "older.sqlite")
 
-    with ledgers_in(directory / "clients", alone=True):
-        federation.run(small(*LOCAL), observer=Copier())
+    federation.run(small(*LOCAL), observer=Copier())
     for part in path.parent.glob("client-1.sqlite*"):
         part.unlink()
     if put == "older":
         copy(federation.folder / "older.sqlite", path)
     told = r"ends at release 2 .* but client-1.head remembers release 4" if put == "older" else "is gone"
-    with pytest.raises(FederationError, match=told), ledgers_in(directory / "clients", alone=True):
+    with pytest.raises(FederationError, match=told):
         federation.run(small(*LOCAL), directory=directory, resume=True)
 
 
