@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 from flwr.app import ConfigRecord, RecordDict
@@ -55,7 +57,7 @@ def test_a_ledger_of_another_run_is_refused_at_the_greeting(federation, settings
 
 @pytest.mark.parametrize(
     "change",
-    ["privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.delta=1.5e-3", "privacy.accountant=rdp-wor", "seed=3"],
+    ("privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.delta=1.5e-3", "privacy.accountant=clt", "seed=3"),
 )
 def test_a_client_ledger_of_another_budget_is_refused_whatever_the_server_calls_the_run(federation, change):
     ledgers = federation.folder / "state"
@@ -166,3 +168,28 @@ def test_a_client_that_comes_back_without_its_ledger_stays_away(federation):
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [record["clients"] for record in records] == [3, 2, 2, 2]
     assert attempts_in(directory, 1) == [(1, 0)] and not (elsewhere / "client-1.sqlite").exists()
+
+
+def test_a_client_that_hangs_into_the_next_run_charges_nothing_there(federation):
+    """Neither what it was at work on nor what waited behind it reaches a ledger of another run."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hang(message, context):
+        if kind_of(message) == "train.tables" and context.node_config["partition-id"] == 0:
+            begun.set()
+            release.wait(20)
+
+    first, second = federation.folder / "first", federation.folder / "second"
+    with pytest.raises(FederationError, match="no reply within"):
+        federation.run(small(*TRUST, "federation.timeout=1.5"), directory=first, app=Saboteur(hang))
+
+    def go_on(message, context):
+        if kind_of(message) == "train.tables" and message.content["config"]["round"] == 2:
+            release.set()
+            time.sleep(0.1)
+
+    assert begun.is_set() and not (first / "clients" / "client-0.sqlite").exists()
+    federation.run(small(*TRUST), directory=second, app=Saboteur(go_on))
+    for client in range(3):
+        assert attempts_in(second, client) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    assert all(attempts_in(first, client) == [(1, 0)] for client in range(3))
