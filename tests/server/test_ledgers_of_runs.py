@@ -57,7 +57,7 @@ def test_a_ledger_of_another_run_is_refused_at_the_greeting(federation, settings
 
 @pytest.mark.parametrize(
     "change",
-    ("privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.delta=1.5e-3", "privacy.accountant=clt", "seed=3"),
+    ("privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.accountant=gdp-clt-poisson", "seed=3"),
 )
 def test_a_client_ledger_of_another_budget_is_refused_whatever_the_server_calls_the_run(federation, change):
     ledgers = federation.folder / "state"
