@@ -27,6 +27,7 @@ from server.exchange import Traffic
 from server.method import Method, Trusted
 from server.observer import Observer, Silent
 from server.plan import Plan, make_plan
+from server.releases import Releases
 from server.rounds import Rounds
 from server.run_directory import RunDirectory
 from server.spending import Spending
@@ -187,13 +188,15 @@ def _method(
     """What the trust model does in a round. Under local trust the clients account, each for itself."""
     trust = plan.task.experiment.privacy.trust
     if ledger is None:
+        releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
-        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, history)
+        before = releases.rounds() or {int(record["round"]) for record in history}
+        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":
-            return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
-        return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
+            return local_slices.LocalSlices(releases, *shared)
+        return local_release.LocalRelease(releases, *shared)
     rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
     return Trusted(rounds, plan, ledger)
@@ -224,7 +227,8 @@ def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
     """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
     tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
-    return [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    told = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*told, Releases(directory.releases).epsilons()]
 
 
 def _traffic_before(directory: RunDirectory) -> Traffic:

@@ -33,6 +33,11 @@ class RunDirectory:
         return self.path / "ledger.sqlite"
 
     @property
+    def releases(self) -> Path:
+        """What clients released once, under trust models with one release."""
+        return self.path / "releases"
+
+    @property
     def summary(self) -> Path:
         """How the run ended, the last time it did so in order."""
         return self.path / "summary.json"

@@ -57,6 +57,11 @@ def ledgers(directory):
     return [Ledger.open(path, read_only=True) for path in sorted((directory / "clients").glob("*.sqlite"))]
 
 
+def released_in(directory) -> torch.Tensor:
+    files = sorted((directory / "releases").iterdir())
+    return torch.cat([load_file(file)["released"] for file in files])
+
+
 def read(reply, name: str) -> torch.Tensor:
     array = reply.content["arrays"][name]
     return wire.decode(
@@ -169,8 +174,8 @@ def test_one_release_is_charged_once_and_serves_every_round(run):
         with ledger:
             entries = ledger.entries()
             assert [(entry.round, entry.sampling_rate) for entry in entries] == [(1, 1.0)]
-    stored = load_file(directory / "slices.safetensors")
-    assert stored["0.projections"].shape == (200, 40)
+    stored = load_file(directory / "releases" / "client-0.safetensors")
+    assert stored["projections"].shape == (200, 40)
 
 
 def test_a_resumed_flow_reads_its_stored_slices_and_releases_nothing_more(run):
@@ -217,7 +222,7 @@ def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
     summary, directory = run(experiment(RELEASE, f"local.loss={loss}"), app=Saboteur(look))
     assert summary["status"] == "completed"
     assert asked.count(wire.RELEASE) == 3 and set(asked) == {wire.HELLO, wire.RELEASE}
-    assert load_file(directory / "released.safetensors")["released"].shape == (600, 2)
+    assert released_in(directory).shape == (600, 2)
 
 
 def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
@@ -230,7 +235,7 @@ def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
 
     monkeypatch.setattr(local_slices, "privatise", watched)
     _, directory = run(experiment(RELEASE))
-    released = load_file(directory / "released.safetensors")["released"].double()
+    released = released_in(directory).double()
     units = (released - torch.cat(records)) / Release(10.0, 1e-5, 1.0).scale
     assert 1e-9 < chi2.cdf(float(units.square().sum()), units.numel()) < 1 - 1e-9
     with ledgers(directory)[0] as ledger:
