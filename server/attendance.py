@@ -130,7 +130,7 @@ class Attendance:
         except FederationError as fault:
             self.away[member.client] = str(fault)
             return
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, OverflowError, TypeError, ValueError):
             same = False
         if same:
             self.away.pop(member.client, None)

@@ -107,7 +107,10 @@ def _reader(shape: tuple[int, ...]) -> Callable[[Member, RecordDict], tuple[Tens
 
     def read(member: Member, reply: RecordDict) -> tuple[Tensor, float]:
         values = require_array(reply, "noised", shape)
-        return values.double(), float(cast(dict[str, Any], reply["metrics"])["sigma"])
+        sigma = float(cast(dict[str, Any], reply["metrics"])["sigma"])
+        if not 0 < sigma < math.inf:
+            raise ValueError(f"sigma came as {sigma}; noise has a positive and finite one")
+        return values.double(), sigma
 
     return read
 

@@ -83,4 +83,4 @@ def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:
     if not sigma:
         return None
     r = released.numel()
-    return math.sqrt(max(0.0, (float(released.square().sum()) / sigma**2 - r) / r))
+    return math.sqrt(max(0.0, (float((released / sigma).square().sum()) - r) / r))

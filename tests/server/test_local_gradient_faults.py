@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -190,3 +191,24 @@ def test_what_would_void_the_guarantee_stops_the_run_before_anything_is_spent(ru
     with pytest.raises((FederationError, ValueError), match=told):
         run(small("privacy.trust=local-gradient", "privacy.epsilon=inf", *override))
     assert not list((run._federation.folder / "run" / "clients").glob("*.sqlite"))
+
+
+@pytest.mark.parametrize("sigma", [math.nan, -1.0, 0.0, math.inf])
+def test_a_deviation_that_no_noise_has_loses_its_sender(federation, sigma):
+    def lie(message, reply):
+        if kind_of(message) == "train.local_gradients" and message.metadata.dst_node_id == 1001:
+            reply.content["metrics"]["sigma"] = sigma
+        return reply
+
+    with pytest.raises(FederationError, match="Client 1: unreadable release: sigma came as"):
+        federation.run(small(*TRUST), app=Saboteur(after=lie))
+
+
+@pytest.mark.parametrize("sigma", [1e200, 1e-200])
+def test_a_deviation_of_any_size_ends_no_run(federation, sigma):
+    def lie(message, reply):
+        if kind_of(message) == "train.local_gradients":
+            reply.content["metrics"]["sigma"] = sigma
+        return reply
+
+    assert federation.run(small(*TRUST), app=Saboteur(after=lie))["status"] == "completed"
