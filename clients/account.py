@@ -1,28 +1,58 @@
-"""A client's own ledger: where it is, and who holds it open."""
+"""A client's own ledger: where it is, what it accounts for, and who holds it open."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsw.accounting import Head, Ledger, LedgerReplaced
+from fedsw.local.shares import GROUP
 
 STATE_VARIABLE = "FEDSW_STATE"
-_kept: dict[Path, Ledger] | None = None
+_REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
+_SAME_EPSILON = 1e-6  # relative: where it follows from a noise multiplier, the last digits are those of a machine
+
+_held: dict[Path, dict[Path, Ledger]] = {}
+_holding = threading.Lock()
 
 
-def ledger_path(node_config: Mapping[str, Any], run_id: int) -> Path:
-    """The file of a node's ledger: in its `state-dir`, else in $FEDSW_STATE, else in ~/.fedsw/<run id>."""
+@dataclass(frozen=True)
+class Promise:
+    """What a client's ledger accounts for: one run, and the guarantee that its records have in it."""
+
+    run: str
+    epsilon: float
+    delta: float
+    accountant: str
+    nominal: bool
+
+    def __str__(self) -> str:
+        kind = ", nominal" if self.nominal else ""
+        return f"run {self.run[:12]!r} at ({self.epsilon:.6g}, {self.delta:.6g}) by {self.accountant}{kind}"
+
+
+def ledger_path(node_config: Mapping[str, Any]) -> Path:
+    """The file of a node's ledger: in its `state-dir`, else in $FEDSW_STATE.
+
+    Raises:
+        RuntimeError: if neither is there: in a place of another name after every start, what was spent is forgotten.
+    """
+    client = int(node_config["partition-id"])
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
-    folder = Path(str(named)) if named else Path.home() / ".fedsw" / str(run_id)
-    return folder / f"client-{int(node_config['partition-id'])}.sqlite"
+    if not named:
+        raise RuntimeError(
+            f"client {client} has no folder for its privacy ledger; {_REMEDY}, and keep it until this run is over"
+        )
+    return Path(str(named)) / f"client-{client}.sqlite"
 
 
 def require_writable(path: Path) -> None:
@@ -39,8 +69,7 @@ def require_writable(path: Path) -> None:
     except OSError as fault:
         raise RuntimeError(
             f"client {path.stem.removeprefix('client-')} cannot keep its privacy ledger in {path.parent} "
-            f"({fault.strerror}); start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set "
-            f"{STATE_VARIABLE}"
+            f"({fault.strerror}); {_REMEDY}"
         ) from None
     if path.exists():
         with Ledger.open(path, read_only=True) as ledger:
@@ -49,25 +78,31 @@ def require_writable(path: Path) -> None:
         _require_remembered(path, None)
 
 
-@contextmanager
-def ledgers_in(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Let the simulated clients of a run keep their ledgers in the run's folder meanwhile.
+def standing(path: Path, promised: Callable[[float], Promise]) -> float:
+    """Epsilon that a ledger stands at, 0 if there is none yet.
 
     Args:
-        alone: this process answers every message of its clients, so that ledgers stay open from one to the next
-            (opening one replays all of its rows). Elsewhere (Ray, Flower's own nodes) another process may answer a
-            client's next message, and a ledger is let go of after each.
+        promised: what this run promises where its ledger has that delta: one such as "0.1/n" is settled by the first
+            request, which tells n.
+
+    Raises:
+        ValueError: if it accounts for something else.
     """
-    global _kept
+    if not path.exists():
+        return 0.0
+    with Ledger.open(path, read_only=True) as ledger:
+        _require_same(path, ledger, promised(ledger.delta))
+        return ledger.epsilon()
+
+
+@contextmanager
+def ledgers_in(folder: Path) -> Iterator[None]:
+    """Let clients of other processes that are started meanwhile keep their ledgers in a folder."""
     before = os.environ.get(STATE_VARIABLE)
     os.environ[STATE_VARIABLE] = str(folder.resolve())
-    _kept = {} if alone else None
     try:
         yield
     finally:
-        held, _kept = _kept, None
-        for ledger in (held or {}).values():
-            ledger.close()
         if before is None:
             del os.environ[STATE_VARIABLE]
         else:
@@ -75,43 +110,70 @@ def ledgers_in(folder: Path, *, alone: bool) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path, *, group: str, delta: float, epsilon: float, accountant: str, nominal: bool) -> Iterator[Ledger]:
+def held_open(folder: Path) -> Iterator[None]:
+    """Hold the ledgers of a folder open from one message to the next: opening one replays all of its rows.
+
+    Only where this process answers every message of the folder's clients: nobody else can write meanwhile.
+    """
+    folder = folder.resolve()
+    _held[folder] = {}
+    try:
+        yield
+    finally:
+        with _holding:
+            held = _held.pop(folder)
+        for ledger in held.values():
+            ledger.close()
+
+
+@contextmanager
+def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
     """A client's ledger, made if there is none: one writer at a time, by the file's lock.
 
-    A ledger that is there keeps its own delta: the first request of a run settled it.
-
     Raises:
-        ValueError: if the file belongs to another guarantee.
+        ValueError: if the file accounts for another run, or for another guarantee.
         LedgerBusy: if another process holds it.
     """
-    if _kept is not None and path in _kept:
-        yield _kept[path]
-        _remember(path, _kept[path])
+    held = _held.get(path.parent, {})
+    if path in held:
+        _require_same(path, held[path], promise)
+        yield held[path]
+        _remember(path, held[path])
         return
     if path.exists():
         ledger = Ledger.open(path)
     else:
         _require_remembered(path, None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger.create(
-            path, groups=(group,), delta=delta, epsilon=epsilon, accountant=accountant, nominal=nominal
-        )
+        ledger = Ledger.create(path, groups=(GROUP,), **asdict(promise))
     try:
         _require_remembered(path, ledger)
-        if (ledger.groups, ledger.accountant, ledger.nominal) != ((group,), accountant, nominal):
-            raise ValueError(
-                f"{path} accounts for another run (groups {ledger.groups}, accountant {ledger.accountant}, nominal "
-                f"{ledger.nominal}); give this run a folder of its own (state-dir or {STATE_VARIABLE})"
-            )
+        _require_same(path, ledger, promise)
         yield ledger
         _remember(path, ledger)
     except BaseException:
         ledger.close()
         raise
-    if _kept is None:
-        ledger.close()
-    else:
-        _kept[path] = ledger
+    with _holding:
+        if path.parent in _held:
+            _held[path.parent][path] = ledger
+            return
+    ledger.close()
+
+
+def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
+    """Refuse a ledger that accounts for something else than this run's guarantee.
+
+    Raises:
+        ValueError: naming what it accounts for and what this run asks.
+    """
+    kept = Promise(ledger.run, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal)
+    close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
+    if ledger.groups != (GROUP,) or not close or replace(kept, epsilon=promise.epsilon) != promise:
+        raise ValueError(
+            f"{path} accounts for another run: it holds {kept} for {', '.join(ledger.groups)}, and this is {promise} "
+            f"for {GROUP}. Give every run a folder of its own: {_REMEDY}"
+        )
 
 
 def _remember(path: Path, ledger: Ledger) -> None:

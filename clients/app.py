@@ -24,20 +24,25 @@ _STATE = "fedsw"
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Load and validate this node's records; tell the public group sizes (and, in seeded runs, the record ids)."""
-    experiment = str(_config(message)["experiment"])
-    if _STATE in context.state and cast(dict[str, Any], context.state[_STATE])["experiment"] != experiment:
+    """Load and validate this node's records; tell the public group sizes (and, in seeded runs, the record ids).
+
+    A client with a ledger of its own also tells the epsilon that it stands at (public): what a server that goes on with
+    a run remembers must not be more.
+    """
+    experiment, run = str(_config(message)["experiment"]), str(_config(message)["run"])
+    if _STATE in context.state and (_state(context)["experiment"], _state(context)["run"]) != (experiment, run):
         raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
-    node = join(experiment, context.run_id, context.node_config)
-    trust = node.task.experiment.privacy.trust
-    if trust == "local-gradient":
-        local_gradient.require_ready(node, _place(context))
-    elif trust in ("local-slices", "local-release"):
-        local_slices.require_ready(node, _place(context))
-    context.state[_STATE] = ConfigRecord({"experiment": experiment})
-    content: dict[str, Any] = {
-        "metrics": MetricRecord({"partition-id": int(context.node_config["partition-id"]), "sizes": node.sizes}),
-    }
+    node = join(experiment, run, context.run_id, context.node_config)
+    privacy = node.task.experiment.privacy
+    told: dict[str, Any] = {"partition-id": int(context.node_config["partition-id"]), "sizes": node.sizes}
+    if privacy.local:
+        trusted = local_gradient if privacy.trust == "local-gradient" else local_slices
+        if privacy.trust == "local-release":
+            local_slices.require_ready(node)
+        if privacy.noisy:
+            told["epsilon"] = trusted.standing(node, ledger_path(context.node_config))
+    context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
+    content: dict[str, Any] = {"metrics": MetricRecord(told)}
     if node.task.experiment.seed is not None:
         ids = {str(cell): _array(torch.from_numpy(ids)) for cell, ids in enumerate(node.ids)}
         content["arrays"] = ArrayRecord(ids)
@@ -55,7 +60,7 @@ def outputs(message: Message, context: Context) -> Message:
         sent = wire.padded(node.task.fixed_outputs(records), int(config["rows"]))
         return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
-    state = cast(dict[str, Any], context.state[_STATE])
+    state = _state(context)
     state["batch"], state["key"] = [round_, attempt, *counts], key
     sent = wire.padded(projected, int(config["rows"]))
     return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
@@ -65,7 +70,7 @@ def outputs(message: Message, context: Context) -> Message:
 def gradients(message: Message, context: Context) -> Message:
     """Second exchange: the same batch's clipped contribution. A batch is answered for once and then forgotten."""
     node, config = _node(context, "central", "none"), _config(message)
-    state = cast(dict[str, Any], context.state[_STATE])
+    state = _state(context)
     asked = [int(config["round"]), int(config["attempt"])]
     held = [int(number) for number in state.get("batch", ())]
     if held[:2] != asked:
@@ -115,7 +120,7 @@ def noised_slices(message: Message, context: Context) -> Message:
     theta = _theta(node, message) if node.task.private_parameters else torch.zeros(0)
     asked = (int(config["round"]), int(config["attempt"]), int(config["records"]))
     try:
-        slices, spent = local_slices.noised_slices(node, _place(context), theta, *asked)
+        slices, spent = local_slices.noised_slices(node, _place(node, context), theta, *asked)
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     arrays = {"projections": _array(slices.projections.to(node.task.dtype))}
@@ -131,7 +136,7 @@ def released_records(message: Message, context: Context) -> Message:
     node, config = _node(context, "local-release"), _config(message)
     asked = (int(config["round"]), int(config["attempt"]), int(config["records"]))
     try:
-        released, spent = local_slices.released_records(node, _place(context), *asked)
+        released, spent = local_slices.released_records(node, ledger_path(context.node_config), *asked)
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     arrays = _named("released", released.to(node.task.dtype))
@@ -143,8 +148,8 @@ def _protected(message: Message, context: Context, *, table: Tensor | None, firs
     request = local_gradient.Request(
         int(config["round"]), int(config["attempt"]), tuple(int(n) for n in config["sizes"]), int(config["records"])
     )
-    place = _place(context)
-    state, theta = cast(dict[str, Any], context.state[_STATE]), _theta(node, message)
+    place = ledger_path(context.node_config)
+    state, theta = _state(context), _theta(node, message)
     try:
         if first:
             answer = local_gradient.noised_table(node, place, theta, request, state)
@@ -163,15 +168,21 @@ def _node(context: Context, *trusts: str) -> Node:
     """This node, which answers only the messages of the trust model that it agreed to."""
     if _STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
-    experiment = str(cast(dict[str, Any], context.state[_STATE])["experiment"])
-    node = join(experiment, context.run_id, context.node_config)
+    state = _state(context)
+    node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
     if (agreed := node.task.experiment.privacy.trust) not in trusts:
         raise RuntimeError(f"this message belongs to trust {' or '.join(trusts)}; this node agreed to {agreed}")
     return node
 
 
-def _place(context: Context) -> Path:
-    return ledger_path(context.node_config, context.run_id)
+def _place(node: Node, context: Context) -> Path | None:
+    """Where this node accounts, if it has anything to account for."""
+    return ledger_path(context.node_config) if node.task.experiment.privacy.noisy else None
+
+
+def _state(context: Context) -> dict[str, Any]:
+    """What this node keeps between messages; Flower's record behaves like a dict of it."""
+    return cast(dict[str, Any], context.state[_STATE])
 
 
 def _config(message: Message) -> dict[str, Any]:

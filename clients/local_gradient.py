@@ -12,7 +12,6 @@ from torch import Tensor
 
 from clients import account
 from clients.node import Batch, Node, batch_key
-from fedsw.experiment import resolve_delta
 from fedsw.local import shares, tables
 from fedsw.noise import noised
 from fedsw.objectives import Objective
@@ -46,13 +45,15 @@ class Answer:
     epsilon: float
 
 
-def require_ready(node: Node, place: Path) -> None:
-    """Refuse, at the greeting, a run whose guarantee this client could not give.
+def standing(node: Node, place: Path) -> float:
+    """Epsilon that this client's ledger stands at, settled at the greeting.
 
     Raises:
-        RuntimeError, LedgerDamaged: naming the ledger's folder.
+        RuntimeError, ValueError, LedgerDamaged: if it cannot be kept there, or is another run's.
     """
     account.require_writable(place)
+    most = node.delta(0)
+    return account.standing(place, lambda delta: _promise(node, min(delta, most)))
 
 
 def noised_table(
@@ -136,27 +137,18 @@ def noised_contribution(
 
 def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> shares.Noise:
     """Charge an attempt, whole, and settle the key of its sample."""
-    settings, records = node.task.experiment, max(request.records, len(node.records))
     own = _own(node)
     request = Request(
         request.round,
         request.attempt,
         tuple(max(size, count) for size, count in zip(request.sizes, own, strict=True)),
-        records,
+        request.records,
     )
-    delta = resolve_delta(settings.privacy.delta, records=records)
-    with account.opened(
-        place,
-        group=shares.GROUP,
-        delta=delta,
-        epsilon=_shares(node, delta).epsilon,
-        accountant=settings.privacy.accountant,
-        nominal=settings.seed is not None,
-    ) as ledger:
-        share = _shares(node, ledger.delta)
-        noise = _noise(node, request, share)
+    delta = node.delta(request.records)
+    share = _shares(node, delta)
+    noise = _noise(node, request, share)
+    with account.opened(place, _promise(node, delta)) as ledger:
         spent = ledger.spend(request.round, request.attempt, [noise.charge(share.rate)], noise.contribution)
-        delta = ledger.delta
     state.update(
         {
             "round": request.round,
@@ -182,6 +174,12 @@ def _batch(
     else:
         records = node.draw(bytes(state["key"]), _own(node))
     return node.forward(theta, records, request.round, request.attempt)
+
+
+def _promise(node: Node, delta: float) -> account.Promise:
+    experiment = node.task.experiment
+    epsilon = _shares(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
 
 
 def _own(node: Node) -> tuple[int, ...]:

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from clients import account
 from clients.node import Node
-from fedsw.accounting import Charge
 from fedsw.data import Records
-from fedsw.experiment import resolve_delta
 from fedsw.local.plans import (
     SlicesPlan,
     local_accountant,
@@ -23,27 +21,36 @@ from fedsw.local.plans import (
     slices_plan,
 )
 from fedsw.local.release import privatise
-from fedsw.local.shares import GROUP, own_batch, sampling_rate
+from fedsw.local.shares import own_batch, sampling_rate
 from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.sliced import project
 
 
-def require_ready(node: Node, place: Path) -> None:
+def require_ready(node: Node) -> None:
     """Refuse, at the greeting, a run whose guarantee this client could not give.
 
     Raises:
-        ValueError, RuntimeError: naming the setting, or the ledger's folder.
+        ValueError: naming the setting.
     """
     experiment = node.task.experiment
-    if experiment.privacy.noisy:
-        account.require_writable(place)
     if experiment.privacy.trust == "local-release":
-        release_of(experiment, _delta(node, len(node.records)))
+        release_of(experiment, node.delta(0))
+
+
+def standing(node: Node, place: Path) -> float:
+    """Epsilon that this client's ledger stands at, settled at the greeting.
+
+    Raises:
+        RuntimeError, ValueError, LedgerDamaged: if it cannot be kept there, or is another run's.
+    """
+    account.require_writable(place)
+    most = node.delta(0)
+    return account.standing(place, lambda delta: _promise(node, min(delta, most)))
 
 
 def noised_slices(
-    node: Node, place: Path, theta: Tensor, round_: int, attempt: int, federation: int
+    node: Node, place: Path | None, theta: Tensor, round_: int, attempt: int, federation: int
 ) -> tuple[Slices, float]:
     """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
 
@@ -55,6 +62,7 @@ def noised_slices(
     against everybody; see `fedsw.local.plans.slices_plan`.
 
     Args:
+        place: of its ledger; None without privacy, where there is nothing to account for.
         theta: the model; looked at only if the features pass through it. They are detached: private features are never
             differentiated.
         federation: records of the whole federation, for a delta such as "0.1/n".
@@ -66,9 +74,12 @@ def noised_slices(
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
     task = node.task
-    delta = _delta(node, federation)
-    plan = slices_plan(task.experiment, dimension=task.dimension, rate=_rate(node), delta=delta)
-    spent = _spend(node, place, round_, attempt, plan.charge, plan.sigma, delta=delta, epsilon=plan.epsilon)
+    delta = node.delta(federation)
+    plan = _plan(node, delta)
+    spent = float("inf")
+    if place is not None:
+        with account.opened(place, _promise(node, delta)) as ledger:
+            spent = ledger.spend(round_, attempt, [plan.charge], plan.sigma)
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     directions = task.directions(round_, attempt)
     if plan.sigma == 0:
@@ -97,38 +108,23 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     Raises:
         BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
     """
-    delta = _delta(node, federation)
+    delta = node.delta(federation)
     release = release_of(node.task.experiment, delta)
-    charge, epsilon = release_charge(release), release_epsilon(node.task.experiment, delta)
-    spent = _spend(node, place, round_, attempt, charge, release.scale, delta=delta, epsilon=epsilon)
+    with account.opened(place, _promise(node, delta)) as ledger:
+        spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
     features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre
     return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
 
 
-def _spend(
-    node: Node,
-    place: Path,
-    round_: int,
-    attempt: int,
-    charge: Charge,
-    sigma: float,
-    *,
-    delta: float,
-    epsilon: float,
-) -> float:
-    """Charge the client's ledger; returns the epsilon it then stands at."""
-    if sigma == 0:
-        return float("inf")
+def _promise(node: Node, delta: float) -> account.Promise:
     experiment = node.task.experiment
-    with account.opened(
-        place,
-        group=GROUP,
-        delta=delta,
-        epsilon=epsilon,
-        accountant=local_accountant(experiment),
-        nominal=experiment.seed is not None,
-    ) as ledger:
-        return ledger.spend(round_, attempt, [charge], sigma)
+    released = experiment.privacy.trust == "local-release"
+    epsilon = release_epsilon(experiment, delta) if released else _plan(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+
+
+def _plan(node: Node, delta: float) -> SlicesPlan:
+    return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=_rate(node), delta=delta)
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
@@ -153,10 +149,6 @@ def _rate(node: Node) -> float:
 
 def _fraction(node: Node) -> float:
     return node.task.experiment.training.batch_fraction
-
-
-def _delta(node: Node, federation: int) -> float:
-    return resolve_delta(node.task.experiment.privacy.delta, records=max(federation, len(node.records)))
 
 
 def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:

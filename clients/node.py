@@ -18,7 +18,7 @@ from clients.limits import require_delta, require_limits, require_own_folder, wi
 from clients.partition import node_records, require_agreement
 from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.task import Task
 
@@ -42,12 +42,16 @@ class Batch:
 
 @dataclass
 class Node:
-    """A node's records by cell, its task, and the batch between the two exchanges of an attempt."""
+    """A node's records by cell, its task, and the batch between the two exchanges of an attempt.
+
+    `run` is the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
+    """
 
     task: Task
     records: Records
     cells: tuple[NDArray[np.int64], ...]
     model: nn.Module
+    run: str = ""
     batch: Batch | None = field(default=None)
 
     @property
@@ -60,6 +64,10 @@ class Node:
         """Global record ids in each cell; shared in seeded runs only."""
         ids = self.records.ids.numpy()
         return [ids[cell] for cell in self.cells]
+
+    def delta(self, federation: int) -> float:
+        """The guarantee's delta where the federation has that many records, and never fewer than this node alone."""
+        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.records)))
 
     def draw(self, key: bytes, counts: Sequence[int]) -> Records:
         """A uniform sample without replacement of the asked count of every cell, decided by `key` alone.
@@ -123,18 +131,23 @@ class Node:
         return total, loss / max(1, start)
 
 
-def join(experiment_json: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process lives."""
+def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
+    """This node in a run: loaded and validated on the first message, remembered while the process lives.
+
+    Args:
+        run: the server's name for the run.
+        run_id: Flower's number for it, another one when the run is resumed.
+    """
     key = (run_id, int(node_config.get("partition-id", 0)))
     if key not in _nodes:
-        _nodes[key] = _load(experiment_json, node_config, client=key[1])
+        _nodes[key] = _load(experiment_json, run, node_config, client=key[1])
         while len(_nodes) > _MOST_NODES_KEPT:
             _nodes.popitem(last=False)
     _nodes.move_to_end(key)
     return _nodes[key]
 
 
-def _load(experiment_json: str, node_config: Mapping[str, Any], *, client: int) -> Node:
+def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int) -> Node:
     """What the operator agrees to is settled before a file is opened.
 
     A server that is not trusted is not told what is wrong with a record, since that quotes it: this node's log is.
@@ -157,7 +170,7 @@ def _load(experiment_json: str, node_config: Mapping[str, Any], *, client: int) 
         told = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
         raise ValueError(f"client {client}'s records {told}") from None
     require_delta(experiment, node_config, records=len(records))
-    return Node(task, records, task.cells_of(records), task.build_model())
+    return Node(task, records, task.cells_of(records), task.build_model(), run)
 
 
 def batch_key(task: Task, round_: int, attempt: int) -> bytes:

@@ -15,6 +15,7 @@ from fedsw import wire
 from fedsw.task import Task
 from server.cohort import FederationError, Member, greeting, member_of, online
 from server.exchange import Fault, Traffic, bytes_of, content_of
+from server.spending import Spending
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -37,14 +38,29 @@ class Attendance:
     it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
     away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
     public sizes.
+
+    Args:
+        run: the run's name.
+        spending: what clients with ledgers of their own tell.
     """
 
-    def __init__(self, grid: Grid, task: Task, members: Sequence[Member], traffic: Traffic) -> None:
-        self._grid, self._members, self._traffic = grid, members, traffic
-        self._task, self._timeout = task, task.experiment.federation.timeout
+    def __init__(
+        self, grid: Grid, task: Task, members: Sequence[Member], run: str, traffic: Traffic, spending: Spending
+    ) -> None:
+        self._grid, self._members, self._traffic, self.spending = grid, members, traffic, spending
+        self._task, self._run, self._timeout = task, run, task.experiment.federation.timeout
         self._greetings: dict[str, _Greeting] = {}
         self._next_look = 0.0
         self.away: dict[int, str] = {}
+
+    def hear_members(self) -> None:
+        """Take note of what the members' own ledgers stand at.
+
+        Raises:
+            FederationError: if one stands lower than it did in this run.
+        """
+        for member in self._members:
+            self._hear_spent(member)
 
     def lose(self, client: int, reason: str) -> None:
         """Count a client as away until it is back."""
@@ -90,7 +106,7 @@ class Attendance:
         fresh = [m for m in here if m.client in self.away and m.client not in greeted]
         if not fresh:
             return False
-        content = greeting(self._task)
+        content = greeting(self._task, self._run)
         messages = [Message(content, m.node, wire.HELLO, group_id="hello", ttl=self._timeout) for m in fresh]
         for name, member in zip(self._grid.push_messages(messages), fresh, strict=True):
             if name:
@@ -111,14 +127,24 @@ class Attendance:
             return
         self._traffic.up += bytes_of(reply)
         try:
-            same = _same(member_of(member.node, reply, self._task), member)
-        except (FederationError, ValueError):
+            back = member_of(member.node, reply, self._task)
+            same = _same(back, member)
+            if same:
+                self._hear_spent(back)
+        except FederationError as fault:
+            self.away[member.client] = str(fault)
+            return
+        except ValueError:
             same = False
         if same:
             self.away.pop(member.client, None)
             _log.info("client %d is back", member.client, extra=event("client back", client=member.client))
         else:
             self.away[member.client] = "it came back as another client, or with other records"
+
+    def _hear_spent(self, member: Member) -> None:
+        if member.spent is not None:
+            self.spending.hear(member.client, member.spent)
 
 
 def _same(one: Member, other: Member) -> bool:

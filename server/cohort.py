@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsw import wire
 from fedsw.task import Task
 from server.exchange import Fault, Request, Traffic, exchange
-from server.replies import count_of, counts_of, whole_numbers_of
+from server.replies import count_of, counts_of, epsilon_of, whole_numbers_of
 
 _POLL_SECONDS = 0.2
 
@@ -32,15 +32,19 @@ class FederationError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids."""
+    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids.
+
+    `spent` is the epsilon that its own ledger stood at when it was greeted; None where it has none.
+    """
 
     node: int
     client: int
     sizes: tuple[int, ...]
     ids: tuple[NDArray[np.int64], ...] | None
+    spent: float | None
 
 
-def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
+def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, ...]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
     Every client loads and validates its records here, before anything is spent.
@@ -50,7 +54,7 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     """
     settings = task.experiment.federation
     nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
-    requests = [Request(node, greeting(task)) for node in nodes]
+    requests = [Request(node, greeting(task, run)) for node in nodes]
     replies = exchange(grid, wire.HELLO, requests, group="hello", timeout=settings.timeout, traffic=traffic)
     members = []
     for node, reply in replies.items():
@@ -68,9 +72,9 @@ def gather(grid: Grid, task: Task, traffic: Traffic) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def greeting(task: Task) -> RecordDict:
-    """What every client is told first: the experiment."""
-    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json()})})
+def greeting(task: Task, run: str) -> RecordDict:
+    """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
+    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
@@ -105,13 +109,20 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     client, sizes = count_of(reply, "partition-id"), counts_of(reply, "sizes")
     if len(sizes) != len(task.objective.cells):
         raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
+    privacy = task.experiment.privacy
+    spent = None
+    if privacy.local and privacy.noisy:
+        try:
+            spent = epsilon_of(reply, noisy=True)
+        except ValueError as fault:
+            raise FederationError(f"client {client} does not say what its ledger stands at: {fault}") from None
     if task.experiment.seed is None:
-        return Member(node, client, sizes, None)
+        return Member(node, client, sizes, None, spent)
     ids = []
     for cell, size in enumerate(sizes):
         what = f"record ids of client {client}"
         ids.append(whole_numbers_of(reply, str(cell), (size,), what=what).numpy())
-    return Member(node, client, sizes, tuple(ids))
+    return Member(node, client, sizes, tuple(ids), spent)
 
 
 def _refuse_empty(task: Task, members: Sequence[Member]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -41,7 +41,14 @@ class Request:
 
 
 def exchange(
-    grid: Grid, kind: str, requests: Sequence[Request], *, group: str, timeout: float, traffic: Traffic
+    grid: Grid,
+    kind: str,
+    requests: Sequence[Request],
+    *,
+    group: str,
+    timeout: float,
+    traffic: Traffic,
+    arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
 ) -> Mapping[int, RecordDict | Fault]:
     """Send one message to every node and wait for the replies.
 
@@ -51,6 +58,7 @@ def exchange(
     Args:
         group: label of the round and attempt, for the network's own logs.
         timeout: seconds, both the server's patience and the messages' life.
+        arrived: is told of every reply as it comes, while others may still be awaited.
 
     Returns:
         For every node, in request order, its reply or the fault.
@@ -66,7 +74,8 @@ def exchange(
             answered = message.metadata.reply_to_message_id
             if answered in pending:
                 pending.discard(answered)
-                replies[node_of[answered]] = content_of(message)
+                replies[node_of[answered]] = reply = content_of(message)
+                arrived(node_of[answered], reply)
         if not pending or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)

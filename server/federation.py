@@ -20,14 +20,17 @@ from fedsw.experiment import Experiment
 from fedsw.models import flatten
 from fedsw.task import Task
 from server import checkpoint, local_gradient, local_release, local_slices, recovery, telemetry
+from server.attendance import Attendance
 from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
 from server.method import Method, Trusted
 from server.observer import Observer, Silent
 from server.plan import Plan, make_plan
+from server.releases import Releases
 from server.rounds import Rounds
 from server.run_directory import RunDirectory
+from server.spending import Spending
 from server.summary import describe_failure, describe_plan, summarise
 from server.training import Trainer, signal_to_noise
 
@@ -62,13 +65,14 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     directory = RunDirectory(job.directory)
     task = Task.from_experiment(job.experiment)
     torch.set_num_threads(job.experiment.federation.threads)
-    traffic = Traffic()
-    members = gather(grid, task, traffic)
+    traffic, name, spending = Traffic(), directory.name(), Spending()
+    members = gather(grid, task, name, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     trusted = not job.experiment.privacy.local
-    rounds = Rounds(grid, plan, members, traffic, directory.begin_attempt) if trusted else None
+    attendance = Attendance(grid, task, members, name, traffic, spending)
+    rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
@@ -78,9 +82,13 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         earlier = directory.seconds() if job.resume else 0.0
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
+        directory.keep_name(name)
         described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
-        with _method(grid, plan, members, traffic, directory, rounds, ledger, resume=job.resume) as method:
+        if job.resume:
+            spending.recall(_told_before(directory))
+        attendance.hear_members()
+        with _method(grid, plan, members, attendance, traffic, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
@@ -176,6 +184,7 @@ def _method(
     grid: Grid,
     plan: Plan,
     members: Sequence[Member],
+    attendance: Attendance,
     traffic: Traffic,
     directory: RunDirectory,
     rounds: Rounds | None,
@@ -186,13 +195,15 @@ def _method(
     """What the trust model does in a round. Under local trust the clients account, each for itself."""
     trust = plan.task.experiment.privacy.trust
     if rounds is None or ledger is None:
+        releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
-        shared = (grid, plan, members, traffic, directory.begin_attempt, history)
+        before = releases.rounds() or {int(record["round"]) for record in history}
+        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":
-            return local_slices.LocalSlices(directory.path / "slices.safetensors", *shared)
-        return local_release.LocalRelease(directory.path / "released.safetensors", *shared)
+            return local_slices.LocalSlices(releases, *shared)
+        return local_release.LocalRelease(releases, *shared)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
     return Trusted(rounds, plan, ledger)
 
@@ -232,6 +243,14 @@ def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkp
     if state is not None:
         trainer.restore(state)
     directory.read_metrics(through=trainer.steps)
+
+
+def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
+    tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
+    tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
+    told = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*told, Releases(directory.releases).epsilons()]
 
 
 def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:

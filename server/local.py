@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -21,7 +20,8 @@ from server.cohort import FederationError, Member, too_few
 from server.exchange import Fault, Request, Traffic, exchange
 from server.method import Outcome
 from server.plan import Plan
-from server.replies import array_of, number_of
+from server.releases import Releases
+from server.replies import array_of, epsilon_of
 from server.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -38,7 +38,7 @@ class LocalMethod(ABC):
 
     Args:
         begin: the next unused attempt number of a round.
-        history: round records of the run before it was resumed.
+        rounds: those of which something had arrived before the run was resumed.
     """
 
     def __init__(
@@ -46,18 +46,17 @@ class LocalMethod(ABC):
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
+        attendance: Attendance,
         traffic: Traffic,
         begin: Callable[[int], int],
-        history: Sequence[Mapping[str, Any]],
+        rounds: Iterable[int],
     ) -> None:
         self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
-        self._plan, self._attendance = plan, Attendance(grid, plan.task, members, traffic)
+        self._plan, self._attendance, self._spending = plan, attendance, attendance.spending
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
-        self._rounds = {int(record["round"]) for record in history}
-        self._before = max((float(record["epsilon"]) for record in history), default=0.0)
-        self._spent: dict[int, float] = {}
+        self._rounds = set(rounds)
         self._exhausted: dict[int, str] = {}
         self._lost: dict[int, str] = {}
 
@@ -78,11 +77,11 @@ class LocalMethod(ABC):
 
     def epsilon(self) -> float:
         """Epsilon spent so far by the worst client, as the clients tell."""
-        return max((self._before, *self._spent.values()))
+        return self._spending.worst()
 
     def epsilon_by_client(self) -> dict[int, float]:
         """Epsilon that each client last told."""
-        return dict(sorted(self._spent.items()))
+        return self._spending.by_client()
 
     def released_rounds(self) -> int:
         """Rounds of which something noised arrived."""
@@ -113,26 +112,95 @@ class LocalMethod(ABC):
         Raises:
             BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
         """
+        answers: dict[Member, _T] = {}
+        self._exchange(kind, round_, members, content, read, answers.__setitem__)
+        self._require_enough(round_, list(answers), self._lost)
+        return {member: answers[member] for member in members if member in answers}
+
+    def _collect(
+        self,
+        kind: str,
+        round_: int,
+        members: Sequence[Member],
+        content: Mapping[str, ArrayRecord | ConfigRecord],
+        read: Callable[[Member, RecordDict], Mapping[str, Tensor]],
+        releases: Releases,
+    ) -> None:
+        """See to it that enough clients have released once: those that have not are asked.
+
+        Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
+
+        Raises:
+            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
+        """
+        if len(releases.clients) >= self._least:
+            return
+        missing = [member for member in members if member.client not in releases.clients]
+
+        def keep(member: Member, arrays: Mapping[str, Tensor]) -> None:
+            releases.keep(member.client, arrays, round_, self._spending.by_client()[member.client])
+
+        self._exchange(kind, round_, missing, content, read, keep)
+        there = [member for member in self._members if member.client in releases.clients]
+        self._require_enough(round_, there, self._lost)
+
+    def _exchange(
+        self,
+        kind: str,
+        round_: int,
+        members: Sequence[Member],
+        content: Mapping[str, ArrayRecord | ConfigRecord],
+        read: Callable[[Member, RecordDict], _T],
+        take: Callable[[Member, _T], None],
+    ) -> None:
+        """Ask every client, and take what each releases as it arrives; who released nothing is lost."""
+        of_node, heard = {member.node: member for member in members}, set[int]()
+        lost: dict[int, str] = {}
+
+        def arrived(node: int, reply: RecordDict | Fault) -> None:
+            heard.add(node)
+            answer = self._answer(of_node[node], reply, read)
+            if isinstance(answer, Fault):
+                self._lose(of_node[node], answer, lost)
+            else:
+                take(of_node[node], answer)
+                self._rounds.add(round_)
+
         requests = [Request(member.node, RecordDict(dict(content))) for member in members]
         replies = exchange(
-            self._grid, kind, requests, group=kind, timeout=self._timeout, traffic=self._traffic
+            self._grid,
+            kind,
+            requests,
+            group=kind,
+            timeout=self._timeout,
+            traffic=self._traffic,
+            arrived=arrived,
         )
-        answers: dict[Member, _T] = {}
-        self._lost = lost = {}
-        for member in members:
-            answer = _answer(member, replies[member.node], read)
-            if isinstance(answer, Fault):
-                lost[member.client] = answer.reason
-                self._attendance.lose(member.client, answer.reason)
-                if answer.code == wire.BUDGET_EXHAUSTED:
-                    self._exhausted[member.client] = answer.reason
-                lines = event("client lost", client=member.client, code=answer.code)
-                _log.warning("client %d lost: %s", member.client, answer.reason, extra=lines)
-            else:
-                answers[member], self._spent[member.client] = answer
-                self._rounds.add(round_)
-        self._require_enough(round_, list(answers), lost)
-        return answers
+        for node in [node for node in replies if node not in heard]:
+            arrived(node, replies[node])
+        self._lost = dict(sorted(lost.items()))
+
+    def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
+        lost[member.client] = fault.reason
+        self._attendance.lose(member.client, fault.reason)
+        if fault.code == wire.BUDGET_EXHAUSTED:
+            self._exhausted[member.client] = fault.reason
+        lines = event("client lost", client=member.client, code=fault.code)
+        _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
+
+    def _answer(
+        self, member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
+    ) -> _T | Fault:
+        """A client's release, once the epsilon that its ledger stands at is taken note of."""
+        if isinstance(reply, Fault):
+            return reply
+        try:
+            self._spending.hear(member.client, epsilon_of(reply, noisy=self._task.experiment.privacy.noisy))
+            return read(member, reply)
+        except FederationError as fault:
+            return Fault(str(fault))
+        except ValueError as fault:
+            return Fault(f"unreadable release: {fault}")
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
         if len(members) >= self._least:
@@ -170,15 +238,3 @@ def describe(reasons: Mapping[int, str]) -> str:
 def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Totals of every column of rows of one length, of which there is at least one."""
     return tuple(sum(column) for column in zip(*rows, strict=True))
-
-
-def _answer(
-    member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
-) -> tuple[_T, float] | Fault:
-    """A client's release, and the epsilon that its ledger stands at."""
-    if isinstance(reply, Fault):
-        return reply
-    try:
-        return read(member, reply), number_of(reply, "epsilon", least=0.0, most=math.inf)
-    except ValueError as fault:
-        return Fault(f"unreadable release: {fault}")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedsw import wire
@@ -25,6 +23,7 @@ from server.imitation import imitation_of
 from server.local import LocalMethod, require_array
 from server.method import Outcome
 from server.plan import Plan
+from server.releases import Releases
 
 _LEAST_IMAGE = 64
 """Features from which a square number of them is taken for the pixels of an image."""
@@ -46,32 +45,28 @@ class LocalRelease(LocalMethod):
     """One exchange; then rounds of post-processing in which a generator learns from the privatised records.
 
     Args:
-        store: where the released records are kept; a resumed run reads them instead of asking again.
+        releases: the released records, "released" in its space (N_c, p); who is among them is not asked again.
     """
 
-    def __init__(self, store: Path, *arguments: Any) -> None:
+    def __init__(self, releases: Releases, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._release = release_of(self._task.experiment, self._plan.delta)
         self._imitation = imitation_of(self._task)
-        self._store = store
+        self._releases = releases
         self._target: Tensor | None = None
-        if store.is_file():
-            self._target = self._prepared(load_file(store)["released"])
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         if self._target is None:
-            released = self._ask_all(round_, attempt, members)
-            part = self._store.with_suffix(".part")
-            save_file({"released": released.contiguous()}, part)
-            part.replace(self._store)
-            self._target = self._prepared(released)
+            self._ask_all(round_, attempt, members)
+            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._releases.read()]))
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
         points = self._imitation.points(theta, count, round_, attempt).requires_grad_()
         match = self._loss(points, target)
         (cotangents,) = torch.autograd.grad(match.loss, points)
-        return Outcome(self._imitation.gradient(cotangents), None, self.epsilon(), attempt, len(members))
+        vector, clients = self._imitation.gradient(cotangents), len(self._releases.clients)
+        return Outcome(vector, None, self.epsilon(), attempt, clients)
 
     def _loss(self, points: Tensor, target: Tensor) -> Matching:
         local, release = self._task.experiment.local, self._release
@@ -92,11 +87,11 @@ class LocalRelease(LocalMethod):
             return wavelet_denoise(rows, self._release.deviation)
         return wavelet_denoise(rows, self._release.deviation, shape="vector", wavelet="haar")
 
-    def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> Tensor:
+    def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> None:
         task = self._task
         config = ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
 
-        def read(member: Member, reply: RecordDict) -> Tensor:
-            return require_array(reply, "released", (sum(member.sizes), task.dimension)).double()
+        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
+            return {"released": require_array(reply, "released", (sum(member.sizes), task.dimension)).double()}
 
-        return torch.cat(list(self._ask(wire.RELEASE, round_, members, {"config": config}, read).values()))
+        self._collect(wire.RELEASE, round_, members, {"config": config}, read, self._releases)

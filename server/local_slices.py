@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedsw import wire
@@ -27,6 +25,7 @@ from server.imitation import imitation_of
 from server.local import LocalMethod, require_array
 from server.method import Outcome
 from server.plan import Plan
+from server.releases import Releases
 from server.replies import deviation_of
 from server.training import learning_rate
 
@@ -57,22 +56,21 @@ class LocalSlices(LocalMethod):
     """Gradients of a sliced distance to noised slices (DP-SWD), or steps of a particle flow towards them.
 
     Args:
-        store: where the slices of a one-release flow are kept; they are released, so that a resumed run reads them.
+        releases: the slices of a one-release flow; who is among them is not asked again.
     """
 
-    def __init__(self, store: Path, *arguments: Any) -> None:
+    def __init__(self, releases: Releases, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._imitation = imitation_of(self._task)
-        self._store = store
-        self._stored = _load(store)
+        self._releases = releases
+        self._stored: list[Slices] = []
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         experiment = self._task.experiment
         stream = Stream.seeded(experiment.slicing.seed, "public noise", round_, attempt)
         if experiment.local.algorithm == "flow-one-release":
             if not self._stored:
-                self._stored = self._slices(round_, attempt, theta, members)
-                _save(self._store, self._stored)
+                self._stored = self._released(round_, attempt, theta, members)
             least = min(_STORED_PER_STEP, self._stored[0].count)
             slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
         else:
@@ -96,47 +94,55 @@ class LocalSlices(LocalMethod):
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
         """One exchange: the clients' slices in client order."""
+        public, content = self._request(round_, attempt, theta)
+        noisy = self._task.experiment.privacy.noisy
+        fraction = self._task.experiment.training.batch_fraction
+
+        def read(member: Member, reply: RecordDict) -> Slices:
+            return _read_slices(reply, sum(own_batch(member.sizes, fraction)), public, noisy=noisy)
+
+        return list(self._ask(wire.SLICES, round_, members, content, read).values())
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """The slices of all records that every client releases once, in client order."""
+        public, content = self._request(round_, attempt, theta)
+        noisy = self._task.experiment.privacy.noisy
+
+        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
+            return _arrays_of(_read_slices(reply, sum(member.sizes), public, noisy=noisy))
+
+        self._collect(wire.SLICES, round_, members, content, read, self._releases)
+        return [_slices_of(arrays) for arrays in self._releases.read()]
+
+    def _request(
+        self, round_: int, attempt: int, theta: Tensor
+    ) -> tuple[Tensor, dict[str, ArrayRecord | ConfigRecord]]:
+        """The attempt's public directions, and what every client is told."""
         task = self._task
         content: dict[str, ArrayRecord | ConfigRecord] = {
             "config": ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
         }
         if task.private_parameters:
             content["model"] = array_record("theta", theta.to(task.dtype))
-        public = task.directions(round_, attempt)
-
-        def read(member: Member, reply: RecordDict) -> Slices:
-            return _read_slices(task, reply, public)
-
-        return list(self._ask(wire.SLICES, round_, members, content, read).values())
+        return task.directions(round_, attempt), content
 
 
-def _read_slices(task: Task, reply: RecordDict, public: Tensor) -> Slices:
-    projections = require_array(reply, "projections", (None, public.shape[1]))
-    sigma = deviation_of(reply, noisy=task.experiment.privacy.noisy)
+def _read_slices(reply: RecordDict, rows: int, public: Tensor, *, noisy: bool) -> Slices:
+    """A client's slices: as many rows as its public count, on the public directions or on some of its own."""
+    projections = require_array(reply, "projections", (rows, public.shape[1]))
+    sigma = deviation_of(reply, noisy=noisy)
     drawn = "directions" in cast(ArrayRecord, reply["arrays"])
     directions = require_array(reply, "directions", tuple(public.shape)) if drawn else public
     kind = UnprotectedSlices if sigma == 0 else Slices
     return kind(directions, projections.double(), sigma)
 
 
-def _save(path: Path, slices: Sequence[Slices]) -> None:
-    tensors = {}
-    for position, each in enumerate(slices):
-        tensors[f"{position}.directions"] = each.directions.clone()  # files hold no shared tensors
-        tensors[f"{position}.projections"] = each.projections.contiguous()
-        tensors[f"{position}.sigma"] = torch.tensor([each.sigma], dtype=torch.float64)
-    part = path.with_suffix(".part")
-    save_file(tensors, part)
-    part.replace(path)
+def _arrays_of(slices: Slices) -> dict[str, Tensor]:
+    sigma = torch.tensor(slices.sigma, dtype=torch.float64)
+    return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
 
 
-def _load(path: Path) -> list[Slices]:
-    if not path.is_file():
-        return []
-    tensors = load_file(path)
-    found: list[Slices] = []
-    for position in range(len(tensors) // 3):
-        sigma = float(tensors[f"{position}.sigma"])
-        kind = UnprotectedSlices if sigma == 0 else Slices
-        found.append(kind(tensors[f"{position}.directions"], tensors[f"{position}.projections"], sigma))
-    return found
+def _slices_of(arrays: Mapping[str, Tensor]) -> Slices:
+    sigma = float(arrays["sigma"])
+    kind = UnprotectedSlices if sigma == 0 else Slices
+    return kind(arrays["directions"], arrays["projections"], sigma)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -83,6 +85,15 @@ def deviation_of(reply: RecordDict, *, noisy: bool) -> float:
     if noisy:
         return number_of(reply, "sigma", least=_DEVIATIONS[0], most=_DEVIATIONS[1])
     return number_of(reply, "sigma", least=0.0, most=0.0)
+
+
+def epsilon_of(reply: RecordDict, *, noisy: bool) -> float:
+    """The epsilon that a client's ledger stands at: at least 0, and finite where there is noise.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    return number_of(reply, "epsilon", least=0.0, most=sys.float_info.max if noisy else math.inf)
 
 
 def _decoded(reply: RecordDict, name: str, shape: Sequence[int | None], *, what: str | None = None) -> Tensor:

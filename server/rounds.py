@@ -66,11 +66,17 @@ class Rounds:
     """
 
     def __init__(
-        self, grid: Grid, plan: Plan, members: Sequence[Member], traffic: Traffic, begin: Callable[[int], int]
+        self,
+        grid: Grid,
+        plan: Plan,
+        members: Sequence[Member],
+        attendance: Attendance,
+        traffic: Traffic,
+        begin: Callable[[int], int],
     ) -> None:
         self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
-        self._attendance = Attendance(grid, plan.task, members, traffic)
+        self._attendance = attendance
         self._counterpart = counterpart_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._least = settings.min_clients or settings.clients

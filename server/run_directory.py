@@ -1,4 +1,4 @@
-"""What a run leaves on disk: config, plan, attempts, metrics, ledger, checkpoint, model, summary."""
+"""What a run leaves on disk: its name, config, plan, attempts, metrics, ledger, checkpoint, model, summary."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,23 @@ class RunDirectory:
         return self.path / "ledger.sqlite"
 
     @property
+    def releases(self) -> Path:
+        """What clients released once, under trust models with one release."""
+        return self.path / "releases"
+
+    @property
     def summary(self) -> Path:
         """How the run ended, the last time it did so in order."""
         return self.path / "summary.json"
+
+    def name(self) -> str:
+        """The name by which the clients know the run, whenever it is resumed: the one on record, else a fresh one."""
+        path = self.path / "run.name"
+        return path.read_text(encoding="ascii").strip() if path.exists() else secrets.token_hex(16)
+
+    def keep_name(self, name: str) -> None:
+        """Put the run's name on record; before anything is asked from the clients that they account for."""
+        self._replace("run.name", f"{name}\n".encode("ascii"))
 
     def write_config(self, experiment: Experiment, engine: str) -> None:
         """Store the experiment as it runs, the engine it runs on, and that it begins now."""
@@ -135,6 +150,13 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary."""
         self._write("summary.json", summary)
+
+    def read_summary(self) -> dict[str, Any]:
+        """How the run ended the last time; empty if it never did in order."""
+        try:
+            return dict(json.loads(self.summary.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return {}
 
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""

@@ -65,7 +65,7 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
 def _drive(
     experiment: Experiment, directory: Path, engine: Engine, observer: Observer | None, *, resume: bool
 ) -> RunResult:
-    from clients.account import ledgers_in
+    from clients.account import held_open, ledgers_in
     from clients.app import app as client_app
     from server.app import app_for
     from server.federation import Job
@@ -74,18 +74,22 @@ def _drive(
 
     clients = experiment.federation.clients
     ledgers = directory / "clients"
+    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume))
     try:
-        with ledgers_in(ledgers, alone=engine == "inprocess"):
-            if engine in _SUBMITTED and not resume:
-                RunDirectory(directory).write_config(experiment, engine)
-            if engine == "flwr":
+        if engine in _SUBMITTED and not resume:
+            RunDirectory(directory).write_config(experiment, engine)
+        if engine == "inprocess":
+            with held_open(ledgers):
+                inprocess.run(hosted, client_app, clients, ledgers)
+        elif engine == "ray":
+            with ledgers_in(ledgers):
+                ray.run(hosted, client_app, clients)
+        elif engine == "flwr":
+            with ledgers_in(ledgers):
                 flwr_run.run(directory, clients, resume=resume)
-            elif engine in ("deployed", "deployed-stock"):
-                stock = engine == "deployed-stock"
-                deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
-            else:
-                drive = ray.run if engine == "ray" else inprocess.run
-                drive(app_for(Job(experiment, directory, engine, observer or Silent(), resume)), client_app, clients)
+        else:
+            stock = engine == "deployed-stock"
+            deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
     except Exception:
         with contextlib.suppress(OSError):
             if ledgers.is_dir():

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clients.account import held_open
 from clients.app import app as client_app
 from fedsw.experiment import Experiment, parse_experiment
 from server.federation import Job, federate
-from simulations.engines.inprocess import InProcessGrid
+from simulations.engines.inprocess import InProcessGrid, node_configs
 
 SMALL = {
     "name": "small",
@@ -45,15 +46,24 @@ class Federation:
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, 0
 
-    def run(self, experiment: Experiment, *, app=None, directory: Path | None = None, resume: bool = False, **job):
+    def run(
+        self,
+        experiment: Experiment,
+        *,
+        app=None,
+        directory: Path | None = None,
+        ledgers: Path | None = None,
+        resume: bool = False,
+        **job,
+    ):
+        """The clients' ledgers are in `clients` of the run's folder, as the driver does it, or in `ledgers`."""
         self.runs += directory is None
         directory = directory or self.folder / f"run{self.runs}"
-        clients = experiment.federation.clients
-        grid = InProcessGrid(
-            app or client_app, [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
-        )
-        try:
-            return federate(grid, Job(experiment, directory, resume=resume, **job))
-        finally:
-            grid.close()
+        ledgers = ledgers or directory / "clients"
+        grid = InProcessGrid(app or client_app, node_configs(experiment.federation.clients, ledgers))
+        with held_open(ledgers):
+            try:
+                return federate(grid, Job(experiment, directory, resume=resume, **job))
+            finally:
+                grid.close()
 

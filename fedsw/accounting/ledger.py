@@ -47,6 +47,7 @@ class Ledger:
         budget: the epsilon that may be spent; inf for a run without guarantee.
         accountant: "pld", or the comparison accountant that decides instead.
         nominal: whether the run's sampling and noise are reproducible.
+        run: the run it accounts for, by a name that stays when the run is resumed; "" where the place says it.
 
     Source: docs/guarantees.md, "The ledger".
     """
@@ -58,6 +59,7 @@ class Ledger:
         self.budget = float(header["epsilon"])
         self.accountant = str(header["accountant"])
         self.nominal = bool(header["nominal"])
+        self.run = str(header.get("run", ""))
         self._journal = journal
         self._mutex = threading.RLock()
         self._account: Account | None = self._replayed()
@@ -72,6 +74,7 @@ class Ledger:
         epsilon: float,
         accountant: str = "pld",
         nominal: bool,
+        run: str = "",
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
 
@@ -95,6 +98,7 @@ class Ledger:
             "epsilon": _number(epsilon),
             "accountant": accountant,
             "nominal": bool(nominal),
+            "run": run,
         }
         return cls(Journal.create(Path(path), header))
 

@@ -26,10 +26,10 @@ _ASKED: Record = {"round": (), "attempt": ()}
 _MODEL: Message = {"model": {"theta": ("r",)}}
 _SPENT: Record = {"epsilon": ()}
 
-_HELLO: tuple[Message, Message] = (
-    {"config": {"experiment": str}},
-    {"metrics": {"partition-id": (), "sizes": ("c",)}},
-)
+_GREETING: Message = {"config": {"experiment": str, "run": str}}
+_PUBLIC: Record = {"partition-id": (), "sizes": ("c",)}
+_HELLO: tuple[Message, Message] = (_GREETING, {"metrics": _PUBLIC})
+_LOCAL_HELLO: tuple[Message, Message] = (_GREETING, {"metrics": {**_PUBLIC, **_SPENT}})
 _TRUSTED: Mapping[str, tuple[Message, Message]] = {
     "query.hello": _HELLO,
     "train.outputs": (
@@ -45,7 +45,7 @@ TABLE: Mapping[str, Mapping[str, tuple[Message, Message]]] = {
     "central": _TRUSTED,
     "none": _TRUSTED,
     "local-gradient": {
-        "query.hello": _HELLO,
+        "query.hello": _LOCAL_HELLO,
         "train.tables": (
             {**_MODEL, "config": {**_ASKED, "sizes": ("c",), "records": ()}},
             {"arrays": {"noised": ("c", "k", "B")}, "metrics": {**_SPENT, "sigma": ()}},
@@ -56,14 +56,14 @@ TABLE: Mapping[str, Mapping[str, tuple[Message, Message]]] = {
         ),
     },
     "local-slices": {
-        "query.hello": _HELLO,
+        "query.hello": _LOCAL_HELLO,
         "train.slices": (
             {"config": {**_ASKED, "records": ()}},
             {"arrays": {"projections": ("n", "k")}, "metrics": {**_SPENT, "sigma": ()}},
         ),
     },
     "local-release": {
-        "query.hello": _HELLO,
+        "query.hello": _LOCAL_HELLO,
         "train.release": (
             {"config": {**_ASKED, "records": ()}},
             {"arrays": {"released": ("N", "d")}, "metrics": _SPENT},

@@ -56,7 +56,7 @@ def test_a_node_takes_part_in_the_trust_models_it_names_only():
 )
 def test_limits_that_say_nothing_are_refused(limit, told):
     with pytest.raises(ExperimentError, match=told):
-        require_limits(small(*LOCAL), limit, records=100)
+        require_limits(small(*LOCAL), limit)
 
 
 def test_without_limits_a_node_takes_part_as_asked():

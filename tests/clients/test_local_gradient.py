@@ -151,7 +151,7 @@ def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_
 
     monkeypatch.setattr(local_gradient, "noised", spy)
     node, state = _node("training.rounds=40", "local.bins=16", *seed), {}
-    with account.ledgers_in(tmp_path, alone=True):
+    with account.held_open(tmp_path):
         for round_ in range(1, 41):
             _both(node, tmp_path / "client-0.sqlite", _request(node, round_), state)
     for part in (seen[::2], seen[1::2]):
@@ -202,14 +202,14 @@ def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
         account.require_writable(tmp_path / "client-4.sqlite")
 
 
-def test_the_ledger_is_where_the_node_says_or_the_environment_or_at_home(tmp_path, monkeypatch):
+def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDSW_STATE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert account.ledger_path({"partition-id": 2}, 77) == tmp_path / ".fedsw" / "77" / "client-2.sqlite"
+    with pytest.raises(RuntimeError, match=r"client 2 has no folder for its privacy ledger; .*state-dir.*FEDSW_STATE"):
+        account.ledger_path({"partition-id": 2})
     monkeypatch.setenv("FEDSW_STATE", str(tmp_path / "state"))
-    assert account.ledger_path({"partition-id": 2}, 77) == tmp_path / "state" / "client-2.sqlite"
+    assert account.ledger_path({"partition-id": 2}) == tmp_path / "state" / "client-2.sqlite"
     named = {"partition-id": 2, "state-dir": str(tmp_path / "own")}
-    assert account.ledger_path(named, 77) == tmp_path / "own" / "client-2.sqlite"
+    assert account.ledger_path(named) == tmp_path / "own" / "client-2.sqlite"
 
 
 def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):
@@ -217,7 +217,7 @@ def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_p
     noised_table(node, place, flatten(node.model), _request(node, 1), {})
     with Ledger.open(place), pytest.raises(LedgerBusy):
         noised_table(node, place, flatten(node.model), _request(node, 2), {})
-    with account.ledgers_in(tmp_path, alone=True):
+    with account.held_open(tmp_path):
         noised_table(node, place, flatten(node.model), _request(node, 2), {})
         with pytest.raises(LedgerBusy):
             Ledger.open(place)
@@ -228,7 +228,7 @@ def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_p
 
 def test_the_runs_folder_holds_the_ledgers_while_it_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSW_STATE", "before")
-    with account.ledgers_in(tmp_path / "clients", alone=False):
+    with account.ledgers_in(tmp_path / "clients"):
         assert os.environ["FEDSW_STATE"] == str(tmp_path / "clients")
     assert os.environ["FEDSW_STATE"] == "before"
 

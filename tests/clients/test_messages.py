@@ -8,7 +8,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from clients import account
 from clients.app import app as client_app
 from fedsw import wire
 from fedsw.experiment import Experiment, parse_experiment
@@ -54,8 +53,7 @@ class Watched:
 
 def watched(tmp_path, chosen: Experiment, leak=None) -> Inspector:
     inspector = Inspector(chosen)
-    with account.ledgers_in(tmp_path / "ledgers", alone=True):
-        Federation(tmp_path).run(chosen, app=Watched(inspector, leak))
+    Federation(tmp_path).run(chosen, app=Watched(inspector, leak))
     return inspector
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from clients import account
 from clients import node as nodes
 from clients.app import app as client_app
 from clients.node import join
@@ -65,11 +64,13 @@ def own(*overrides: str, **data) -> Experiment:
 
 
 def run(folder: Path, experiment: Experiment, configs: list[dict]) -> dict:
-    nodes = [{"partition-id": i, "num-partitions": len(configs), **config} for i, config in enumerate(configs)]
+    nodes = [
+        {"partition-id": i, "num-partitions": len(configs), "state-dir": str(folder / "clients"), **config}
+        for i, config in enumerate(configs)
+    ]
     grid = InProcessGrid(client_app, nodes)
     try:
-        with account.ledgers_in(folder / "clients", alone=True):
-            return federate(grid, Job(experiment, folder / "run"))
+        return federate(grid, Job(experiment, folder / "run"))
     finally:
         grid.close()
 
@@ -179,7 +180,7 @@ def test_what_a_node_does_not_agree_to_is_refused_before_a_file_is_opened(tmp_pa
     ):
         experiment = parse_experiment(own().model_dump() | {"privacy": asked}, overrides)
         with pytest.raises(ExperimentError, match=told):
-            join(experiment.model_dump_json(), 107, node)
+            join(experiment.model_dump_json(), "", 107, node)
 
 
 @pytest.mark.parametrize("limit", [{"max-epsilon": "3.0"}, {"trust": "central"}])
@@ -188,7 +189,7 @@ def test_a_node_with_limits_tells_no_server_what_is_wrong_with_a_record(tmp_path
     node = {key: value for key, value in node.items() if key not in LIMITED} | limit
     experiment = own("privacy={epsilon = 1.0}")
     with caplog.at_level(logging.ERROR, "fedsw.clients"), pytest.raises(ValueError) as refused:
-        join(experiment.model_dump_json(), 108, node)
+        join(experiment.model_dump_json(), "", 108, node)
     assert "123.25" not in str(refused.value) and "its own log says where" in str(refused.value)
     assert "'123.25'" in caplog.text
 
@@ -202,10 +203,10 @@ def test_a_node_with_limits_brings_its_own_records_under_its_own_schema_only(tmp
     bare = {key: value for key, value in node.items() if key not in {"schema", *LIMITED}} | limit
     with monkeypatch.context() as patched, pytest.raises(ExperimentError, match="start the node with --schema FILE"):
         patched.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
-        join(experiment.model_dump_json(), 109, bare)
-    assert len(join(experiment.model_dump_json(), 109, node).records) == 60
+        join(experiment.model_dump_json(), "", 109, bare)
+    assert len(join(experiment.model_dump_json(), "", 109, node).records) == 60
     named = {"name": "a", "data": {"records": 600, "test_records": 50}, "privacy": experiment.privacy.model_dump()}
-    join(parse_experiment(named).model_dump_json(), 110, bare)
+    join(parse_experiment(named).model_dump_json(), "", 110, bare)
 
 
 def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(tmp_path):
@@ -255,21 +256,22 @@ def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
     named_folder = parse_experiment({"name": "a", "data": {"source": "adult", "data_dir": "/etc"}})
     node = {"partition-id": 0, "num-partitions": 2, "own-data": 1}
     with pytest.raises(ExperimentError, match="the server's word; start the node with --data-path"):
-        join(theirs, 101, node)
+        join(theirs, "", 101, node)
     with pytest.raises(ExperimentError, match="data.data_dir is None"):
-        join(own().model_dump_json(), 102, node)
+        join(own().model_dump_json(), "", 102, node)
     with pytest.raises(ExperimentError, match="the server's word"):
-        join(named_folder.model_dump_json(), 103, node)
+        join(named_folder.model_dump_json(), "", 103, node)
     mine = write(tmp_path / "mine" / "records.csv", rows=20)
     with pytest.raises(ExperimentError, match="the server's word"):
-        join(named_folder.model_dump_json(), 103, node | {"data-path": str(mine)})
-    assert len(join(theirs, 104, node | {"data-path": str(mine)}).records) == 20
-    assert len(join(theirs, 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
+        join(named_folder.model_dump_json(), "", 103, node | {"data-path": str(mine)})
+    assert len(join(theirs, "", 104, node | {"data-path": str(mine)}).records) == 20
+    assert len(join(theirs, "", 105, {"partition-id": 0, "num-partitions": 2}).records) == 30
 
 
 def test_a_synthetic_experiment_needs_no_folder(tmp_path):
     experiment = parse_experiment({"name": "a", "data": {"records": 600, "test_records": 50}})
-    assert len(join(experiment.model_dump_json(), 106, {"partition-id": 0, "num-partitions": 2, "own-data": 1}).records)
+    config = {"partition-id": 0, "num-partitions": 2, "own-data": 1}
+    assert len(join(experiment.model_dump_json(), "", 106, config).records)
 
 
 def test_what_a_client_says_of_a_record_is_for_the_terminal_and_never_written(tmp_path):

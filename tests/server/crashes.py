@@ -58,14 +58,14 @@ def _life(directory: str, overrides: list[str], fault: str, round_: int, resume:
 
 
 def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resume: bool) -> None:
-    from clients.account import ledgers_in
+    from clients.account import held_open, ledgers_in
     from server.federation import Job, federate
 
     experiment = small(*overrides)
     clients = experiment.federation.clients
     chaos = Chaos([Fault(round_, fault, clients - 1)] if fault else [], experiment.federation.timeout, lambda _: None)
     grid = ChaosGrid(chaos, clients)
-    with ledgers_in(directory / "clients", alone=True), chaos.server():
+    with ledgers_in(directory / "clients"), held_open(directory / "clients"), chaos.server():
         federate(grid, Job(experiment, directory, resume=resume))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load_file
 
-from clients import account
 from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment
 
@@ -13,15 +12,14 @@ TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_m
 
 
 class Runs:
-    """Runs with the clients' ledgers in the run's folder, as the driver does it."""
+    """Runs in folders of a name."""
 
     def __init__(self, federation) -> None:
         self._federation = federation
 
     def __call__(self, experiment: Experiment, name: str = "run", **settings):
         directory = self._federation.folder / name
-        with account.ledgers_in(directory / "clients", alone=True):
-            return self._federation.run(experiment, directory=directory, **settings), directory
+        return self._federation.run(experiment, directory=directory, **settings), directory
 
 
 def kind_of(message) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -282,6 +283,21 @@ def test_outputs_outside_the_ball_are_projected_again_by_the_server(federation, 
 
     federation.run(small(), app=Saboteur(hook, after))
     assert max(largest) <= 0.5 * (2 / 50) * 2  # alpha * (2/n) * 2M at the least batch of about 60 a group
+
+
+@pytest.mark.parametrize("client", [0, 1, 2])
+def test_a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left(federation, client):
+    release = threading.Event()
+
+    def hook(message, context):
+        first = message.metadata.message_type == "train.outputs" and message.content["config"]["round"] == 2
+        if first and context.node_config["partition-id"] == client and message.content["config"]["attempt"] == 0:
+            release.wait(20)
+
+    settings = ("federation.min_clients=2", "federation.timeout=1.0")
+    summary = federation.run(small(*settings), app=Saboteur(hook))
+    release.set()
+    assert summary["status"] == "completed" and _attempts(federation.folder / "run1")[:3] == [(1, 0), (2, 0), (2, 1)]
 
 
 def test_a_hanging_client_ends_the_run_with_its_name_not_in_a_hang(federation):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 
@@ -9,11 +10,11 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from clients import account
 from clients import local_gradient as client_side
 from fedsw import wire
 from fedsw.accounting import Ledger
 from simulations.accounts import read_ledger
+from tests import federations
 from tests.federations import Saboteur, small
 from tests.server.local_runs import TRUST, attempts_in, kind_of, parameters_of
 
@@ -40,7 +41,8 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     assert set(asked) <= {wire.HELLO, wire.TABLES, wire.LOCAL_GRADIENTS}
     for kind, content in replies:
         if kind == wire.HELLO:
-            assert set(content) == {"metrics"} and set(content["metrics"]) == {"partition-id", "sizes"}
+            assert set(content) == {"metrics"} and content["metrics"]["epsilon"] == 0.0
+            assert set(content["metrics"]) == {"partition-id", "sizes", "epsilon"}
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
         assert set(content["metrics"]) == {"epsilon", "sigma"}
@@ -163,10 +165,10 @@ def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_l
 
     _, warm = run(small(*TRUST, "seed=5"), "warm")
     cold = federation.folder / "cold"
-    with account.ledgers_in(cold / "clients", alone=False):
-        federation.run(
-            small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear())
-        )
+    monkeypatch.setattr(federations, "held_open", contextlib.nullcontext)
+    federation.run(
+        small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear())
+    )
     assert torch.equal(parameters_of(warm), parameters_of(cold))
     assert all(attempts_in(cold, client) == attempts_in(warm, client) for client in range(3))
 

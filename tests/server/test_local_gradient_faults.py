@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -108,7 +109,7 @@ def test_a_round_without_a_record_of_a_group_asks_and_charges_nobody_and_names_w
             raise OSError("unplugged")
 
     apart = ("federation.clients=2", "federation.min_clients=1", "partition.scheme=group")
-    told = r"round 3: no client that answered holds a record of group A=0\. Client 1: .*unplugged.*fedsw resume"
+    told = r"round 3: no client that answered holds a record of group A=0\. Client 1: .*unplugged.*resume the run"
     with pytest.raises(FederationError, match=told):
         run(small(*TRUST, *apart), app=Saboteur(hook))
     assert attempts_in(run._federation.folder / "run", 0) == [(1, 0), (2, 0)]
@@ -190,12 +191,11 @@ def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_
         run(small(*TRUST), app=Saboteur(after=spoil))
 
 
-def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(federation, tmp_path, monkeypatch):
+def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(federation, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")
-    monkeypatch.setenv("FEDSW_STATE", str(blocked))
     with pytest.raises(FederationError, match=r"could not join.*cannot keep its privacy ledger"):
-        federation.run(small(*TRUST))
+        federation.run(small(*TRUST), ledgers=blocked)
 
 
 @pytest.mark.parametrize(
@@ -210,3 +210,14 @@ def test_what_would_void_the_guarantee_stops_the_run_before_anything_is_spent(ru
     with pytest.raises((FederationError, ValueError), match=told):
         run(small("privacy.trust=local-gradient", "privacy.epsilon=inf", *override))
     assert not list((run._federation.folder / "run" / "clients").glob("*.sqlite"))
+
+
+@pytest.mark.parametrize("sigma", [math.nan, -1.0, 0.0, math.inf, 1e200, 1e-200])
+def test_a_deviation_that_no_noise_has_loses_its_sender(federation, sigma):
+    def lie(message, reply):
+        if kind_of(message) == "train.local_gradients" and message.metadata.dst_node_id == 1001:
+            reply.content["metrics"]["sigma"] = sigma
+        return reply
+
+    with pytest.raises(FederationError, match="Client 1: unreadable release: sigma came as"):
+        federation.run(small(*TRUST), app=Saboteur(after=lie))

@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
-from clients import account, local_slices
+from clients import local_slices
 from clients.node import join
 from fedsw import wire
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
@@ -56,14 +56,18 @@ def experiment(base: dict, *overrides: str) -> Experiment:
 def run(federation):
     def start(chosen: Experiment, name: str = "run", **settings):
         directory = federation.folder / name
-        with account.ledgers_in(directory / "clients", alone=True):
-            return federation.run(chosen, directory=directory, **settings), directory
+        return federation.run(chosen, directory=directory, **settings), directory
 
     return start
 
 
 def ledgers(directory):
     return [Ledger.open(path, read_only=True) for path in sorted((directory / "clients").glob("*.sqlite"))]
+
+
+def released_in(directory) -> torch.Tensor:
+    files = sorted((directory / "releases").iterdir())
+    return torch.cat([load_file(file)["released"] for file in files])
 
 
 def read(reply, name: str) -> torch.Tensor:
@@ -178,8 +182,8 @@ def test_one_release_is_charged_once_and_serves_every_round(run):
         with ledger:
             entries = ledger.entries()
             assert [(entry.round, entry.sampling_rate) for entry in entries] == [(1, 1.0)]
-    stored = load_file(directory / "slices.safetensors")
-    assert stored["0.projections"].shape == (200, 40)
+    stored = load_file(directory / "releases" / "client-0.safetensors")
+    assert stored["projections"].shape == (200, 40)
 
 
 @pytest.mark.parametrize("base", [experiment(FLOW, "local.algorithm=flow-one-release"), experiment(RELEASE)])
@@ -250,7 +254,7 @@ def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
     summary, directory = run(experiment(RELEASE, f"local.loss={loss}"), app=Saboteur(look))
     assert summary["status"] == "completed"
     assert asked.count(wire.RELEASE) == 3 and set(asked) == {wire.HELLO, wire.RELEASE}
-    assert load_file(directory / "released.safetensors")["released"].shape == (600, 2)
+    assert released_in(directory).shape == (600, 2)
 
 
 def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
@@ -263,7 +267,7 @@ def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
 
     monkeypatch.setattr(local_slices, "privatise", watched)
     _, directory = run(experiment(RELEASE))
-    released = load_file(directory / "released.safetensors")["released"].double()
+    released = released_in(directory).double()
     units = (released - torch.cat(records)) / Release(10.0, 1e-5, 1.0).scale
     assert 1e-9 < chi2.cdf(float(units.square().sum()), units.numel()) < 1 - 1e-9
     with ledgers(directory)[0] as ledger:
@@ -312,7 +316,7 @@ def test_cosine_coefficients_of_no_square_image_are_refused_before_a_client_is_a
 def test_a_client_refuses_cosine_coefficients_of_no_square_image_at_the_greeting():
     asked = experiment(RELEASE, "local.dct=true").model_dump_json()
     with pytest.raises(ExperimentError, match="no square image"):
-        join(asked, 1, {"partition-id": 0, "num-partitions": 1})
+        join(asked, "", 1, {"partition-id": 0, "num-partitions": 1})
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,80 @@ def test_a_hanging_client_costs_one_timeout_and_never_the_run():
     release.set()
 
 
+def test_clients_behind_hanging_ones_answer_in_the_same_exchange():
+    release = threading.Event()
+
+    def sleepy(message, context):
+        if context.node_config["partition-id"] in (0, 2):
+            release.wait(30)
+        return _echo(message, context)
+
+    grid = _grid(sleepy, nodes=5)
+    replies = _exchange(grid, _requests(grid, [0.0] * 5), timeout=1.0)
+    release.set()
+    assert [isinstance(reply, Fault) for reply in replies.values()] == [True, False, True, False, False]
+
+
+def test_a_slow_client_that_answers_in_time_is_heard_although_others_did_not_wait_for_it():
+    def slow(message, context):
+        time.sleep(0.7 if context.node_config["partition-id"] == 0 else 0.2)
+        return _echo(message, context)
+
+    grid = _grid(slow)
+    replies = _exchange(grid, _requests(grid, [0.0] * 3), timeout=1.0)
+    assert not any(isinstance(reply, Fault) for reply in replies.values())
+
+
+def test_where_nothing_hangs_one_thread_answers_in_order():
+    seen = []
+
+    def note(message, context):
+        seen.append((threading.get_ident(), context.node_config["partition-id"]))
+        return _echo(message, context)
+
+    grid = _grid(note, nodes=20)
+    for _ in range(3):
+        _exchange(grid, _requests(grid, [0.0] * 20))
+    assert len({thread for thread, _ in seen}) == 1 and [client for _, client in seen] == [*range(20)] * 3
+
+
+@pytest.mark.parametrize("close", [False, True], ids=["its time is over", "the grid is closed"])
+def test_a_message_that_nobody_waits_for_is_never_answered(close):
+    release, begun, seen = threading.Event(), threading.Event(), []
+
+    def note(message, context):
+        seen.append(context.node_config["partition-id"])
+        begun.set()
+        release.wait(10)
+        return _echo(message, context)
+
+    grid = _grid(note)
+    grid.push_messages(
+        [Message(r.content, r.node, "train.work", group_id="g", ttl=0.2) for r in _requests(grid, [0.0] * 3)]
+    )
+    assert begun.wait(5)
+    if close:
+        grid.close()
+    else:
+        time.sleep(0.3)
+    release.set()
+    time.sleep(0.1)
+    assert seen == [0] and not grid._replies
+
+
+def test_replies_that_nobody_fetched_are_not_kept():
+    grid = _grid(_echo)
+
+    def push(ttl):
+        requests = _requests(grid, [0.0] * 3)
+        return grid.push_messages([Message(r.content, r.node, "train.work", group_id="g", ttl=ttl) for r in requests])
+
+    push(0.1)
+    time.sleep(0.2)
+    ids = list(push(5.0))
+    assert len(grid.pull_messages(ids)) == 3 and not grid._replies
+
+
 def test_traffic_counts_the_bytes_of_every_array_both_ways():
     grid, traffic = _grid(_echo), Traffic()
     requests = _requests(grid, [1.0, 2.0, 3.0])

@@ -105,11 +105,8 @@ def test_a_run_that_is_held_but_shows_no_sign_is_stalled(federation):
 
 
 def test_under_local_trust_every_client_s_epsilon_is_shown(federation):
-    from clients.account import ledgers_in
-
     directory = federation.folder / "run1"
-    with ledgers_in(directory / "clients", alone=True):
-        summary = federation.run(small("privacy.trust=local-gradient", "privacy.epsilon=5.0"))
+    summary = federation.run(small("privacy.trust=local-gradient", "privacy.epsilon=5.0"))
     status = read_status(directory)
     told = summary["epsilon_spent_by_client"]
     assert status.epsilon_by_client == {client: pytest.approx(value, rel=1e-9) for client, value in told.items()}

@@ -1,0 +1,72 @@
+"""What clients release once: on disk as it arrives, so that nobody has to be asked for it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+_TOLD = "round and epsilon"
+
+
+class Releases:
+    """The releases of a run, a file for each client in a folder: paid for, and read when the run is resumed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        clients = sorted(int(path.stem.removeprefix("client-")) for path in folder.glob("client-*.safetensors"))
+        self._told = {client: _told_in(self._file(client)) for client in clients}
+
+    @property
+    def clients(self) -> Collection[int]:
+        """Who has released."""
+        return self._told.keys()
+
+    def keep(self, client: int, arrays: Mapping[str, Tensor], round_: int, epsilon: float) -> None:
+        """Put a release on disk, whole or not at all.
+
+        Args:
+            arrays: what the client released, by name.
+            round_: that asked for it.
+            epsilon: what the client's ledger then stood at.
+        """
+        self._folder.mkdir(exist_ok=True)
+        own = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
+        part = self._file(client).with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(save({**own, _TOLD: torch.tensor([round_, epsilon], dtype=torch.float64)}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self._file(client))
+        self._told[client] = (round_, epsilon)
+
+    def read(self) -> list[Mapping[str, Tensor]]:
+        """The arrays of every release, in client order."""
+        found: list[Mapping[str, Tensor]] = []
+        for client in sorted(self._told):
+            arrays = load_file(self._file(client))
+            del arrays[_TOLD]
+            found.append(arrays)
+        return found
+
+    def rounds(self) -> set[int]:
+        """The rounds that asked for them."""
+        return {round_ for round_, _ in self._told.values()}
+
+    def epsilons(self) -> dict[int, float]:
+        """What each client's ledger stood at with its release."""
+        return {client: epsilon for client, (_, epsilon) in self._told.items()}
+
+    def _file(self, client: int) -> Path:
+        return self._folder / f"client-{client}.safetensors"
+
+
+def _told_in(path: Path) -> tuple[int, float]:
+    with safe_open(path, framework="pt") as file:
+        round_, epsilon = file.get_tensor(_TOLD).tolist()
+    return int(round_), float(epsilon)
