@@ -55,7 +55,7 @@ def test_a_small_file_that_announces_much_takes_no_memory(tmp_path: Path, zipped
         (header(2, 2, 2) + bytes(7), r"announces 8 bytes \(\(2, 2, 2\)\) and 7 follow"),
         (header(2, 2, 2) + bytes(9), "announces 8 bytes .* and more follow"),
         (header(2**32 - 1, 2**32 - 1, 2), "announces 36893488130239234050 bytes .*at most 1073741824"),
-        (gzip.compress(header(2, 2, 2) + bytes(8))[:-9], "is not a whole gzip file"),
+        (gzip.compress(header(2, 2, 2) + bytes(8), mtime=0)[:-9], "is not a whole gzip file"),
         (b"\x1f\x8b" + bytes(40), "is not a whole gzip file"),
     ],
 )
