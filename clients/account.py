@@ -79,15 +79,17 @@ def require_writable(path: Path) -> None:
 
 
 def standing(path: Path, promised: Callable[[float], Promise]) -> float:
-    """Epsilon that a ledger stands at, 0 if there is none yet.
+    """Epsilon that a ledger stands at, 0 if there is none yet; settled at the greeting.
 
     Args:
         promised: what this run promises where its ledger has that delta: one such as "0.1/n" is settled by the first
             request, which tells n.
 
     Raises:
+        RuntimeError, LedgerDamaged: as `require_writable`.
         ValueError: if it accounts for something else.
     """
+    require_writable(path)
     if not path.exists():
         return 0.0
     with Ledger.open(path, read_only=True) as ledger:

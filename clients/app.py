@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from clients import local_gradient, local_slices
-from clients.account import ledger_path
+from clients.account import ledger_path, standing
 from clients.node import Node, batch_key, join
 from fedsw import wire
 from fedsw.accounting import BudgetExhausted
@@ -40,7 +40,9 @@ def hello(message: Message, context: Context) -> Message:
         if privacy.trust == "local-release":
             local_slices.require_ready(node)
         if privacy.noisy:
-            told["epsilon"] = trusted.standing(node, ledger_path(context.node_config))
+            most = node.delta(0)
+            place = ledger_path(context.node_config)
+            told["epsilon"] = standing(place, lambda delta: trusted.promise(node, min(delta, most)))
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
     content: dict[str, Any] = {"metrics": MetricRecord(told)}
     if node.task.experiment.seed is not None:

@@ -45,17 +45,6 @@ class Answer:
     epsilon: float
 
 
-def standing(node: Node, place: Path) -> float:
-    """Epsilon that this client's ledger stands at, settled at the greeting.
-
-    Raises:
-        RuntimeError, ValueError, LedgerDamaged: if it cannot be kept there, or is another run's.
-    """
-    account.require_writable(place)
-    most = node.delta(0)
-    return account.standing(place, lambda delta: _promise(node, min(delta, most)))
-
-
 def noised_table(
     node: Node, place: Path, theta: Tensor, request: Request, state: MutableMapping[str, Any]
 ) -> Answer:
@@ -147,7 +136,7 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
     delta = node.delta(request.records)
     share = _shares(node, delta)
     noise = _noise(node, request, share)
-    with account.opened(place, _promise(node, delta)) as ledger:
+    with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(request.round, request.attempt, [noise.charge(share.rate)], noise.contribution)
     state.update(
         {
@@ -176,7 +165,8 @@ def _batch(
     return node.forward(theta, records, request.round, request.attempt)
 
 
-def _promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta."""
     experiment = node.task.experiment
     epsilon = _shares(node, delta).epsilon
     return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)

@@ -38,17 +38,6 @@ def require_ready(node: Node) -> None:
         release_of(experiment, node.delta(0))
 
 
-def standing(node: Node, place: Path) -> float:
-    """Epsilon that this client's ledger stands at, settled at the greeting.
-
-    Raises:
-        RuntimeError, ValueError, LedgerDamaged: if it cannot be kept there, or is another run's.
-    """
-    account.require_writable(place)
-    most = node.delta(0)
-    return account.standing(place, lambda delta: _promise(node, min(delta, most)))
-
-
 def noised_slices(
     node: Node, place: Path | None, theta: Tensor, round_: int, attempt: int, federation: int
 ) -> tuple[Slices, float]:
@@ -78,7 +67,7 @@ def noised_slices(
     plan = _plan(node, delta)
     spent = float("inf")
     if place is not None:
-        with account.opened(place, _promise(node, delta)) as ledger:
+        with account.opened(place, promise(node, delta)) as ledger:
             spent = ledger.spend(round_, attempt, [plan.charge], plan.sigma)
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     directions = task.directions(round_, attempt)
@@ -110,13 +99,14 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     """
     delta = node.delta(federation)
     release = release_of(node.task.experiment, delta)
-    with account.opened(place, _promise(node, delta)) as ledger:
+    with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
     features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre
     return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
 
 
-def _promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta."""
     experiment = node.task.experiment
     released = experiment.privacy.trust == "local-release"
     epsilon = release_epsilon(experiment, delta) if released else _plan(node, delta).epsilon

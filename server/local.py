@@ -57,7 +57,7 @@ class LocalMethod(ABC):
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
         self._rounds = set(rounds)
-        self._exhausted: dict[int, str] = {}
+        self._exhausted: set[int] = set()
         self._lost: dict[int, str] = {}
 
     @abstractmethod
@@ -184,7 +184,7 @@ class LocalMethod(ABC):
         lost[member.client] = fault.reason
         self._attendance.lose(member.client, fault.reason)
         if fault.code == wire.BUDGET_EXHAUSTED:
-            self._exhausted[member.client] = fault.reason
+            self._exhausted.add(member.client)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
@@ -206,9 +206,10 @@ class LocalMethod(ABC):
         if len(members) >= self._least:
             return
         if self._exhausted:
+            used_up = ", ".join(f"client {client}" for client in sorted(self._exhausted))  # not in words of theirs
             raise BudgetExhausted(
                 f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
-                f"federation.min_clients. {describe(self._exhausted)}"
+                f"federation.min_clients. Budgets that are used up: {used_up}"
             )
         left = too_few(round_, len(members), len(self._members), self._least)
         raise FederationError(

@@ -110,10 +110,9 @@ class InProcessGrid(Grid):
         return replies
 
     def close(self) -> None:
-        """Drop what was not answered, and let the worker end; a hanging one is left behind as a daemon."""
+        """Let the worker end, whatever waits; a hanging one is left behind as a daemon."""
         with self._state:
             self._closed = True
-            self._queue.clear()
             self._state.notify_all()
 
     def _relief(self) -> float:
