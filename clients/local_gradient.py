@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from clients import account
-from clients.node import Batch, Node, batch_key
+from clients.node import MOST_RECORDS, Batch, Node, batch_key
 from fedsw.local import shares, tables
-from fedsw.noise import noised
+from fedsw.noise import noised, spacing
 from fedsw.objectives import Objective
 from fedsw.randomness import Stream
 from fedsw.sliced import spread
@@ -55,6 +55,7 @@ def noised_table(
     client holds no record (public) are 0.
 
     Raises:
+        ValueError: if the server's sizes, or the noise that follows from them, are out of range; nothing is charged.
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
     noise = _begin(node, place, request, state)
@@ -125,17 +126,14 @@ def noised_contribution(
 
 
 def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> shares.Noise:
-    """Charge an attempt, whole, and settle the key of its sample."""
-    own = _own(node)
-    request = Request(
-        request.round,
-        request.attempt,
-        tuple(max(size, count) for size, count in zip(request.sizes, own, strict=True)),
-        request.records,
-    )
+    """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
+    sizes = _believed(request.sizes, _own(node))
+    request = Request(request.round, request.attempt, sizes, request.records)
     delta = node.delta(request.records)
     share = _shares(node, delta)
     noise = _noise(node, request, share)
+    for sigma in filter(None, (noise.table, noise.contribution)):
+        spacing(sigma)
     with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(request.round, request.attempt, [noise.charge(share.rate)], noise.contribution)
     state.update(
@@ -149,6 +147,22 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
         }
     )
     return noise
+
+
+def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the federation's batch as far as a server can be believed: its own records are in it.
+
+    Raises:
+        ValueError: if there is not one for each cell, or one is larger than any federation's.
+    """
+    if len(sizes) != len(own):
+        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
+    if max(sizes) > MOST_RECORDS:
+        raise ValueError(
+            f"the server said that a group has {max(sizes):.6g} records in the batch; this client believes up to "
+            f"{MOST_RECORDS} and charged nothing"
+        )
+    return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
 
 
 def _batch(

@@ -23,6 +23,7 @@ from fedsw.local.plans import (
 from fedsw.local.release import privatise
 from fedsw.local.shares import own_batch, sampling_rate
 from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
+from fedsw.noise import spacing
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.sliced import project
 
@@ -66,6 +67,8 @@ def noised_slices(
     delta = node.delta(federation)
     plan = _plan(node, delta)
     spent = float("inf")
+    if plan.sigma:
+        spacing(plan.sigma)  # what no noise can have is refused before it is charged
     if place is not None:
         with account.opened(place, promise(node, delta)) as ledger:
             spent = ledger.spend(round_, attempt, [plan.charge], plan.sigma)
@@ -99,6 +102,7 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     """
     delta = node.delta(federation)
     release = release_of(node.task.experiment, delta)
+    spacing(release.scale)  # as for slices
     with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
     features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre

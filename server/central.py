@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsw.accounting import Ledger
-from fedsw.noise import noised
+from fedsw.noise import noised, spacing
 from fedsw.randomness import Stream
 from server.plan import Plan, charges
 from server.rounds import Aggregate, Release
@@ -18,8 +18,10 @@ def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Release:
 
     Raises:
         BudgetExhausted: before anything is released, when the round would exceed the ledger's epsilon.
+        ValueError: if no noise has that sigma (`fedsw.noise.spacing`); nothing is charged.
     """
     sigma = plan.multiplier * max(bound.value for bound in aggregate.sensitivities)
+    spacing(sigma)
     costs = charges(plan, aggregate.draw, aggregate.sensitivities)
     spent = ledger.spend(aggregate.round, aggregate.attempt, costs, sigma)
     return Release(noised(aggregate.vector, sigma, _noise_stream(plan, aggregate)), sigma, spent)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedsw.clipping.blocks import Block, Call
+from fedsw.clipping.blocks import Block
 from fedsw.clipping.clip import require_cotangents
 from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums
-from fedsw.clipping.limits import cuts
+from fedsw.clipping.limits import Part, cuts, part_of, summed
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
 
@@ -196,11 +196,11 @@ class Tape:
             limits = torch.full((self.records,), math.inf, dtype=torch.float64, device=self.device)
         for block in self._blocks:
             pairs = zip(block.calls, block.backprops(row), strict=True)
-            reached = [(call, delta) for call, delta in pairs if delta is not None]
+            reached = [part_of(call, delta) for call, delta in pairs if delta is not None]
             if reached:
                 cut = cuts(reached, self._part(limits, block)).mul_(self._part(keep, block))
-                for call, delta in reached:
-                    self._add(total, call, delta, cut)
+                for part in reached:
+                    self._add(total, part, cut)
         return total
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
@@ -227,11 +227,10 @@ class Tape:
             return slope.square().unsqueeze(2).mul_(squares)
         return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
 
-    def _add(self, total: Tensor, call: Call, delta: Tensor, cut: Tensor) -> None:
+    def _add(self, total: Tensor, part: Part, cut: Tensor) -> None:
         """Add one call's sum over its records, each times its factor, to the flat total, in float64."""
-        sums = call.rule.gradient(call.layer, clean(call.input, cut > 0), clean(delta, cut.to(delta.dtype)))
-        for name, value in sums.items():
-            offset = self._offsets[id(getattr(call.layer, name))]
+        for name, value in summed(part, cut).items():
+            offset = self._offsets[id(getattr(part.call.layer, name))]
             total[offset : offset + value.numel()].add_(value.reshape(-1))
 
     def _below(self, heads: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:

@@ -19,7 +19,7 @@ from fedsw.clipping.rules.products import (
     tiled,
     total_squares,
 )
-from fedsw.clipping.rules.rule import Rule, reach_of_sites, trains
+from fedsw.clipping.rules.rule import Rule, reach_of_sites, times, trains
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -71,17 +71,17 @@ def _plane_windows(layer: Any, a: Tensor, delta: Tensor) -> Tensor:
     return F.unfold(_source(layer, a, delta).to(torch.float64), layer.kernel_size, layer.dilation, 0, layer.stride)
 
 
-def _gradient(layer: Convolution, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
+def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
     sums = {}
     if trains(layer, "weight"):
-        sums["weight"] = _weight_sum(layer, a, delta)
+        sums["weight"] = _weight_sum(layer, a, delta, factors)
     if trains(layer, "bias"):
-        sums["bias"] = delta.flatten(2).sum((0, 2), dtype=torch.float64)
+        sums["bias"] = factors @ delta.flatten(2).sum(2)
     return sums
 
 
-def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
-    """Sum over records of W, in float64 (the sites of a record may cancel), some records at a time."""
+def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> Tensor:
+    """Sum over records of W, each times its factor, some records at a time."""
     places = a if layer.transposed else delta
     floats = math.prod(places.shape[2:]) * (places.shape[1] + layer.weight[:1].numel() * layer.groups)
     rows, wide = max(1, TILE // max(1, floats)), places.shape[1] // layer.groups
@@ -89,11 +89,11 @@ def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
     total = torch.zeros(shape, dtype=torch.float64, device=a.device)
     for start in range(0, a.shape[0], rows):
         part = slice(start, start + rows)
-        left = _site_rows(layer, places[part].to(torch.float64)).mT
+        left = _site_rows(layer, times(factors[part], places[part])).mT
         if _is_plane(layer):
             right = _plane_windows(layer, a[part], delta).mT.unsqueeze(1)
         else:
-            right = _window_rows(layer, _source(layer, a[part], delta[part]).to(torch.float64), places)
+            right = _window_rows(layer, _source(layer, a[part], delta[part]), places)
         for group, sums in enumerate(total):
             sums.addbmm_(left[:, group], right[:, group])
     return total

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.clipping.rules.products import inner_products, tiled, total_squares
-from fedsw.clipping.rules.rule import Rule
+from fedsw.clipping.rules.rule import Rule, times
 
 
 def _gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -24,8 +24,8 @@ def _gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     return tiled(a.shape[0], floats, part_gram)
 
 
-def _gradient(layer: nn.Embedding, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    rows = _without_padding(layer, a.reshape(-1), delta.reshape(-1, layer.embedding_dim)).to(torch.float64)
+def _gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
+    rows = _without_padding(layer, a.reshape(-1), times(factors, delta).reshape(-1, layer.embedding_dim))
     table = torch.zeros_like(layer.weight, dtype=torch.float64)
     return {"weight": table.index_add_(0, a.reshape(-1), rows)}
 

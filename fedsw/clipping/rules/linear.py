@@ -12,11 +12,10 @@ from fedsw.clipping.rules.products import (
     outer_cost,
     outer_gram,
     squared_norms,
-    summed_products,
     tiled,
     total_squares,
 )
-from fedsw.clipping.rules.rule import Rule, reach_of_sites, trains
+from fedsw.clipping.rules.rule import Rule, reach_of_sites, times, trains
 
 
 def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -33,15 +32,22 @@ def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     return gram
 
 
-def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    if a.dim() > 2:  # a record's sites may cancel, in float64 only
-        delta = delta.reshape(-1, layer.out_features).to(torch.float64)
-        a = a.reshape(-1, layer.in_features).to(torch.float64)
+def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
     sums = {}
+    if a.dim() == 2 and layer.in_features < layer.out_features:
+        # The narrower factor is scaled, and leads: the product of transposes takes a multiple of the time.
+        scaled = [times(factors, a)] if trains(layer, "weight") else []
+        total = (torch.cat([*scaled, factors.unsqueeze(1)], dim=1).T @ delta).T
+        if trains(layer, "bias"):
+            sums["bias"] = total[:, -1]
+        if scaled:
+            sums["weight"] = total[:, :-1]
+        return sums
+    delta = times(factors, delta).reshape(-1, layer.out_features)
     if trains(layer, "weight"):
-        sums["weight"] = summed_products(delta, a)
+        sums["weight"] = delta.T @ a.reshape(-1, layer.in_features)
     if trains(layer, "bias"):
-        sums["bias"] = delta.sum(0, dtype=torch.float64)
+        sums["bias"] = delta.sum(0)
     return sums
 
 

@@ -31,9 +31,9 @@ def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, T
             torch.zeros((a.shape[0], len(deltas), len(deltas)), dtype=torch.float64, device=a.device),
         )
 
-    def gradient(layer: Any, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
+    def gradient(layer: Any, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
         return {
-            name: part[0].sum(0).reshape(getattr(layer, name).shape)
+            name: (factors @ part[0].flatten(1)).reshape(getattr(layer, name).shape)
             for name, part in rows(layer, a, [delta]).items()
         }
 

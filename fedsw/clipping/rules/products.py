@@ -10,9 +10,6 @@ from torch import Tensor
 # Floats in one temporary; larger batches are cut into tiles, so that nothing of size n x d x r ever exists.
 TILE = 2**20
 
-_EXACT_SUM = 2**12  # products this few cost nothing more in float64
-_FEW_RECORDS = 64
-
 
 def tiled(n: int, floats_per_record: int, part_gram: Callable[[slice], Tensor]) -> Tensor:
     """Concatenate `part_gram` over slices of the n records whose temporaries stay near TILE floats."""
@@ -62,25 +59,6 @@ def squared_norms(rows: Tensor) -> Tensor:
 def total_squares(values: Tensor) -> Tensor:
     """Squared norms (n,) of everything that belongs to a record, summed in float64."""
     return squared_norms(values.reshape(values.shape[0], values.shape[1:].numel()))
-
-
-def summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """left^T right, (o, p) float64, of (n, o) and (n, p), in products of a few records each.
-
-    Their number bounds what rounding makes of one record: among m records of a part of at most B it is below
-    2 m^2 u B, u the unit roundoff. Float64 leaves nothing of it; float32 is summed over few records at a time.
-    """
-    if left.dtype == torch.float64 or left.shape[1] * right.shape[1] <= _EXACT_SUM:
-        return left.to(torch.float64).T @ right.to(torch.float64)
-    n, r = left.shape[0], left.shape[1] * right.shape[1]
-    total = torch.zeros((left.shape[1], right.shape[1]), dtype=torch.float64, device=left.device)
-    whole = n - n % _FEW_RECORDS
-    step = _FEW_RECORDS * max(1, TILE // r)
-    for start in range(0, whole, step):
-        part = slice(start, min(start + step, whole))
-        groups = [each[part].reshape(-1, _FEW_RECORDS, each.shape[1]) for each in (left, right)]
-        total += torch.bmm(groups[0].mT, groups[1]).sum(0, dtype=torch.float64)
-    return total.add_(left[whole:].T @ right[whole:])
 
 
 def outer_cost(sites: int, shared: int, varying: int, d: int) -> tuple[bool, int]:

@@ -21,7 +21,8 @@ class Rule:
 
     Attributes:
         gram: (layer, input, d backprops) to the Gram matrices (n, d, d) of the layer's parameters, float64.
-        gradient: (layer, input, backprop) to the sum over records, by parameter name.
+        gradient: (layer, input, backprop, factors) to the sum over records, each times its factor (n,), by parameter
+            name; all of it finite and in float64.
         least_dims: the number of input dimensions below which the layer would read across records.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
             part is a sum of, which may cancel; None where there is nothing to cancel.
@@ -29,7 +30,7 @@ class Rule:
     """
 
     gram: Callable[[Any, Tensor, Sequence[Tensor]], Tensor]
-    gradient: Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
+    gradient: Callable[[Any, Tensor, Tensor, Tensor], dict[str, Tensor]]
     least_dims: Callable[[Any], int]
     reach: Callable[[Any, Tensor, Tensor], Tensor | None]
     refusal: Callable[[Any], str | None] = lambda layer: None
@@ -50,3 +51,8 @@ def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: int) -> 
     """
     reach = inputs if trains(layer, "weight") else torch.zeros_like(inputs)
     return reach.add_(sites if trains(layer, "bias") else 0).mul_(total_squares(delta))
+
+
+def times(factors: Tensor, values: Tensor) -> Tensor:
+    """Values (n, ...) of every record times its factor (n,)."""
+    return values * factors.reshape(-1, *[1] * (values.dim() - 1))

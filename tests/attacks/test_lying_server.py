@@ -1,0 +1,198 @@
+"""`local-gradient` under a lying server: neighbours move by at most the claimed sensitivity, or nothing is asked."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clients import app as handlers
+from clients import local_gradient
+from clients import node as nodes
+from fedsw import wire
+from fedsw.accounting import Ledger
+from fedsw.data import Records
+from fedsw.local import shares
+from fedsw.models import flatten
+from server.exchange import Fault, Request, Traffic, array_record, exchange
+from simulations.engines.inprocess import InProcessGrid, node_configs
+from tests.federations import small
+
+FEATURES = 16
+MODELS = {
+    "logistic": ("model.kind=logistic",),
+    "mlp": ("model.kind=mlp", "model.hidden=[1024]"),
+    "narrow": ("model.kind=mlp", "model.hidden=[4]"),
+}
+
+
+class Client:
+    """One client, asked by messages; `moved` is how far a replaced record moves what it noises, in units of Delta."""
+
+    def __init__(self, model: str, alpha: float, precision: str) -> None:
+        self.experiment = small(
+            "privacy.trust=local-gradient",
+            "privacy.epsilon=inf",
+            "privacy.noise_multiplier=1.0",
+            f"objective.alpha={alpha}",
+            f"training.precision={precision}",
+            "training.batch_fraction=1.0",
+            "training.rounds=100000",
+            "federation.clients=1",
+            *MODELS[model],
+        )
+        self.folder = Path(tempfile.mkdtemp())
+        self._grid = InProcessGrid(handlers.app, node_configs(1, self.folder))
+        self._rounds = itertools.count(1)
+        config = ConfigRecord({"experiment": self.experiment.model_dump_json(), "run": "attacked"})
+        self._ask(wire.HELLO, {"config": config})
+        self.node = nodes.join(self.experiment.model_dump_json(), "attacked", self._grid.run_id, {"partition-id": 0})
+        self.contribution = math.sqrt(1 - self.experiment.local.table_share) if alpha else 1.0
+
+    def moved(self, theta: torch.Tensor, pair: list[Records], sizes: list[float], table: torch.Tensor) -> float:
+        """||v - v'|| / Delta of two neighbours' contributions before their noise.
+
+        Raises:
+            ValueError: if the client declines.
+        """
+        vectors = []
+        for records in pair:
+            self.node.records, self.node.batch = records, None
+            self.node.cells = self.node.task.cells_of(records)
+            asked = {"round": next(self._rounds), "attempt": 0, "sizes": sizes, "records": 100}
+            sent = {"model": array_record("theta", theta), "config": ConfigRecord(asked)}
+            seen: list[tuple[torch.Tensor, float]] = []
+            original = local_gradient.noised
+            local_gradient.noised = lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values
+            try:
+                if self.experiment.objective.alpha:
+                    self._ask(wire.TABLES, sent)
+                    sent["arrays"] = array_record("tables", table)
+                self._ask(wire.LOCAL_GRADIENTS, sent)
+            finally:
+                local_gradient.noised = original
+            vectors.append(seen[-1])
+        (one, sigma), (other, again) = vectors
+        assert sigma == again
+        return float((one - other).norm()) / (sigma * self.contribution)
+
+    def charged(self) -> int:
+        """How often the client's ledger was charged."""
+        place = self.folder / "client-0.sqlite"
+        if not place.exists():
+            return 0
+        with Ledger.open(place, read_only=True) as ledger:
+            return ledger.released_rounds()
+
+    def _ask(self, kind: str, content: dict) -> RecordDict:
+        (node,) = self._grid.get_node_ids()
+        request = Request(node, RecordDict(dict(content)))
+        reply = exchange(self._grid, kind, [request], group=kind, timeout=60.0, traffic=Traffic())[node]
+        if isinstance(reply, Fault):
+            raise ValueError(reply.reason)
+        return reply
+
+
+@functools.cache
+def client(model: str, alpha: float, precision: str = "float32") -> Client:
+    """The client of a setting, greeted once."""
+    return Client(model, alpha, precision)
+
+
+def records(features: torch.Tensor, label: int) -> Records:
+    """The attacked record in group 0, and one of group 1 that stays."""
+    rows = torch.stack([features.float(), torch.zeros(FEATURES)])
+    return Records(rows, torch.tensor([0, 1]), torch.tensor([label, 0]), torch.arange(2))
+
+
+def lie(bins: int, direction: float) -> torch.Tensor:
+    """Slot means that no honest server would send."""
+    return torch.full((2, 1, bins), direction)
+
+
+def attacked(found: Client, theta: torch.Tensor, pair: list[Records], sizes: list[float], direction: float) -> float:
+    """How far a pair moves, 0 if the client declines; declined requests are not charged."""
+    before = found.charged()
+    try:
+        return found.moved(theta, pair, sizes, lie(found.experiment.local.bins, direction))
+    except ValueError as refusal:
+        assert "believes up to" in str(refusal)
+        assert found.charged() == before
+        return 0.0
+
+
+def start(found: Client, seed: int, spread: float) -> torch.Tensor:
+    """Parameters of the server's choice: powers of ten apart if `spread` is large."""
+    generator = torch.Generator().manual_seed(seed)
+    theta = flatten(found.node.model)
+    scale = 10.0 ** (spread * torch.randn(theta.shape, generator=generator, dtype=torch.float64))
+    return (torch.randn(theta.shape, generator=generator, dtype=torch.float64) * scale).to(found.node.task.dtype)
+
+
+@pytest.mark.parametrize(
+    "model, size", [("logistic", 9e41), ("mlp", 1.5e43), ("mlp", 2.0**60), ("mlp", 2.0**40), ("logistic", 2.0**39)]
+)
+def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(model, size):
+    found = client(model, 0.0)
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        features = torch.randn(FEATURES, generator=generator) * 10.0 ** (seed % 8 / 2)
+        pair = [records(features, 0), records(features, 1)]
+        theta = flatten(found.node.model) if seed < 24 else start(found, seed, 0.1 * (seed - 24))
+        assert attacked(found, theta, pair, [size, size], 0.0) <= 1.0
+
+
+@settings(max_examples=120)
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    alpha=st.sampled_from([0.0, 0.5, 1.0]),
+    precision=st.sampled_from(["float32", "float64"]),
+    power=st.floats(0, 60),
+    magnitude=st.floats(-44, 38),
+    spread=st.floats(0, 12),
+    opposite=st.sampled_from([1.0, -1.0, 1e-3, 1e6]),
+    flipped=st.booleans(),
+    direction=st.sampled_from([-1.0, 1.0, 0.0, math.nan, math.inf, 1e30]),
+    seed=st.integers(0, 10**6),
+)
+def test_no_search_over_sizes_parameters_precisions_and_magnitudes_moves_a_record_beyond_the_claim(
+    model, alpha, precision, power, magnitude, spread, opposite, flipped, direction, seed
+):
+    found = client(model, alpha, precision)
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(FEATURES, generator=generator, dtype=torch.float64) * 10.0**magnitude
+    pair = [records(features.clamp(-3e38, 3e38), 0), records((opposite * features).clamp(-3e38, 3e38), int(flipped))]
+    size = float(2.0 ** (power * 2.5))
+    assert attacked(found, start(found, seed, spread), pair, [size, size], direction) <= 1.0
+
+
+@pytest.mark.parametrize("field", ["sizes", "records"])
+def test_what_no_federation_has_is_declined_before_it_is_charged(field, monkeypatch):
+    found = client("logistic", 0.5)
+    own = shares.own_batch(found.node.sizes, 1.0)
+    asked = {"round": 10**6, "attempt": 0, "sizes": [float(size) for size in own], "records": 100.0}
+    asked[field] = [2.0**41, 2.0**41] if field == "sizes" else 2.0**41
+    theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
+    before = found.charged()
+    with pytest.raises(ValueError, match=r"this client believes up to 1099511627776 and charged nothing"):
+        found._ask(wire.TABLES, {"model": theta, "config": ConfigRecord(asked)})
+    assert found.charged() == before
+
+
+def test_noise_that_cannot_be_drawn_is_declined_before_it_is_charged(monkeypatch):
+    found = client("logistic", 0.0)
+    monkeypatch.setattr(shares, "noise", lambda *a, **k: shares.Noise(0.0, 2.0**-950, None))
+    asked = {"round": 10**6 + 1, "attempt": 0, "sizes": [1.0, 1.0], "records": 100}
+    theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
+    before = found.charged()
+    with pytest.raises(ValueError, match=r"noise of scale .* between 2\^-900 and 2\^900"):
+        found._ask(wire.LOCAL_GRADIENTS, {"model": theta, "config": ConfigRecord(asked)})
+    assert found.charged() == before

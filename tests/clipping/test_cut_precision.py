@@ -1,0 +1,110 @@
+"""A record's part is within its limit at every magnitude and in both precisions, wherever its sites cancel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedsw.clipping import record
+from tests.clipping.layers import NAMES, make
+
+LARGEST = {torch.float32: 45.0, torch.float64: 300.0}  # powers of 10, either way
+
+
+def left(model, x, q, limit):
+    """What one record leaves in the sum, relative to its limit; the cotangents reach the layers unclipped."""
+    tape = record(model, x)
+    head = tape.raw.reshape(1, -1)
+    tape.gram(head)
+    total = tape.pull_back([(head, q.reshape(1, -1))], torch.tensor([limit], dtype=torch.float64))
+    return float(total.norm()) / limit
+
+
+def free(model, x, q):
+    """The norm of the same part without a limit."""
+    tape = record(model, x)
+    head = tape.raw.reshape(1, -1)
+    tape.gram(head)
+    return float(tape.pull_back([(head, q.reshape(1, -1))]).norm())
+
+
+@pytest.mark.parametrize("low, high", [(-3.0, 3.0), (-46.0, -36.0)], ids=["ordinary", "subnormal"])
+@pytest.mark.parametrize("kind", [nn.Linear, nn.Conv1d], ids=["linear", "convolution"])
+def test_two_sites_that_cancel_leave_at_most_their_limit(kind, low, high):
+    found = 0.0
+    for seed in range(300):
+        generator = torch.Generator().manual_seed(seed)
+        model = kind(1, 1, bias=False) if kind is nn.Linear else kind(1, 1, 1, bias=False)
+        a = torch.randn(2, generator=generator)
+        exponent = low + (high - low) * float(torch.rand((), generator=generator))
+        q = torch.tensor([float(a[1]), -float(a[0])], dtype=torch.float64) * 10.0**exponent
+        x = a.reshape(1, 2, 1) if kind is nn.Linear else a.reshape(1, 1, 2)
+        share = float(torch.rand((), generator=generator))
+        limit = max(free(model, x, q), 1e-60) * share
+        if limit > 0:
+            found = max(found, left(model, x, q, limit))
+    assert found <= 1 + 1e-12
+
+
+@settings(max_examples=150)
+@given(
+    name=st.sampled_from(NAMES),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    size=st.floats(-1, 1),
+    pull=st.floats(-1, 1),
+    share=st.floats(1e-6, 1.5),
+    seed=st.integers(0, 10**6),
+)
+def test_no_layer_leaves_more_than_its_limit_at_any_magnitude(name, dtype, size, pull, share, seed):
+    model, x = make(name, 1, True, 1)
+    model = model.to(dtype)
+    scale = 10.0 ** (size * LARGEST[dtype])
+    generator = torch.Generator().manual_seed(seed)
+    if x.is_floating_point():
+        x = (x.double() * scale).to(dtype)
+    with torch.no_grad():
+        shape = model(x).shape
+    q = torch.randn(shape, dtype=torch.float64, generator=generator) * 10.0 ** (pull * LARGEST[dtype])
+    limit = free(model, x, q) * share
+    if 0 < limit < float("inf"):
+        assert left(model, x, q, limit) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_squares_that_underflow_hide_no_part_from_the_measurement(dtype):
+    """Tiny backprops of huge inputs: each squared is 0 or infinite in float64, and their product is not."""
+    model = nn.Linear(4, 3).to(dtype)
+    for power in (10, 30, 37, 100, 160, 200, 300):
+        if dtype is torch.float32 and power > 37:
+            continue
+        x = torch.full((1, 4), 10.0**power, dtype=dtype)
+        q = torch.full((1, 3), 10.0 ** -(power + 8), dtype=torch.float64)
+        assert left(model, x, q, 1e-12) <= 1 + 1e-12
+
+
+def test_numbers_that_a_processor_may_flush_are_zero_in_the_sum_whatever_it_does():
+    """A subnormal backprop of a huge input would be there in one thread, and 0 in the one that measures."""
+    model = nn.Linear(1, 1, bias=False)
+    x, q = torch.tensor([[1e38]]), torch.tensor([[1e-42]], dtype=torch.float64)
+    assert free(model, x, q) == 0.0
+
+
+@pytest.mark.parametrize("width", [4, 3000])
+def test_one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width(width):
+    """Every record adds about the same, so that partial sums are as large as they can be."""
+    n, generator = 20_000, torch.Generator().manual_seed(1)
+    x = 0.7 + 0.3 * torch.rand((n, 2), generator=generator)
+    layer = nn.Linear(2, width, bias=False)
+    sums = []
+    for own in (1.0, -1.0):
+        q = torch.ones(n, dtype=torch.float64)
+        q[n // 2] = own
+        tape = record(layer, x)
+        head = tape.raw.sum(1)
+        tape.gram(head)
+        sums.append(tape.pull_back([(head, q)]))
+    exact = 2 * x[n // 2].double().repeat(width)
+    assert float((sums[0] - sums[1] - exact).norm()) <= 1e-9 * float(exact.norm())
