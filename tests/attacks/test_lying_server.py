@@ -142,12 +142,28 @@ def start(found: Client, seed: int, spread: float) -> torch.Tensor:
 )
 def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(model, size):
     found = client(model, 0.0)
-    for seed in range(40):
+    for seed in range(48):
         generator = torch.Generator().manual_seed(seed)
         features = torch.randn(FEATURES, generator=generator) * 10.0 ** (seed % 8 / 2)
+        if seed % 2:  # one feature, of all magnitudes at which a backprop is one or two of the smallest numbers
+            features = torch.zeros(FEATURES).index_fill(0, torch.tensor([0]), 100 * 1.1**seed)
         pair = [records(features, 0), records(features, 1)]
-        theta = flatten(found.node.model) if seed < 24 else start(found, seed, 0.1 * (seed - 24))
+        theta = flatten(found.node.model) if seed < 36 else start(found, seed, 0.1 * (seed - 36))
         assert attacked(found, theta, pair, [size, size], 0.0) <= 1.0
+
+
+@pytest.mark.parametrize("size", [2.0**60, 2.0**39])
+def test_no_parameters_that_a_server_may_choose_move_a_flipped_label_beyond_the_claim(size):
+    """Tiny weights after a layer of huge features: backprops are a few of the smallest numbers, and count."""
+    found = client("mlp", 0.0)
+    for step in range(60):
+        magnitude = 10.0 ** (20 + step / 4)
+        theta = torch.zeros_like(flatten(found.node.model))
+        hidden = 1 + 31 * (step % 2)
+        theta[-1025 : -1025 + hidden] = 10 / magnitude
+        features = torch.zeros(FEATURES).index_fill(0, torch.tensor([0]), magnitude)
+        pair = [records(features, 0), records(features, 1)]
+        assert attacked(found, theta.to(found.node.task.dtype), pair, [size, size], 0.0) <= 1.0
 
 
 @settings(max_examples=120)
