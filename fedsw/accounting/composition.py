@@ -99,8 +99,8 @@ class Composition:
             return None
         return (
             f"delta is {delta:g}, and {aside:.2g} of it is set aside for the floating-point round-off of {count} steps "
-            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of {2 * aside:.1e} or more, "
-            "or fewer steps."
+            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of {2 * aside:.1e} or "
+            "more, or fewer steps."
         )
 
     def lower_epsilon(self, delta: float) -> float:
