@@ -34,7 +34,8 @@ def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(override
 
 
 def test_a_node_with_a_limit_refuses_metrics_that_may_be_of_private_records():
-    columns = {"features": [{"name": "x"}], "sensitive": {"name": "a", "values": [0, 1]}, "target": {"name": "y", "values": [0, 1]}}
+    label = {"values": [0, 1]}
+    columns = {"features": [{"name": "x"}], "sensitive": {"name": "a", **label}, "target": {"name": "y", **label}}
     data = {"source": "files", "columns": columns, "held_out": "held-out.csv"}
     node = {"max-epsilon": 3.0, "schema": "schema.toml"}
     require_limits(parse_experiment({"data": data, "name": "own"}, LOCAL), node)
