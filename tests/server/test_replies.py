@@ -141,7 +141,7 @@ def test_a_greeting_with_sizes_that_no_memory_holds_is_refused_by_name(federatio
     app = stating(lambda content: content["metrics"].__setitem__("sizes", [size, 3]))
     words = rf"client 1 states {size} records of group A=0; .* at most {cohort.MOST_RECORDS} .*Remove this client"
     with pytest.raises(FederationError, match=words):
-        federation.run(small(f"privacy.trust={trust}", "privacy.epsilon=8.0"), app=app)
+        federation.run(small(f"privacy.trust={trust}", "privacy.epsilon=8.0", "privacy.delta=1e-5"), app=app)
 
 
 def test_sizes_that_no_memory_holds_together_are_refused(federation):
