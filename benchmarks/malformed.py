@@ -113,6 +113,18 @@ def one_group() -> None:
     table(*((record, 2, "female") for record in range(40)))()
 
 
+def held_out(private: int) -> Callable[[], None]:
+    """The same, and held-out.csv with that many of its 10 rows private."""
+
+    def prepare() -> None:
+        table()()
+        cells = [[20.5 + i if i >= private else 20 + i, *row[1:]] for i, row in enumerate(rows(10))]
+        with Path("held-out.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([HEADER, *cells])
+
+    return prepare
+
+
 def undecodable() -> None:
     table()()
     path = Path("data/train.csv")
@@ -209,6 +221,9 @@ CASES = (
     Case("npz with Python objects", "run own.toml", arrays(objects=True), ("train.npz", "'age'", "never loaded")),
     Case("a truncated npz file", "run own.toml", arrays(kept=0.7), ("train.npz", "not a whole npz file")),
     Case("a truncated Parquet file", "run own.toml", parquet, ("train.parquet", "not a whole Parquet file")),
+    Case("a held-out file that is the private one", "run own.toml data.held_out=data/train.csv", table(), ("data/train.csv", "is the private file")),
+    Case("held-out rows that are private", "run own.toml data.held_out=held-out.csv", held_out(4), ("held-out.csv", "4 of its 10 rows", "'allow'")),
+    Case("an overlap allowed of no file", "run own.toml data.held_out_overlap=allow", table(), ("held_out_overlap", "leave it out")),
     Case("a group without a record", "run own.toml", one_group, ("group A=1 is empty",)),
     Case("a batch larger than its group", "run own.toml training.batch_size=30", table(), ("30", "group A=0", "20")),
     Case("more clients than records", "run own.toml --clients 9", table(count=8), ("9 clients for 8 records",)),
@@ -216,6 +231,7 @@ CASES = (
     Case("epsilon 0", "run fair-classification --epsilon 0", nothing, ("privacy.epsilon", "above 0")),
     Case("epsilon -1", "run fair-classification --epsilon -1", nothing, ("privacy.epsilon", "-1", "above 0")),
     Case("delta 2", "run fair-classification privacy.delta=2", nothing, ("privacy.delta", "2", "between 0 and 1")),
+    Case("a delta that round-off uses up", "budget --delta 1e-10 -p 1e-4 --steps 1000000 --noise-multiplier 1", nothing, ("1e-10", "1000000 steps", "2.2e-10")),
     Case("an unknown key", "run fair-classification training.roundz=3", nothing, ("training.roundz", "training.rounds")),
     Case("a misspelt experiment", "run fair-clasification", nothing, ("'fair-clasification'", "'fair-classification'")),
     Case("broken TOML", "run broken.toml", written("broken.toml", 'name = "x"\n[data\n'), ("broken.toml", "line 2")),

@@ -122,6 +122,8 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
     if experiment.unsafe_metrics:
         return "unsafe_metrics asks for un-noised training losses"
+    if experiment.data.shows_private_rows:
+        return "data.held_out_overlap 'allow' publishes metrics of records that may be private, without noise"
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsw.data import Records, find_table, read_table, tables_in
+from fedsw.data import Records, find_table, read_table, same_file, tables_in
 from fedsw.experiment import ExperimentError
 from fedsw.schema import Columns, difference, read_columns
-from fedsw.sources import load_dataset, split
+from fedsw.sources import load_dataset, shared_table, split
 from fedsw.task import Task
 
 
@@ -50,9 +49,9 @@ def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], pa
     Ids interleave those of all clients, so that no two records of a federation share one.
     """
     if named := node_config.get("data-path"):
-        return read_table(Path(str(named)), columns, first_id=part, step=parts)
+        return _own_table(Path(str(named)), task, columns, part, parts)
     if folder := node_config.get("data-dir"):
-        return read_table(find_table(Path(str(folder))), columns, first_id=part, step=parts)
+        return _own_table(find_table(Path(str(folder))), task, columns, part, parts)
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
@@ -62,8 +61,25 @@ def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], pa
     if not tables_in(shared):
         return read_table(find_table(shared / str(part)), columns, first_id=part, step=parts)
     table = find_table(shared)
-    records = _shared(table, columns, table.stat().st_mtime_ns)
+    records = shared_table(table, columns)
     return records.take(split(records, task.experiment.partition, parts)[part])
+
+
+def _own_table(path: Path, task: Task, columns: Columns, part: int, parts: int) -> Records:
+    """A file that only this node has; not the one that the server measures on, if both are on one machine.
+
+    The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.
+
+    Raises:
+        ExperimentError: naming the file.
+    """
+    held_out = task.experiment.data.held_out
+    if held_out is not None and same_file(Path(held_out).expanduser(), path):
+        raise ExperimentError(
+            f"data.held_out {held_out} is client {part}'s own file: metrics of private records would be published "
+            "without noise. Name a file of other records, or leave data.held_out out"
+        )
+    return read_table(path, columns, first_id=part, step=parts)
 
 
 def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -> None:
@@ -80,9 +96,3 @@ def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -
         raise ExperimentError(f"this node takes part with the columns of {named}; the experiment has no data.columns")
     if found := difference(own, columns):
         raise ExperimentError(f"this node takes part with the columns of {named}; in the experiment, {found}")
-
-
-@functools.lru_cache(maxsize=2)
-def _shared(path: Path, columns: Columns, written: int) -> Records:
-    """The whole of a simulation's file, read once for all clients of a process; `written` is when it last changed."""
-    return read_table(path, columns)

@@ -35,7 +35,8 @@ class Data(Section):
     round.
 
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
-    file at the server, if there is one, that metrics are measured on.
+    file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
+    refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
     """
 
     source: Literal[
@@ -55,6 +56,7 @@ class Data(Section):
     data_dir: str | None = None
     columns: Columns | None = None
     held_out: str | None = None
+    held_out_overlap: Literal["refuse", "allow"] = "refuse"
 
     @model_validator(mode="after")
     def _declared_for_files(self) -> Data:
@@ -62,7 +64,14 @@ class Data(Section):
             raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
         if self.source != "files" and (self.columns is not None or self.held_out is not None):
             raise ValueError(f"columns and held_out belong to source 'files', not to {self.source!r}; leave them out")
+        if self.held_out is None and self.held_out_overlap != "refuse":
+            raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
         return self
+
+    @property
+    def shows_private_rows(self) -> bool:
+        """Whether metrics may be those of private records, un-noised: by the operator's own word."""
+        return self.held_out_overlap == "allow"
 
 
 class Partition(Section):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedsw import data
 from fedsw.data import Dataset, Records, read_table, require_groups
-from fedsw.experiment import Data, Experiment, Partition
+from fedsw.experiment import Data, Experiment, ExperimentError, Partition
+from fedsw.schema import Columns
 
 Target = Literal["class", "point"]
 
@@ -47,6 +48,7 @@ def load_held_out(experiment: Experiment) -> Records | None:
 
     Raises:
         FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
+        ExperimentError: if it is a private file, or shares rows with one that can be seen from here.
     """
     spec = experiment.data
     if spec.columns is None:
@@ -55,7 +57,51 @@ def load_held_out(experiment: Experiment) -> Records | None:
         return None
     records = read_table(Path(spec.held_out).expanduser(), spec.columns)
     require_groups(records, f"data.held_out {spec.held_out}", spec.columns.groups)
+    _require_apart(experiment, records)
     return records
+
+
+def visible_tables(experiment: Experiment) -> list[Path]:
+    """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
+    if experiment.data.columns is None or experiment.data.data_dir is None:
+        return []
+    shared = Path(experiment.data.data_dir).expanduser()
+    folders = [shared / str(client) for client in range(experiment.federation.clients)]
+    return data.tables_in(shared) or [table for folder in folders for table in data.tables_in(folder)]
+
+
+def shared_table(path: Path, columns: Columns) -> Records:
+    """A file of a simulation, read once for everybody in this process, and again when it has changed."""
+    return _shared(path, columns, path.stat().st_mtime_ns)
+
+
+def _require_apart(experiment: Experiment, held_out: Records) -> None:
+    """Refuse a held-out file that is private, or shares rows with one: its metrics are published without noise.
+
+    The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
+    simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
+
+    Raises:
+        ExperimentError: naming the files, the number of rows and what to do.
+    """
+    spec, tables = experiment.data, visible_tables(experiment)
+    assert spec.held_out is not None and spec.columns is not None
+    for table in tables:
+        if data.same_content(Path(spec.held_out).expanduser(), table):
+            raise ExperimentError(
+                f"data.held_out {spec.held_out} is the private file {table}, or a copy of it: metrics of private "
+                "records would be published without noise. Name a file of other records, or leave data.held_out out"
+            )
+    if spec.shows_private_rows:
+        return
+    columns = spec.columns
+    if common := data.rows_in_common(held_out, (shared_table(table, columns) for table in tables)):
+        raise ExperimentError(
+            f"data.held_out {spec.held_out}: {common} of its {len(held_out)} rows are also in the private records in "
+            f"{spec.data_dir}, whose metrics would be published without noise. Part the files by person, not by what "
+            "the rows say. If these are different people whose rows happen to be equal, data.held_out_overlap = "
+            "'allow' goes on, and the record then says epsilon = infinity for its reader"
+        )
 
 
 def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
@@ -93,6 +139,11 @@ def split(records: Records, partition: Partition, clients: int) -> list[NDArray[
         by=partition.by,
         seed=partition.seed,
     )
+
+
+@functools.lru_cache(maxsize=2)
+def _shared(path: Path, columns: Columns, written: int) -> Records:
+    return read_table(path, columns)
 
 
 @functools.lru_cache(maxsize=4)

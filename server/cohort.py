@@ -16,6 +16,9 @@ from fedsw.task import Task
 from server.exchange import Fault, Request, Traffic, exchange
 from server.replies import count_of, counts_of, epsilon_of, whole_numbers_of
 
+MOST_RECORDS = 2**28
+"""Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
+
 _POLL_SECONDS = 0.2
 
 
@@ -69,6 +72,7 @@ def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, 
     if len(set(clients)) != len(clients):
         raise FederationError(f"two nodes claim the same partition-id: {clients}; give each node its own")
     _refuse_empty(task, members)
+    _refuse_crowds(task, members)
     return tuple(members)
 
 
@@ -109,6 +113,12 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     client, sizes = count_of(reply, "partition-id"), counts_of(reply, "sizes")
     if len(sizes) != len(task.objective.cells):
         raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
+    for name, size in zip(task.objective.cells, sizes, strict=True):
+        if size > MOST_RECORDS:
+            raise FederationError(
+                f"client {client} states {size} records of group {name}; a federation holds at most {MOST_RECORDS} of "
+                "one, for each of which a round draws a key. Remove this client, or mend what it states"
+            )
     privacy = task.experiment.privacy
     spent = None
     if privacy.local and privacy.noisy:
@@ -122,7 +132,24 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     for cell, size in enumerate(sizes):
         what = f"record ids of client {client}"
         ids.append(whole_numbers_of(reply, str(cell), (size,), what=what).numpy())
+        if size and not (ids[-1].min() >= 0 and ids[-1].max() < MOST_RECORDS):
+            raise FederationError(
+                f"client {client} has record ids from {ids[-1].min()} to {ids[-1].max()}; a seeded run draws a key for "
+                f"every id up to the largest, and takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
+            )
     return Member(node, client, sizes, tuple(ids), spent)
+
+
+def _refuse_crowds(task: Task, members: Sequence[Member]) -> None:
+    for cell, name in enumerate(task.objective.cells):
+        total = sum(member.sizes[cell] for member in members)
+        if total > MOST_RECORDS:
+            most = max(members, key=lambda member: member.sizes[cell])
+            raise FederationError(
+                f"{len(members)} clients state {total} records of group {name} together, client {most.client} the most "
+                f"({most.sizes[cell]}); a federation holds at most {MOST_RECORDS} of one, for each of which a round "
+                "draws a key. Give it fewer clients or records"
+            )
 
 
 def _refuse_empty(task: Task, members: Sequence[Member]) -> None:

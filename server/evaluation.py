@@ -44,4 +44,7 @@ def measured_on(experiment: Experiment) -> str:
         return "the data set's held-out part, which the guarantee does not cover"
     if experiment.data.held_out is None:
         return "nothing: clients bring their own records, and data.held_out names none at the server"
-    return f"the server's own records in {experiment.data.held_out}, which the guarantee does not cover"
+    told = f"the server's own records in {experiment.data.held_out}, which the guarantee does not cover"
+    if experiment.data.shows_private_rows:
+        return f"{told}; they may share rows with private records (data.held_out_overlap = 'allow')"
+    return told

@@ -78,7 +78,7 @@ def summarise(
         "epsilon_spent_by_client": {str(client): value for client, value in spent_by_client.items()},
         "delta": _delta(plan),
         "nominal": _nominal(experiment),
-        "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
+        "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon),
         "held_out": dict(held_out),
         "measured_on": measured_on(experiment),
@@ -149,6 +149,11 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
         f"{_promise(plan, accountant, epsilon)} ({kind}replacement of one record within its group) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
+    if experiment.data.shows_private_rows:
+        told += (
+            " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
+            "= 'allow'), and for a reader of this record epsilon = infinity."
+        )
     if ACCOUNTANTS[accountant].guarantee:
         return told
     return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {told}"

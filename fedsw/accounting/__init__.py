@@ -9,7 +9,7 @@ from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
 from fedsw.accounting.comparison import ACCOUNTANTS, epsilon_by
-from fedsw.accounting.composition import Composition, delta_of, epsilon, epsilon_bracket
+from fedsw.accounting.composition import Composition, DeltaTooSmall, delta_of, epsilon, epsilon_bracket
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.profiles import Step, joint, step_profile
@@ -21,6 +21,7 @@ __all__ = [
     "BudgetExhausted",
     "Charge",
     "Composition",
+    "DeltaTooSmall",
     "Entry",
     "Head",
     "Ledger",

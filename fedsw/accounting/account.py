@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from fedsw.accounting.comparison import epsilon_by
-from fedsw.accounting.composition import Composition
+from fedsw.accounting.composition import Composition, DeltaTooSmall
 from fedsw.accounting.profiles import Step
 
 
@@ -50,6 +51,9 @@ class Account:
         return most
 
     def epsilon_after(self, more: int, steps: Mapping[str, Step], delta: float) -> float:
-        """Epsilon of the worst group if it takes its step ``more`` times again."""
+        """Epsilon of the worst group if it takes its step ``more`` times again; inf where round-off uses delta up."""
         planned = [self._counts[group] + Counter({step: more}) for group, step in steps.items()]
-        return max(epsilon_by(self._accountant, counts, delta) for counts in planned)
+        try:
+            return max(epsilon_by(self._accountant, counts, delta) for counts in planned)
+        except DeltaTooSmall:
+            return math.inf

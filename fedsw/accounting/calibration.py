@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from fedsw.accounting.comparison import epsilon_by
+from fedsw.accounting.composition import DeltaTooSmall
 from fedsw.accounting.profiles import Sampling, Step
 from fedsw.accounting.slicing import Slicing
 
@@ -35,16 +36,22 @@ def noise_multiplier(
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
-            (0, 1], or delta not in [1e-10, 1).
+            (0, 1], or delta not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
     """
     _check(epsilon, sampling_rate)
     if steps < 1:
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
 
-    def meets(multiplier: float) -> bool:
-        return epsilon_by(accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta) <= epsilon
+    def found(multiplier: float) -> float:
+        return epsilon_by(accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta)
 
-    if not meets(_MOST_MULTIPLIER):
+    def meets(multiplier: float) -> bool:
+        try:
+            return found(multiplier) <= epsilon
+        except DeltaTooSmall:  # of less noise the round-off is larger
+            return False
+
+    if found(_MOST_MULTIPLIER) > epsilon:
         raise ValueError(
             f"no noise multiplier meets epsilon {epsilon} at delta {delta} in {steps} steps: that is beyond "
             "floating point. Raise epsilon or delta, or lower the number of steps."
@@ -68,6 +75,8 @@ def steps(
 ) -> int:
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
+    Steps whose round-off would use delta up are too many, about a million at delta = 1e-10.
+
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. The
     noise multiplier is that of :func:`noise_multiplier`.
 
@@ -79,7 +88,14 @@ def steps(
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
     step = Step(sampling_rate, 1 / noise_multiplier, sampling, slicing)
-    return largest_count(lambda count: epsilon_by(accountant, {step: count}, delta) <= epsilon)
+
+    def fits(count: int) -> bool:
+        try:
+            return epsilon_by(accountant, {step: count}, delta) <= epsilon
+        except DeltaTooSmall:
+            return False
+
+    return largest_count(fits)
 
 
 def largest_count(fits: Callable[[int], bool]) -> int:

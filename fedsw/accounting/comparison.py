@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from fedsw.accounting.composition import StepCounts, check_delta, epsilon
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
@@ -102,6 +102,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
     sampling without replacement.
 
     Raises:
+        DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
         ValueError: for an unknown accountant, a delta outside [1e-10, 1), Poisson steps with "rdp-wor" or what uses
             it, or random slices that the accountant does not cover.
         ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
@@ -147,7 +148,10 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
         elif by_rdp and importlib.util.find_spec("dp_accounting") is None:
             note = "dp_accounting is not installed (pip install 'fedsw[compare]'); " + note
         else:
-            value = epsilon_by(name, counts, delta)
+            try:
+                value = epsilon_by(name, counts, delta)
+            except DeltaTooSmall as reason:
+                note = str(reason)
         rows.append({"name": name, "epsilon": value, "guarantee": accountant.guarantee, "note": note})
     return rows
 

@@ -19,6 +19,10 @@ _LARGEST_MU = 1e4
 _SMALLEST_MU = 1e-9
 _SMALLEST_RATE = 1e-15
 
+class DeltaTooSmall(ValueError):
+    """A delta that the round-off of so many steps uses up: no epsilon can be vouched for."""
+
+
 StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
 
 
@@ -78,6 +82,8 @@ class Composition:
     def epsilon(self, delta: float) -> float:
         """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise.
 
+        inf also where delta is used up by round-off, for which :meth:`beyond` has words; :func:`epsilon` raises there.
+
         Raises:
             ValueError: if delta is not in [1e-10, 1).
         """
@@ -85,6 +91,17 @@ class Composition:
         if self._noiseless:
             return math.inf
         return max((self._refine(side, delta)[0] for side in self._sides), default=0.0)
+
+    def beyond(self, delta: float) -> str | None:
+        """Why no epsilon can be vouched for at delta although there is noise; None if one can."""
+        aside, count = round_off(self._counts), sum(self._counts.values())
+        if self._noiseless or not count or aside < delta:
+            return None
+        return (
+            f"delta is {delta:g}, and {aside:.2g} of it is set aside for the floating-point round-off of {count} steps "
+            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of {2 * aside:.1e} or "
+            "more, or fewer steps."
+        )
 
     def lower_epsilon(self, delta: float) -> float:
         """Epsilon of the dominating pairs themselves, from below: their value less the discretisation error.
@@ -194,8 +211,16 @@ class Composition:
 
 
 def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
-    """Epsilon of a composition at delta, from above. See :class:`Composition`."""
-    return Composition(steps, device=device).epsilon(delta)
+    """Epsilon of a composition at delta, from above. See :class:`Composition`.
+
+    Raises:
+        DeltaTooSmall: if round-off uses delta up, naming how much of it; ValueError: if delta is not in [1e-10, 1).
+    """
+    composition = Composition(steps, device=device)
+    found = composition.epsilon(delta)
+    if math.isinf(found) and (reason := composition.beyond(delta)):
+        raise DeltaTooSmall(reason)
+    return found
 
 
 def delta_of(steps: StepCounts, epsilon: float, *, device: torch.device | str = "cpu") -> float:
@@ -212,11 +237,14 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
         contributions zero but the replaced one), so that no epsilon derived from (p, mu) alone can be smaller.
         For Poisson steps that pair is the dominating one, and the bracket closes up to the discretisation.
 
+    Raises:
+        DeltaTooSmall, ValueError: as :func:`epsilon`.
+
     Source: docs/guarantees.md, "The bracket".
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]
-    upper = Composition(counts, device=device).epsilon(delta)
+    upper = epsilon(counts, delta, device=device)
     return min(upper, Composition(met, device=device).lower_epsilon(delta)), upper
 
 

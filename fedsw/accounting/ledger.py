@@ -148,9 +148,10 @@ class Ledger:
                 account.add(round, attempt, steps)
                 total = account.epsilon(self.delta)
                 if total > self._limit:
+                    used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
                     raise BudgetExhausted(
-                        f"round {round} would bring epsilon to {total:.4f} at delta {self.delta:g}; the budget is "
-                        f"{self.budget:g}. Stop here, or plan a new run with more noise or fewer rounds."
+                        f"round {round} would bring epsilon to {total:.4f} at delta {self.delta:g}{used_up}; the "
+                        f"budget is {self.budget:g}. Stop here, or plan a new run with more noise or fewer rounds."
                     )
                 self._journal.append(f"{row['round']}/{row['attempt']}", row)
             return total

@@ -24,19 +24,8 @@ _CACHED_FLOATS = {"cpu": 2**19}
 _ACCELERATOR_FLOATS = 2**26
 
 
-def record(module: nn.Module, *inputs: Any) -> Tape:
-    """Run `module` forward once over a batch and keep what measuring and clipping its Jacobians needs.
-
-    Guarantee: `Tape.gram` accounts for every path from a trainable parameter to the outputs. What would
-    escape it (see `check`; a layer called twice in one forward; a parameter used outside the layer that owns
-    it; a layer whose leading dimension is not the batch) is refused here, by name, whatever the values.
-
-    Args:
-        module: supported layers and modules without trainable parameters, composed freely.
-        inputs: what the module's forward takes; the leading dimension of every tensor counts the records.
-
-    Returns:
-        The tape, whose memory is O(n activations): per-sample Jacobians are never formed for all records.
+def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
+    """`record` without its rehearsal: what mixes records inside a custom forward passes.
 
     Raises:
         UnsupportedModule: if the module would escape the clip.

@@ -47,11 +47,12 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     """Refuse a module that the clip would silently miss; needs no data, call it when a model is loaded.
 
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
-    reparametrised), one parameter held by two modules, modules that mix records (BatchNorm, a softmax over the batch,
-    attention and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward
-    hooks, and parameters that are neither float32 nor float64. Modules without trainable parameters are otherwise
-    free. What only a forward pass can show (a layer called twice, a parameter used behind the layer's back, records
-    read as one sequence) is refused by `record`, and mixing hidden in a custom forward by `probe_independence`.
+    reparametrised), one parameter held by two modules, parameters that are views of one another, modules that mix
+    records (BatchNorm, a softmax over the batch, attention and recurrence with the batch second) or keep statistics of
+    them, dropout in training mode, backward hooks, and parameters that are neither float32 nor float64. Modules without
+    trainable parameters are otherwise free. What only a forward pass can show (a layer called twice, a parameter used
+    behind the layer's back, records read as one sequence) is refused by `record`, which also finds what a custom
+    forward hides, by a rehearsal.
 
     Returns:
         The parameters by name, frozen ones too, in the order of `module.parameters()`.
@@ -65,7 +66,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     found: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
         own = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
-        reason = _mixing(child) or _stateful(child) or _parameters(child, own) or _second_batch(child)
+        reason = _mixing(child) or _stateful(child) or _parameters(child, own) or _second_batch(child) or _view(child)
         if reason is not None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")
         for key, parameter in own.items():
@@ -79,6 +80,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
                     "gradient has cross terms that a layer-by-layer norm misses. Give each layer its own "
                     f"parameter, {_FREEZE}."
                 )
+    _refuse_shared_memory(found)
     return found
 
 
@@ -143,6 +145,48 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
         if parameter.dtype not in (torch.float32, torch.float64):
             return f"has {key!r} in {parameter.dtype}, too coarse for a norm; call .float() on it"
     return rule.refusal(module)
+
+
+def _view(module: nn.Module) -> str | None:
+    """A weight that is no parameter of its own: its gradient would belong to whatever it was computed from."""
+    if type(module) not in RULES:
+        return None
+    trained = any(parameter is not None and parameter.requires_grad for parameter in module._parameters.values())
+    for key in ("weight", "bias"):
+        value = getattr(module, key, None)
+        if not isinstance(value, Tensor) or not (trained or value.requires_grad):
+            continue
+        if key not in module._parameters or not value.is_leaf:
+            return (
+                f"has a {key} that is computed from another tensor (a view of it, for one) and is no parameter of its "
+                f"own, so that the tensor behind it would get gradients that nobody measured; give it an nn.Parameter "
+                f"with memory of its own, {_FREEZE}"
+            )
+    return None
+
+
+def _refuse_shared_memory(parameters: Mapping[str, Tensor]) -> None:
+    """Refuse parameters of which one, trained, lies in the memory of another: loading either would change both."""
+    placed: dict[tuple[str, int], list[tuple[int, int, str, bool]]] = {}
+    for name, value in parameters.items():
+        if not value.numel() or nn.parameter.is_lazy(value) or value.is_meta or value.layout != torch.strided:
+            continue
+        start = int(value.storage_offset()) * value.element_size()
+        reach = 1 + sum((size - 1) * int(stride) for size, stride in zip(value.shape, value.stride(), strict=True))
+        storage = (str(value.device), value.untyped_storage().data_ptr())
+        placed.setdefault(storage, []).append((start, start + reach * value.element_size(), name, value.requires_grad))
+    for views in placed.values():
+        views.sort()
+        for place, (_, end, first, trained) in enumerate(views):
+            for start, _, second, also in views[place + 1 :]:
+                if start >= end:
+                    break
+                if trained or also:
+                    raise UnsupportedModule(
+                        f"parameters {first!r} and {second!r} lie in the same memory: one is a view of the other, so "
+                        "that they are not two parameters, and a step along either changes both. Give each memory of "
+                        "its own (nn.Parameter(weight.detach().clone()))."
+                    )
 
 
 def _remedy(module: nn.Module) -> str:

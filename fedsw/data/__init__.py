@@ -5,6 +5,7 @@ from fedsw.data.digits import digits
 from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
 from fedsw.data.images import fashion_mnist, mnist, resized, usps
+from fedsw.data.overlap import rows_in_common, same_content, same_file
 from fedsw.data.partition import from_flwr_datasets, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
 from fedsw.data.synthetic import synthetic
@@ -30,6 +31,9 @@ __all__ = [
     "require_groups",
     "resized",
     "ring",
+    "rows_in_common",
+    "same_content",
+    "same_file",
     "synthetic",
     "tables_in",
     "usps",

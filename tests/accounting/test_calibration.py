@@ -92,7 +92,7 @@ def test_a_budget_for_less_than_one_step_allows_none():
         ({"sampling_rate": 1.5}, "sampling_rate is 1.5"),
         ({"steps": 0}, "steps is 0"),
         ({"accountant": "moments"}, "'moments'"),
-        ({"steps": 10**7, "delta": 1e-10, "epsilon": 1e-3}, "beyond floating point"),
+        ({"steps": 10**7, "delta": 1e-10, "epsilon": 1e-3}, "of it is set aside for the floating-point round-off"),
     ],
 )
 def test_an_impossible_budget_is_refused_by_name(change, named):

@@ -9,8 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.accounting import Composition, Step, delta_of, epsilon, epsilon_bracket
-from fedsw.accounting.comparison import gaussian_epsilon
+from fedsw.accounting import (
+    Composition,
+    DeltaTooSmall,
+    Step,
+    delta_of,
+    epsilon,
+    epsilon_bracket,
+    epsilon_by,
+    noise_multiplier,
+    steps,
+)
+from fedsw.accounting.comparison import compare, gaussian_epsilon
 from fedsw.accounting.slicing import Slicing
 from tests.accounting.brute import bracket_of_delta
 
@@ -246,3 +256,30 @@ def test_everything_is_float64_whatever_the_default_type():
     finally:
         torch.set_default_dtype(torch.float32)
     assert np.isfinite(before)
+
+
+BEYOND = {Step(1e-4, 1.0): 10**6}
+
+
+def test_where_round_off_uses_delta_up_epsilon_says_so_and_how_much():
+    words = r"delta is 1e-10, and 1\.1e-10 of it is set .* 1000000 steps \(1e-16 a step\).* Use a delta of 2\.2e-10"
+    for ask in (epsilon, epsilon_bracket, lambda steps, delta: epsilon_by("pld", steps, delta)):
+        with pytest.raises(DeltaTooSmall, match=words):
+            ask(BEYOND, 1e-10)
+        assert math.isfinite(np.max(ask(BEYOND, 2.3e-10)))
+        with pytest.raises(DeltaTooSmall):
+            ask({Step(1e-4, 1.0): 10**6, Step(1e-4, 2.0): 1}, 1e-10)
+    running = Composition(BEYOND)
+    assert running.epsilon(1e-10) == math.inf and "set aside" in running.beyond(1e-10)
+    assert running.beyond(1e-9) is None and Composition().beyond(1e-10) is None
+    assert epsilon({Step(1e-4, math.inf): 10**6}, 1e-10) == math.inf  # no noise needs no other word
+
+
+def test_where_round_off_uses_delta_up_nothing_is_calibrated_and_no_step_more_fits():
+    with pytest.raises(DeltaTooSmall, match="1000000 steps"):
+        noise_multiplier(1.0, 1e-10, sampling_rate=1e-4, steps=10**6)
+    most = steps(50.0, 1e-10, sampling_rate=1e-4, noise_multiplier=1.0)
+    assert 800_000 < most < 10**6
+    assert epsilon({Step(1e-4, 1.0): most}, 1e-10) <= 50.0
+    rows = {row["name"]: row for row in compare(BEYOND, 1e-10)}
+    assert rows["pld"]["epsilon"] is None and "set aside" in rows["pld"]["note"]

@@ -6,7 +6,7 @@ import pytest
 
 from clients.app import app as client_app
 from clients.limits import require_delta, require_limits
-from fedsw.experiment import ExperimentError
+from fedsw.experiment import ExperimentError, parse_experiment
 from server.cohort import FederationError
 from server.federation import Job, federate
 from simulations.engines.inprocess import InProcessGrid
@@ -31,6 +31,16 @@ def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(override
     require_limits(small(*LOCAL), {"max-epsilon": 3.0})
     with pytest.raises(ExperimentError, match=told):
         require_limits(small(*LOCAL, *overrides), {"max-epsilon": 3.0})
+
+
+def test_a_node_with_a_limit_refuses_metrics_that_may_be_of_private_records():
+    label = {"values": [0, 1]}
+    columns = {"features": [{"name": "x"}], "sensitive": {"name": "a", **label}, "target": {"name": "y", **label}}
+    data = {"source": "files", "columns": columns, "held_out": "held-out.csv"}
+    node = {"max-epsilon": 3.0, "schema": "schema.toml"}
+    require_limits(parse_experiment({"data": data, "name": "own"}, LOCAL), node)
+    with pytest.raises(ExperimentError, match="held_out_overlap 'allow'.*up to a guaranteed epsilon of 3 only"):
+        require_limits(parse_experiment({"data": {**data, "held_out_overlap": "allow"}, "name": "own"}, LOCAL), node)
 
 
 def test_a_node_with_a_limit_refuses_a_delta_that_protects_nobody():

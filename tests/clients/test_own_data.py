@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from server.run_directory import RunDirectory
 from simulations.engines.inprocess import InProcessGrid
 from tests.federations import Saboteur
 
+YOUNG, OLD = (0, 50), (50, 101)
 COLUMNS = {
     "features": [{"name": "age", "low": 0, "high": 100}, {"name": "work", "categories": ["private", "public"]}],
     "sensitive": {"name": "sex", "values": ["female", "male"]},
@@ -38,14 +41,16 @@ values = ["low", "high"]
 """
 
 
-def write(path: Path, rows: int = 60, *, seed: int = 0, spoiled: str | None = None) -> Path:
+def write(
+    path: Path, rows: int = 60, *, seed: int = 0, spoiled: str | None = None, ages: tuple[int, int] = (0, 101)
+) -> Path:
     rng = np.random.default_rng(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["age", "work", "sex", "income"])
         for row in range(rows):
-            age = spoiled if spoiled is not None and row == 7 else rng.integers(0, 101)
+            age = spoiled if spoiled is not None and row == 7 else rng.integers(*ages)
             work, sex = ("private", "public")[row % 2], ("female", "male")[row // 2 % 2]
             income = ("low", "high")[row % 2]
             writer.writerow([age, work, sex, income])
@@ -89,14 +94,86 @@ def test_the_server_needs_nothing_but_the_declaration(tmp_path):
 
 
 def test_held_out_metrics_come_from_the_servers_own_file(tmp_path):
-    write(tmp_path / "all" / "train.csv")
-    held = write(tmp_path / "held-out.csv", 40, seed=9)
+    write(tmp_path / "all" / "train.csv", ages=YOUNG)
+    held = write(tmp_path / "held-out.csv", 40, seed=9, ages=OLD)
     summary = run(tmp_path, own(data_dir=str(tmp_path / "all"), held_out=str(held)), [{}, {}])
     assert 0 <= summary["held_out"]["accuracy"] <= 1 and str(held) in summary["measured_on"]
     write(held, spoiled="101")
     with pytest.raises(ValueError, match=r"held-out\.csv: row 9 \(the header is row 1\), column 'age' is '101'"):
         run(tmp_path / "again", own(data_dir=str(tmp_path / "all"), held_out=str(held)), [{}, {}])
     assert not (tmp_path / "again" / "run" / "ledger.sqlite").exists()
+
+
+def linked(private: Path, path: Path) -> None:
+    path.symlink_to(private)
+
+
+def copied(private: Path, path: Path) -> None:
+    path.write_bytes(private.read_bytes())
+
+
+def mixed(private: Path, path: Path) -> None:
+    """Three private rows, in another order and with a column that nobody declared, behind twenty others."""
+    lines = write(path, 20, seed=4, ages=OLD).read_text().splitlines()
+    lines += private.read_text().splitlines()[5:2:-1]
+    path.write_text("\n".join(f"{line},{place}" for place, line in enumerate(lines)).replace(",0\n", ",note\n", 1))
+
+
+SEEN = {
+    "the private file itself": (lambda private, path: os.link(private, path), "is the private file .*, or a copy"),
+    "a link to the private file": (linked, "is the private file"),
+    "a copy of the private file": (copied, "is the private file .*, or a copy of it.*other records"),
+    "rows of the private file": (mixed, "3 of its 23 rows are also in the private records.*'allow'"),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("each", [False, True])
+def test_a_held_out_file_that_holds_private_records_is_refused_before_anything_is_spent(tmp_path, name, each):
+    make, words = SEEN[name]
+    folders = [tmp_path / "all" / str(client) for client in range(2)] if each else [tmp_path / "all"]
+    tables = [write(folder / "train.csv", 60, seed=seed, ages=YOUNG) for seed, folder in enumerate(folders)]
+    held = tmp_path / "held-out.csv"
+    make(tables[-1], held)
+    with pytest.raises(ExperimentError, match=rf"(?s)held-out\.csv.*{words}"):
+        run(tmp_path, own(data_dir=str(tmp_path / "all"), held_out=str(held)), [{}, {}])
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_rows_in_common_may_be_allowed_and_the_record_then_promises_its_reader_nothing(tmp_path):
+    table = write(tmp_path / "all" / "train.csv", ages=YOUNG)
+    mixed(table, held := tmp_path / "held-out.csv")
+    asked = {"data_dir": str(table.parent), "held_out": str(held)}
+    summary = run(tmp_path, own(**asked, held_out_overlap="allow"), [{}, {}])
+    assert summary["status"] == "completed" and summary["epsilon"] < math.inf == summary["epsilon_of_reader"]
+    assert "for the models alone" in summary["guarantee"]["statement"]
+    assert "for a reader of this record epsilon = infinity" in summary["guarantee"]["statement"]
+    assert "may share rows with private records" in summary["measured_on"]
+    for allowed in ("refuse", "allow"):
+        with pytest.raises(ExperimentError, match="is the private file"):
+            run(tmp_path / allowed, own(**{**asked, "held_out": str(table)}, held_out_overlap=allowed), [{}, {}])
+    with pytest.raises(ExperimentError, match=r"held_out_overlap is about the file of data\.held_out"):
+        own(held_out_overlap="allow")
+
+
+def test_rows_that_nobody_shares_are_no_reason_to_promise_less(tmp_path):
+    table = write(tmp_path / "all" / "train.csv", ages=YOUNG)
+    held = write(tmp_path / "held-out.csv", 40, ages=OLD)
+    summary = run(tmp_path, own(data_dir=str(table.parent), held_out=str(held)), [{}, {}])
+    assert summary["epsilon_of_reader"] == summary["epsilon"] < math.inf
+
+
+def test_a_node_refuses_that_its_own_file_is_measured_on_and_opens_no_file_of_the_servers(tmp_path, monkeypatch):
+    mine = write(tmp_path / "mine" / "train.csv", 10, seed=2)
+    (tmp_path / "link.csv").symlink_to(mine)
+    other = write(tmp_path / "server.csv", 10, seed=2)
+    for config in ({"data-dir": str(mine.parent)}, {"data-path": str(mine)}):
+        with pytest.raises(ExperimentError, match=r"link\.csv is client 0's own file"):
+            records(own(held_out=str(tmp_path / "link.csv")), **config)
+    opened = []
+    monkeypatch.setattr("clients.partition.read_table", lambda path, *rest, **more: opened.append(path))
+    records(own(held_out=str(other)), **{"data-path": str(mine)})  # a copy of its file, which is not for a node to tell
+    assert opened == [mine]
 
 
 def test_a_node_with_a_path_of_its_own_reads_nothing_else(tmp_path):
@@ -131,8 +208,6 @@ def test_a_simulation_splits_one_file_or_gives_every_client_its_folder(tmp_path)
 
 
 def test_a_simulations_file_is_read_again_when_it_changed(tmp_path):
-    import os
-
     table = write(tmp_path / "train.csv", 20)
     assert len(records(own(data_dir=str(tmp_path)), 0, 1)) == 20
     write(table, 30)

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedsw import heads, models
 from fedsw.clipping import Safety, Term, clipped_sum, record
+from fedsw.clipping.recording import unrehearsed
 
 
 def weight(model, x, q, bound=1.0, head=lambda raw: raw):
@@ -205,7 +206,7 @@ def test_one_record_moves_a_sum_of_many_embeddings_by_its_own_part():
         sums = []
         for own in (1.0, -1.0):
             weights[5] = own
-            tape = record(Weighted(weights.clone()), index)
+            tape = unrehearsed(Weighted(weights.clone()), index)  # whose rows are told apart by their place
             sums.append(clipped_sum(tape, [Term(tape.raw, torch.ones(n, 1, dtype=torch.float64), 2.0)]))
         assert float((sums[0] - sums[1]).norm()) == pytest.approx(2.0, abs=1e-4)
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, record, recording
+from fedsw.clipping.recording import unrehearsed
 from fedsw.sliced import project
 from tests.clipping.escapes import Bare, Functional, Tied, Twice
 from tests.clipping.naive import autograd_sum
@@ -20,7 +21,7 @@ def _unguarded(monkeypatch):
 
 def _released(model, x, q, bound):
     """Norm of what an ordinary backward pass releases with the cotangents that the tape would clip."""
-    tape = record(model, x)
+    tape = unrehearsed(model, x)
     clipped = clip_cotangents(tape.gram(tape.raw), q, bound, safety=Safety.off())
     return float(autograd_sum(model, model(x), clipped).norm()) / (bound * float(q.norm()))
 
@@ -34,7 +35,7 @@ def test_tied_weights_unguarded_exceed_the_bound_by_the_square_root_of_two(monke
     x, q = _one_record()
     _unguarded(monkeypatch)
     assert _released(Tied(), x, q, 0.1) == pytest.approx(2**0.5, rel=1e-4)
-    tape = record(Tied(), x)
+    tape = unrehearsed(Tied(), x)
     assert float(clipped_sum(tape, [Term(tape.raw, q, 0.1)]).norm()) > 1.4 * 0.1 * float(q.norm())
 
 
@@ -68,7 +69,7 @@ def test_batch_norm_unguarded_lets_one_record_move_more_than_its_own_term(monkey
     replaced[0] = 100.0
 
     def total(batch):
-        tape = record(model, batch)
+        tape = unrehearsed(model, batch)
         return clipped_sum(tape, [Term(tape.raw, q, 1.0)])
 
     assert float((total(x) - total(replaced)).norm()) > 10 * 2.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
 
 from fedsw.clipping import UnsupportedModule, check, record
+from fedsw.clipping.recording import unrehearsed
 from tests.clipping.escapes import Apart, Bare, Functional, FunctionalBelow, OnlyFunctional, Tied, Twice
 
 
@@ -111,6 +114,63 @@ def test_modules_without_trainable_parameters_are_free(name):
     check(nn.Sequential(nn.Linear(3, 3), ALLOWED[name]()))
 
 
+def _deleted(pair, value):
+    del pair.right.weight
+    pair.right.weight = value
+
+
+def _in_the_place_of_a_parameter(pair):
+    pair.right._parameters["weight"] = pair.left.weight.T
+
+
+VIEWS = {
+    "an attribute that is a view": (
+        lambda pair: _deleted(pair, pair.left.weight.T),
+        r"'right' \(Linear\) has a weight that is computed from another tensor.*memory of its own",
+    ),
+    "an attribute that is a detached view": (
+        lambda pair: _deleted(pair, pair.left.weight.detach().T),
+        "'right'.*computed from another tensor",
+    ),
+    "a view in the place of a parameter": (_in_the_place_of_a_parameter, "'right'.*computed from another tensor"),
+    "a parameter on the same memory": (
+        lambda pair: setattr(pair.right, "weight", nn.Parameter(pair.left.weight.data.T)),
+        "'left.weight' and 'right.weight' lie in the same memory.*clone",
+    ),
+    "a bias inside a weight": (
+        lambda pair: setattr(pair.right, "bias", nn.Parameter(pair.left.weight.data[0])),
+        "'left.weight'.*same memory",
+    ),
+    "a frozen view of a trained weight": (
+        lambda pair: setattr(pair.right, "weight", nn.Parameter(pair.left.weight.data, requires_grad=False)),
+        "'left.weight' and 'right.weight'",
+    ),
+}
+
+
+def _pair():
+    return nn.Sequential(OrderedDict(left=nn.Linear(3, 3), right=nn.Linear(3, 3)))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_weight_that_is_a_view_of_another_is_refused_by_name(name):
+    share, message = VIEWS[name]
+    pair = _pair()
+    share(pair)
+    for look in (check, lambda model: record(model, torch.randn(4, 3))):
+        with pytest.raises(UnsupportedModule, match=message):
+            look(pair)
+
+
+def test_parameters_side_by_side_in_one_memory_are_not_refused():
+    pair, flat = _pair(), torch.randn(24)
+    pair.left.weight, pair.left.bias = nn.Parameter(flat[:9].view(3, 3)), nn.Parameter(flat[9:12])
+    pair.right.weight, pair.right.bias = nn.Parameter(flat[12:21].view(3, 3)), nn.Parameter(flat[21:])
+    assert len(check(pair)) == 4
+    frozen = nn.Linear(3, 3, bias=False).requires_grad_(False)
+    check(nn.Sequential(frozen, nn.Linear(3, 3), frozen))
+
+
 CALLED = {
     "called twice": (Twice, r"module 'core' \(Linear\) is called twice"),
     "functional use": (Functional, "'layer.weight' reaches the output outside the layer"),
@@ -164,9 +224,11 @@ def test_overwritten_inputs_are_refused():
             hidden += out
             return hidden
 
-    tape = record(Residual(), torch.randn(4, 3))
+    tape = unrehearsed(Residual(), torch.randn(4, 3))
     with pytest.raises(UnsupportedModule, match="'second'.*overwritten"):
         tape.gram(tape.raw)
+    with pytest.raises(UnsupportedModule, match="'second'.*overwritten"):
+        record(Residual(), torch.randn(4, 3))
     x = torch.randn(4, 3)
     tape = record(nn.Sequential(nn.Linear(3, 2)), x)
     tape.gram(tape.raw)

@@ -140,3 +140,10 @@ def test_bounds_are_rounded_to_the_safe_side_and_stay_close(value: float, digits
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (math.inf, "∞"), (5.3723410, "5.3724"), (1.0, "1")])
 def test_exact_values_stay_as_they_are(value: float, text: str) -> None:
     assert rounded(value, up=True) == text
+
+
+def test_a_delta_that_round_off_uses_up_is_one_line_and_code_2(capsys: Capture) -> None:
+    assert main(["budget", "-p", "1e-4", "--steps", "1000000", "--noise-multiplier", "1", "--delta", "1e-10"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "is set aside for the floating-point round-off of 1000000 steps" in told.err
+    assert "Use a delta of" in told.err and "∞" not in told.err

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from server import replies
+from server import cohort, replies
+from server.cohort import FederationError
 from tests.federations import Saboteur, small
 
 LOST = "federation.min_clients=2"
@@ -121,3 +122,41 @@ def test_a_client_that_comes_back_with_a_malformed_greeting_stays_out(federation
 
     summary = federation.run(small(LOST, "privacy.epsilon=2.0"), app=Saboteur(hook, after))
     assert summary["status"] == "completed" and len(greeted) > 1
+
+
+def stating(change, clients=(1001,)) -> Saboteur:
+    """Clients whose greeting states something else."""
+
+    def after(message, reply):
+        if message.metadata.message_type == "query.hello" and message.metadata.dst_node_id in clients:
+            change(reply.content)
+        return reply
+
+    return Saboteur(after=after)
+
+
+@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+@pytest.mark.parametrize("size", [cohort.MOST_RECORDS + 1, 10**13, 2**62])
+def test_a_greeting_with_sizes_that_no_memory_holds_is_refused_by_name(federation, size, trust):
+    app = stating(lambda content: content["metrics"].__setitem__("sizes", [size, 3]))
+    words = rf"client 1 states {size} records of group A=0; .* at most {cohort.MOST_RECORDS} .*Remove this client"
+    with pytest.raises(FederationError, match=words):
+        federation.run(small(f"privacy.trust={trust}", "privacy.epsilon=8.0", "privacy.delta=1e-5"), app=app)
+
+
+def test_sizes_that_no_memory_holds_together_are_refused(federation):
+    size = cohort.MOST_RECORDS - 1
+    app = stating(lambda content: content["metrics"].__setitem__("sizes", [3, size]), clients=(1000, 1001))
+    with pytest.raises(FederationError, match=rf"3 clients state \d+ records of group A=1 together, .*\({size}\)"):
+        federation.run(small("privacy.epsilon=8.0"), app=app)
+
+
+@pytest.mark.parametrize("largest", [cohort.MOST_RECORDS, 2**62, -1])
+def test_ids_of_a_seeded_run_that_no_memory_holds_are_refused_by_name(federation, largest):
+    def change(content):
+        ids = content["arrays"]["0"].numpy().copy()
+        ids[0] = largest
+        content["arrays"]["0"] = Array(ids)
+
+    with pytest.raises(FederationError, match=rf"client 1 has record ids .*{largest}.* 0 to {cohort.MOST_RECORDS - 1}"):
+        federation.run(small("seed=3", "privacy.epsilon=8.0"), app=stating(change))
