@@ -1,0 +1,1 @@
+"""The checks of `fedsw audit RUN`, a file for each subject; nothing here computes with what it checks."""
