@@ -13,7 +13,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from simulations.audit.record.steps import Recorded, Steps, mixture, profile
 
@@ -213,8 +212,3 @@ def _large_share(d: int, k: int, failure: float, accountant: str) -> float:
         return k / d + NormalDist().inv_cdf(1 - failure) / d * math.sqrt(2 * k * (d - 1) / (d + 2))
     log = -math.log(failure)
     return k / d + 2 * log / 3 + 2 / d * math.sqrt(k * (d - 1) / (d + 2) * log)
-
-
-def renyi_of_slices(alpha: float, d: int, k: int, mu: float) -> float:
-    """Renyi divergence of one release through k independent directions: k/(alpha-1) ln 1F1(1/2; d/2; t)."""
-    return k / (alpha - 1) * math.log(float(special.hyp1f1(0.5, d / 2, alpha * (alpha - 1) * mu * mu / 2)))

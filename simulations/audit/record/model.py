@@ -32,7 +32,7 @@ def check(folder: Folder) -> Check:
     _rounds(folder, round_, faults)
     averaged = folder.experiment["training"]["averaging"] > 0
     if not averaged:
-        same = torch.equal(stored["theta"], stored["average"])
+        same = torch.allclose(stored["theta"], stored["average"], rtol=1e-9, atol=1e-12)  # kept up by additions
         faults.require(same, "nothing is averaged, and the checkpoint's average is not its iterate")
     if not model.is_file():
         faults.require(folder.summary.get("status") != "completed", "the run is completed, and has no model")

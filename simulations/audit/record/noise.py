@@ -6,11 +6,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulations.audit.record import sensitivity
 from simulations.audit.record.check import Check, Faults
 from simulations.audit.record.folder import Folder, Row, real
-from simulations.audit.record.spent import check_planned
+from simulations.audit.record.spent import planned_cost
 
 NAME = "noise against Δ"
 
@@ -40,12 +41,11 @@ def check(folder: Folder) -> Check:
             ratio = row.sigma / most if most else math.inf
             least = min(least, ratio)
             faults.require(ratio >= asked * (1 - _EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
-        if folder.accountant == "pld" and folder.privacy.get("noise_multiplier") is None:
-            planned = check_planned(folder, book)
+        planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
+        if planned is not None:
             budget = real(book.promise["epsilon"])
-            if planned is not None:
-                told = f"{book.name}: its noise is for ε = {planned.epsilon:.6g} over all planned rounds, not {budget:.6g}"
-                faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), told)
+            told = f"{book.name}: over all planned rounds its noise is for ε = {planned.epsilon:.6g}, not {budget:.6g}"
+            faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), told)
     found = _against_settings(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
@@ -203,5 +203,5 @@ def spread_of(folder: Folder, row: Row) -> float:
         return 1.0
     if slicing["scheme"] == "orthogonal":
         return math.ceil(slicing["directions"] / d) / float(slicing["directions"])
-    directions = np.asarray(folder.task.directions(row.round, row.attempt), dtype=np.float64)
-    return float(np.linalg.eigvalsh(directions @ directions.T / directions.shape[1])[-1])
+    directions: NDArray[np.float64] = np.asarray(folder.task.directions(row.round, row.attempt), dtype=np.float64)
+    return float(max(np.linalg.eigvalsh(directions @ directions.T / directions.shape[1]).tolist()))

@@ -78,7 +78,7 @@ def check_independent(folder: Folder) -> Check:
     return faults.check(INDEPENDENT, well, ledgers=details)
 
 
-def check_planned(folder: Folder, book: Book) -> Recomputed | None:
+def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
     """What a ledger's planned releases cost, all at its last row; None if nothing was released."""
     if not book.rows:
         return None

@@ -16,7 +16,7 @@ from simulations.audit.record.folder import Book, Row
 
 Array = NDArray[np.float64]
 
-_CELLS = 160
+_CELLS = 400
 _FINEST = 50
 _MOST_CELLS = 2**22
 
@@ -104,7 +104,8 @@ def _gaussian(epsilon: Array, mu: float) -> Array:
         return np.zeros_like(epsilon)
     first = special.ndtr(-epsilon / mu + mu / 2)
     second = np.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
-    return np.maximum(0.0, first - second)
+    found: Array = np.maximum(0.0, first - second)
+    return found
 
 
 @lru_cache(maxsize=8)
