@@ -21,6 +21,7 @@ from server import recovery
 from server.cohort import FederationError
 from simulations.audit.finding import Finding
 from simulations.audit.record import absent, chain, model, noise, promise, spent
+from simulations.audit.record.folder import ledgers
 from simulations.audit.record.model import newest_checkpoint
 from simulations.audit.recorded import audit
 from simulations.cli import app
@@ -165,6 +166,19 @@ def test_un_noised_metrics_need_an_infinite_epsilon_for_their_reader(copied):
     assert {absent.NAME, promise.NAME} <= set(failed(audit(directory)))
 
 
+def test_an_epsilon_in_the_metrics_that_its_rows_do_not_cost_is_named(copied):
+    directory = copied()
+    change_lines(directory / "metrics.jsonl", lambda line: line.update(epsilon=line["epsilon"] * 0.9))
+    assert failed(audit(directory)) == [spent.REPLAY]
+
+
+def test_a_kept_release_with_more_than_noised_arrays_is_named(copied):
+    directory = copied("local-release")
+    path = directory / "releases/client-1.safetensors"
+    save_file({**load_file(path), "features": torch.zeros(3)}, path)
+    assert failed(audit(directory)) == [absent.NAME]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -189,17 +203,15 @@ def test_a_checkpoint_with_more_than_released_vectors_is_named(copied):
 
 def test_an_edited_row_breaks_the_chain(copied):
     directory = copied()
-    change_ledger(
-        directory / "ledger.sqlite", "UPDATE rows SET body = replace(body, '\"round\":2', '\"round\":3') WHERE sequence = 2"
-    )
+    edit = "UPDATE rows SET body = replace(body, '\"round\":2', '\"round\":3') WHERE sequence = 2"
+    change_ledger(directory / "ledger.sqlite", edit)
     assert chain.NAME in failed(audit(directory))
 
 
 @pytest.mark.parametrize("name", ["central", "local-gradient"])
 def test_a_row_cut_off_at_the_end_is_missed(copied, name):
     directory = copied(name)
-    ledger = next(path for path in (directory / "ledger.sqlite", directory / "clients/client-1.sqlite") if path.exists())
-    change_ledger(ledger, "DELETE FROM rows WHERE sequence = 4")
+    change_ledger(ledgers(directory)[-1], "DELETE FROM rows WHERE sequence = 4")
     found = audit(directory)
     assert {chain.NAME, spent.REPLAY} <= set(failed(found))
     assert all(name in found.verdict for name in failed(found))

@@ -42,7 +42,9 @@ SUMMARY = frozenset(
 PLAN = frozenset({"epsilon", "delta", "groups"})
 CHECKPOINT = frozenset({"round", "theta", "average", "optimizer", "ledger"})
 OPTIMIZER = frozenset({"momentum_buffer", "step", "exp_avg", "exp_avg_sq"})
-HELD_OUT_SECTIONS = ("held_out", "epsilon_by_client")
+RELEASE = frozenset({"released", "directions", "projections", "sigma", "round and epsilon"})
+"""All that a client's file in `releases` may hold: noised arrays, public or its own directions, its epsilon."""
+_SECTIONS = ("held_out", "epsilon_by_client")
 
 
 def check(folder: Folder) -> Check:
@@ -54,7 +56,7 @@ def check(folder: Folder) -> Check:
     _require_keys("summary.json", [folder.summary], SUMMARY, faults)
     _require_keys("plan.json", [folder.plan], PLAN, faults)
     for line in folder.metrics:
-        for section in HELD_OUT_SECTIONS:
+        for section in _SECTIONS:
             inner = line.get(section) or {}
             flat = all(isinstance(value, int | float | str | None) for value in inner.values())
             faults.require(flat, f"round {line.get('round')} of metrics.jsonl: {section} holds more than numbers")
@@ -64,11 +66,12 @@ def check(folder: Folder) -> Check:
     _traffic(folder, faults)
     _ratios(folder, faults)
     keys = _checkpoint(folder, faults)
+    _releases(folder, faults)
     lines = f"{len(folder.metrics)} lines of metrics and {len(folder.log)} of the log"
     well = f"{lines} hold what may be told" + (", un-noised losses too: ε of the reader is ∞" if unsafe else "")
     dated = sum("time" in line and line.get("event") == "round released" for line in folder.log)
     if dated:
-        well += "; the log dates its rounds: keep log.jsonl to whoever may see how long they took"
+        well += "; log.jsonl dates its rounds, so it is for the operator and not for publication"
     return faults.check(NAME, well, log_dates_rounds=dated > 0, checkpoint_keys=keys)
 
 
@@ -108,6 +111,15 @@ def _ratios(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         same = told is None if expected is None else told is not None and math.isclose(told, expected, abs_tol=1e-6)
         faults.require(same, f"{where}: its snr is not that of the noised gradient")
+
+
+def _releases(folder: Folder, faults: Faults) -> None:
+    from safetensors import safe_open
+
+    for path in sorted((folder.directory / "releases").glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            more = sorted(set(file.keys()) - RELEASE)
+        faults.require(not more, f"releases/{path.name} holds {more}")
 
 
 def _checkpoint(folder: Folder, faults: Faults) -> list[str]:

@@ -65,10 +65,15 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     numbers = [int(line["round"]) for line in folder.metrics]
-    faults.require(numbers == list(range(1, len(numbers) + 1)), "the rounds of metrics.jsonl are not 1, 2, 3, ...")
-    # A server may die after a checkpoint and before its line.
-    behind = len(numbers) == round_ or (not folder.summary and len(numbers) == round_ - 1)
-    faults.require(behind, f"the checkpoint is of round {round_}, metrics.jsonl ends at {len(numbers)}")
+    faults.require(numbers == sorted(set(numbers)), "the rounds of metrics.jsonl do not follow one another")
+    # Each life that was killed may have died after its checkpoint and before that round's line.
+    lives = sum(line.get("event") == "run begins" for line in folder.log)
+    missing = sorted(set(range(1, round_ + 1)) - set(numbers))
+    many = len(missing) > max(0, lives - 1) + (not folder.summary)
+    faults.require(not many, f"rounds {missing} are not in metrics.jsonl, and the log tells of {lives} lives")
+    last = max(numbers, default=0)
+    ends = last == round_ or (last == round_ - 1 and not folder.summary)
+    faults.require(ends, f"the checkpoint is of round {round_}, metrics.jsonl ends at {last}")
     status = str(folder.summary.get("status", ""))
     planned = int(folder.experiment["training"]["rounds"])
     done = status != "completed" or round_ == planned
@@ -77,9 +82,9 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     if charged and folder.planned_releases > 1:
         end = max(charged)
         faults.require(end >= round_, f"the checkpoint is of round {round_}, the ledger ends at {end}")
-        last = (folder.metrics[-1]["round"], folder.metrics[-1]["attempt"]) if folder.metrics else None
         attempts = {(row.round, row.attempt) for book in folder.books for row in book.rows}
-        faults.require(last is None or last in attempts, f"the last line of metrics.jsonl, {last}, is in no ledger")
+        free = [line["round"] for line in folder.metrics if (line["round"], line["attempt"]) not in attempts]
+        faults.require(not free, f"rounds {free} of metrics.jsonl are in no ledger")
     if charged and folder.summary and not folder.local:
         told = folder.summary["released_rounds"]
         paid = len(charged)

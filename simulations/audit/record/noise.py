@@ -202,6 +202,7 @@ def spread_of(folder: Folder, row: Row) -> float:
     if d == 1:
         return 1.0
     if slicing["scheme"] == "orthogonal":
-        return math.ceil(slicing["directions"] / d) / float(slicing["directions"])
+        k = int(slicing["directions"])
+        return math.ceil(k / d) / k
     directions: NDArray[np.float64] = np.asarray(folder.task.directions(row.round, row.attempt), dtype=np.float64)
     return float(max(np.linalg.eigvalsh(directions @ directions.T / directions.shape[1]).tolist()))

@@ -16,6 +16,7 @@ INDEPENDENT = "independent accountant"
 _SAME = 1e-6
 _GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees.md, "Accuracy"
 _CLOSE = 5e-3
+_LINES = 8
 
 
 def check_replay(folder: Folder) -> Check:
@@ -45,8 +46,20 @@ def check_replay(folder: Folder) -> Check:
         faults.require(close, f"the summary says {said:.6g} was spent, the rows cost {known:.6g}")
         least = real(folder.summary["epsilon"])
         faults.require(least >= said, f"the summary claims {least:.6g}, less than {said:.6g}, which it says was spent")
+    if not folder.local:
+        _along(folder, folder.books[0], faults)
     well = f"the rows cost ε = {worst:.6g}" + (", as told" if folder.summary else "; no summary tells of it")
     return faults.check(REPLAY, well, epsilon_by_ledger=found)
+
+
+def _along(folder: Folder, book: Book, faults: Faults) -> None:
+    """A few lines of metrics.jsonl, the last among them: epsilon there is that of the rows up to its attempt's."""
+    place = {(row.round, row.attempt): position for position, row in enumerate(book.rows, start=1)}
+    lines = [line for line in folder.metrics if (line.get("round"), line.get("attempt")) in place]
+    for line in lines[:: -max(1, len(lines) // _LINES)]:
+        cost, said = replay(book, place[line["round"], line["attempt"]]), real(line.get("epsilon"))
+        told = f"round {line['round']} of metrics.jsonl says ε = {said:.6g}, its rows cost {cost:.6g}"
+        faults.require(cost == said or math.isclose(cost, said, rel_tol=_SAME), told)
 
 
 def check_independent(folder: Folder) -> Check:
