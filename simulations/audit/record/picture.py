@@ -39,6 +39,7 @@ def draw(folder: Folder, book: Book) -> Figure:
     most = max(1e-6, *(abs(value) for value in relative))
     gap.axhline(0, color="black", linewidth=0.8)
     gap.set(xlabel="releases", ylabel="fedsw / other − 1", ylim=(-1.4 * most, 1.4 * most))
+    gap.locator_params(axis="x", integer=True)
     gap.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     return figure
 
