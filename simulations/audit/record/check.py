@@ -1,0 +1,65 @@
+"""What one check of a run's folder found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulations.audit.record.folder import Folder, Unchecked
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the audit.
+
+    Attributes:
+        name: what was checked.
+        passed: None where it could not be checked, and `found` says why.
+        found: in words.
+        numbers: what was measured, JSON types only.
+    """
+
+    name: str
+    passed: bool | None
+    found: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON that is kept."""
+        return {"name": self.name, "passed": self.passed, "found": self.found, **self.numbers}
+
+    @property
+    def line(self) -> str:
+        """What the screen says of it."""
+        word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
+        return f"{word}: {self.found}"
+
+
+@dataclass
+class Faults:
+    """Collects what is wrong, so that one fault hides no other."""
+
+    told: list[str] = field(default_factory=list)
+
+    def require(self, holds: bool, told: str) -> None:
+        """Keep the words unless it holds."""
+        if not holds:
+            self.told.append(told)
+
+    def check(self, name: str, well: str, **numbers: Any) -> Check:
+        """Passed with `well` if nothing was wrong."""
+        few = "; ".join(self.told[:3]) + (f"; and {len(self.told) - 3} more" if len(self.told) > 3 else "")
+        return Check(name, not self.told, few or well, {**numbers, **({"faults": self.told} if self.told else {})})
+
+
+def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
+    """A check's outcome; what it cannot read counts as a failure, and stops no other check."""
+    try:
+        return of(folder)
+    except ModuleNotFoundError as missing:
+        return Check(name, None, f"needs {missing.name}, which is not installed (pip install 'fedsw[compare]')")
+    except Unchecked as reason:
+        return Check(name, None, str(reason))
+    except Exception as fault:
+        return Check(name, False, f"cannot be read: {type(fault).__name__}: {fault}")
