@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.substitution import exchanged
 from fedsw.data import Records
 from fedsw.objectives import Objective
 from fedsw.randomness import Stream
@@ -51,12 +53,7 @@ class Canaries:
 
 
 def draw(task: Task, records: Records, count: int) -> Canaries:
-    """Canaries at places drawn from all records, afresh each time.
-
-    Features are extreme and random: each at one of the two ends of the range of the whole table, so that gradients are
-    long enough for the clips to bite, and those of different canaries point in different directions. Where labels
-    are no public stratum the two records of a place differ in the label, which turns the gradient of the loss round;
-    elsewhere in all features, each moved to its other end.
+    """Canaries at places drawn from all records, and their coins, afresh each time.
 
     Raises:
         ValueError: if there are fewer records than canaries.
@@ -65,15 +62,46 @@ def draw(task: Task, records: Records, count: int) -> Canaries:
         raise ValueError(f"--one-run {count} asks for more canaries than there are records ({len(records)})")
     stream = Stream.secure()
     places = np.sort(np.argsort(stream.words(len(records)))[:count])
-    kept = records.take(places)
+    coins = _coins(stream, count)
+    return _pairs(task, records, records.take(places), coins)
+
+
+def redrawn(task: Task, records: Records, canaries: Canaries) -> Canaries:
+    """Other pairs of records, at the same places, for the same coins."""
+    return _pairs(task, records, records.take(torch.isin(records.ids, canaries.zero.ids)), canaries.coins)
+
+
+def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
+    """At every place, the pair of the option that is strongest there; `strengths` is (options, m).
+
+    Nothing is looked at but public things: the choice is made before the run.
+    """
+    best = strengths.argmax(dim=0)
+    chosen = options[0]
+    for index, option in enumerate(options[1:], start=1):
+        rows = (best == index).nonzero().squeeze(1)
+        zero, one = (
+            exchanged(old, new.take(rows)) if len(rows) else old
+            for old, new in ((chosen.zero, option.zero), (chosen.one, option.one))
+        )
+        chosen = Canaries(chosen.kind, zero, one, chosen.coins)
+    return chosen
+
+
+def _pairs(task: Task, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
+    """Extreme and random features: each at one of the two ends of the range of the whole table.
+
+    So gradients are long enough for the clips to bite, and those of different canaries point in different directions.
+    Where labels are no public stratum the two records of a place differ in the label, which turns the gradient of the
+    loss round; elsewhere in all features, each moved to its other end.
+    """
+    stream, count = Stream.secure(), len(kept)
     low, high = float(records.features.min()), float(records.features.max())
     up = _coins(stream, kept.features.numel()).reshape(kept.features.shape)
     features = torch.from_numpy(np.where(up, high, low).astype(np.float32))
-    coins = _coins(stream, count)
     if _labels_are_free(task):
         first = _below(stream, count, task.classes)
-        shift = _below(stream, count, max(1, task.classes - 1))
-        second = (first + 1 + shift) % task.classes
+        second = (first + 1 + _below(stream, count, max(1, task.classes - 1))) % task.classes
         zero, one = (Records(features, kept.sensitive, labels, kept.ids) for labels in _ordered(first, second))
         return Canaries("label", zero, one, coins)
     other = (low + high) - features

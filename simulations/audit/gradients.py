@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,21 +21,6 @@ from server.training import Trainer
 from simulations.audit.canaries import Canaries
 
 _NUMBERS_AT_ONCE = 2**24  # of per-record Jacobians held in memory
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The gradient of the whole training data with half of each canary's two records, and the halves' differences.
-
-    Attributes:
-        mean: (r,) float64, what a round releases on average over noise, batches and coins.
-        signatures: (m, r) float64: with coin 1 a canary adds its row to that mean, with coin 0 it takes it away.
-        slopes: (m, r) float64, gradients of half the difference of the two records' losses, unclipped.
-    """
-
-    mean: Tensor
-    signatures: Tensor
-    slopes: Tensor
 
 
 class Attacker:
@@ -60,25 +45,41 @@ class Attacker:
             at = place[torch.searchsorted(ordered.ids[place], side.ids)]
             self._nodes.append((node, ordered, at))
 
-    def expected(self, theta: Tensor, round_: int, attempt: int = 1, *, clipped: bool = True) -> Expected:
-        """Of a round at the model `theta` (r,): by the product's own clipping for the mean.
+    @property
+    def canaries(self) -> int:
+        """How many coins there are."""
+        return len(self._pair[0])
 
-        Args:
-            clipped: whether the signatures are asked for; else they are empty.
-        """
-        mean = torch.zeros(self._task.parameters, dtype=torch.float64)
-        signatures = slopes = torch.zeros((0, self._task.parameters), dtype=torch.float64)
-        for sign, (node, ordered, at), side in zip((-0.5, 0.5), self._nodes, self._pair, strict=True):
-            weight = self._task.objective.task_weight(len(ordered))
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of training records by stratum; public."""
+        return self._nodes[0][0].sizes
+
+    def expected(self, theta: Tensor, round_: int, attempt: int = 1) -> Tensor:
+        """What a round at the model `theta` releases on average over noise, batches and coins: (r,) float64."""
+        return self._both(theta, round_, attempt)[0]
+
+    def signatures(self, theta: Tensor, round_: int, attempt: int = 1) -> tuple[Tensor, Tensor]:
+        """That, and what coins do to it: with coin 1 a canary adds its row (m, r) to the mean, with coin 0 it takes it."""
+        mean, cotangents = self._both(theta, round_, attempt)
+        weight = self._task.objective.task_weight(len(self._nodes[0][1]))
+        zero, one = (
+            torch.cat([found for found, _ in self._contributions(theta, side, q, weight)])
+            for side, q in zip(self._pair, cotangents, strict=True)
+        )
+        return mean, (one - zero) / 2
+
+    def _both(self, theta: Tensor, round_: int, attempt: int) -> tuple[Tensor, list[Tensor]]:
+        """The mean over both sides of the canaries, and the canaries' cotangents on either side."""
+        mean, cotangents = torch.zeros(self._task.parameters, dtype=torch.float64), []
+        for node, ordered, at in self._nodes:
             batch, outputs = node.forward(theta, ordered, round_, attempt)
             q, other = self._matched(node, outputs, theta, round_, attempt)
-            mean += 0.5 * (node.contribution(batch, q, weight)[0] + other)
+            own, _ = node.contribution(batch, q, self._task.objective.task_weight(len(ordered)))
+            mean += (own + other) / 2
+            cotangents.append(q[at])
             node.batch = None
-            if clipped:
-                own, slope = self._contributions(theta, side, q[at], weight)
-                signatures = sign * own if not len(signatures) else signatures + sign * own
-                slopes = -sign * slope if not len(slopes) else slopes - sign * slope
-        return Expected(mean, signatures, slopes)
+        return mean, cotangents
 
     def reference(self, rounds: int) -> list[Tensor]:
         """The models of a training without noise on half of each canary; the last is the model it would release."""
@@ -86,8 +87,29 @@ class Attacker:
         models = []
         for round_ in range(1, rounds + 1):
             models.append(trainer.theta.clone())
-            trainer.step(self.expected(trainer.theta, round_, clipped=False).mean)
+            trainer.step(self.expected(trainer.theta, round_))
         return [*models, trainer.model.clone()]
+
+    def strengths(self, canaries: Canaries, models: Sequence[Tensor]) -> Tensor:
+        """How far apart the clipped loss gradients of each pair are, in root mean square over models; (m,)."""
+        squares = [self._pairs(theta, canaries)[0].square() for theta in models]
+        return torch.stack(squares).mean(dim=0).sqrt()
+
+    def clip_ratios(self, theta: Tensor) -> Tensor:
+        """Clipped over unclipped length of the difference of each pair's loss gradients, (m,); 1 where both are 0."""
+        clipped, plain = self._pairs(theta, Canaries("label", *self._pair, np.zeros(len(self._pair[0]), dtype=bool)))
+        return torch.where(plain > 0, clipped / plain, torch.ones_like(plain))
+
+    def _pairs(self, theta: Tensor, canaries: Canaries) -> tuple[Tensor, Tensor]:
+        """Lengths (m,) of the differences of loss gradients, clipped and not."""
+        none = torch.zeros((len(canaries), self._task.dimension), dtype=torch.float64)
+        sides = (self._contributions(theta, side, none, 1.0) for side in (canaries.zero, canaries.one))
+        lengths = [
+            [torch.linalg.vector_norm(b - a, dim=1) for a, b in zip(zero, one, strict=True)]
+            for zero, one in zip(*sides, strict=True)
+        ]
+        clipped, plain = (torch.cat(column) for column in zip(*lengths, strict=True))
+        return clipped, plain
 
     def loss_differences(self, theta: Tensor) -> Tensor:
         """Half of (loss of `zero` - loss of `one`) under a model, (m,) float64: all that a black box is asked for."""
@@ -115,23 +137,20 @@ class Attacker:
 
     def _contributions(
         self, theta: Tensor, side: Records, cotangents: Tensor, weight: float
-    ) -> tuple[Tensor, Tensor]:
-        """Each record's clipped contribution, and its plain loss gradient; both (m, r) float64."""
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each record's clipped contribution, and its plain loss gradient; both (some, r) float64, piece by piece."""
         load_flat(self._model, theta)
         at_once = max(1, _NUMBERS_AT_ONCE // ((1 + self._task.dimension) * self._task.parameters))
-        clipped, plain = [], []
         for start in range(0, len(side), at_once):
             part = side.take(np.arange(start, min(start + at_once, len(side))))
             jacobians = self._jacobians(part)
             loss, outputs = jacobians[:, 0], jacobians[:, 1:]
             norms = torch.linalg.vector_norm(loss, dim=1, keepdim=True).clamp(min=1e-300)
             total = weight * loss * (self._task.clip.loss / norms).clamp(max=1.0)
-            if self._task.objective.alpha > 0:
-                q = _clipped(outputs, cotangents[start : start + len(part)], self._task.clip.jacobian)
-                total = total + torch.einsum("md,mdr->mr", q, outputs)
-            clipped.append(total)
-            plain.append(loss)
-        return torch.cat(clipped), torch.cat(plain)
+            q = cotangents[start : start + len(part)]
+            if bool(q.any()):
+                total = total + torch.einsum("md,mdr->mr", _clipped(outputs, q, self._task.clip.jacobian), outputs)
+            yield total, loss
 
     def _jacobians(self, part: Records) -> Tensor:
         """Of every record's loss and outputs, (m, 1 + d, r) float64."""
