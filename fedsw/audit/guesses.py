@@ -46,7 +46,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 
 
 def shown_epsilon(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
-    """A lower bound on epsilon, wrong with probability at most `error`, for a mechanism of that delta; 0 if there is none.
+    """A lower bound on epsilon, wrong with probability at most `error`, for a mechanism of that delta; 0 for none.
 
     It is at most 60, where delta has long taken over.
 

@@ -60,7 +60,7 @@ class Attacker:
         return self._both(theta, round_, attempt)[0]
 
     def signatures(self, theta: Tensor, round_: int, attempt: int = 1) -> tuple[Tensor, Tensor]:
-        """That, and what coins do to it: with coin 1 a canary adds its row (m, r) to the mean, with coin 0 it takes it."""
+        """That, and what coins do to it: a canary adds its row (m, r) to the mean with coin 1, takes it with coin 0."""
         mean, cotangents = self._both(theta, round_, attempt)
         weight = self._task.objective.task_weight(len(self._nodes[0][1]))
         zero, one = (
@@ -102,8 +102,7 @@ class Attacker:
 
     def _pairs(self, theta: Tensor, canaries: Canaries) -> tuple[Tensor, Tensor]:
         """Lengths (m,) of the differences of loss gradients, clipped and not."""
-        none = torch.zeros((len(canaries), self._task.dimension), dtype=torch.float64)
-        sides = (self._contributions(theta, side, none, 1.0) for side in (canaries.zero, canaries.one))
+        sides = (self._contributions(theta, side, None, 1.0) for side in (canaries.zero, canaries.one))
         lengths = [
             [torch.linalg.vector_norm(b - a, dim=1) for a, b in zip(zero, one, strict=True)]
             for zero, one in zip(*sides, strict=True)
@@ -136,24 +135,27 @@ class Attacker:
         return own, self._counterpart.contribution(other)
 
     def _contributions(
-        self, theta: Tensor, side: Records, cotangents: Tensor, weight: float
+        self, theta: Tensor, side: Records, cotangents: Tensor | None, weight: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Each record's clipped contribution, and its plain loss gradient; both (some, r) float64, piece by piece."""
         load_flat(self._model, theta)
-        at_once = max(1, _NUMBERS_AT_ONCE // ((1 + self._task.dimension) * self._task.parameters))
+        if self._task.objective.alpha == 0:
+            cotangents = None
+        rows = 1 if cotangents is None else 1 + self._task.dimension
+        at_once = max(1, _NUMBERS_AT_ONCE // (rows * self._task.parameters))
         for start in range(0, len(side), at_once):
             part = side.take(np.arange(start, min(start + at_once, len(side))))
-            jacobians = self._jacobians(part)
+            jacobians = self._jacobians(part, rows)
             loss, outputs = jacobians[:, 0], jacobians[:, 1:]
             norms = torch.linalg.vector_norm(loss, dim=1, keepdim=True).clamp(min=1e-300)
             total = weight * loss * (self._task.clip.loss / norms).clamp(max=1.0)
-            q = cotangents[start : start + len(part)]
-            if bool(q.any()):
-                total = total + torch.einsum("md,mdr->mr", _clipped(outputs, q, self._task.clip.jacobian), outputs)
+            if cotangents is not None:
+                q = _clipped(outputs, cotangents[start : start + len(part)], self._task.clip.jacobian)
+                total = total + torch.einsum("md,mdr->mr", q, outputs)
             yield total, loss
 
-    def _jacobians(self, part: Records) -> Tensor:
-        """Of every record's loss and outputs, (m, 1 + d, r) float64."""
+    def _jacobians(self, part: Records, rows: int) -> Tensor:
+        """Of every record's loss and, after it, its outputs, as many `rows` as asked for: (m, rows, r) float64."""
         task, model = self._task, self._model
         kind, classes = task.experiment.objective.task, task.classes
         trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
@@ -161,12 +163,12 @@ class Attacker:
         def values(parameters: dict[str, Tensor], features: Tensor, target: Tensor) -> Tensor:
             raw = functional_call(model, parameters, (features[None],))
             loss = heads.losses(kind, raw, features=features[None], target=target[None], classes=classes)
-            return torch.cat([loss.reshape(1), task.outputs(raw).reshape(-1)])
+            return loss.reshape(1) if rows == 1 else torch.cat([loss.reshape(1), task.outputs(raw).reshape(-1)])
 
         target = part.target.to(task.device)
         found = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, task.inputs(part), target)
-        rows = [found[name].reshape(len(part), 1 + task.dimension, -1) for name in trained]
-        return torch.cat(rows, dim=2).double().cpu()
+        flat = [found[name].reshape(len(part), rows, -1) for name in trained]
+        return torch.cat(flat, dim=2).double().cpu()
 
 
 def _clipped(jacobians: Tensor, cotangents: Tensor, most: float) -> Tensor:

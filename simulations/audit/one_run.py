@@ -37,7 +37,7 @@ Source: Annamalai and De Cristofaro 2024, "Nearly tight black-box auditing of di
 
 _OPTIONS = 16  # pairs of which each canary is the strongest
 _MODELS = 5  # of a reference training, on which strength is measured
-_GUESSED = 0.1  # share of the coins that are guessed, fixed before anything is seen
+_GUESSED = 0.2  # share of the coins that are guessed, fixed before anything is seen
 _NAMES = {"final": "final model only", "all": "all models"}
 
 
@@ -57,7 +57,7 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
     """Train once with canaries, for real, and let two attackers guess which record of each pair was in the data.
 
     Sampling and noise are drawn as in any private run, also where the experiment has a seed. The probability of being
-    wrong, 1 - confidence, is shared between the attackers in equal parts, and each guesses a tenth of the coins: both
+    wrong, 1 - confidence, is shared between the attackers in equal parts, and each guesses a fifth of the coins: both
     are fixed in advance. `shown` is the larger of what they show through the run's own curve.
 
     Args:
@@ -132,8 +132,8 @@ def _require_known(experiment: Experiment) -> None:
         )
     if experiment.objective.task in ("generation", "adaptation"):
         raise ExperimentError(
-            f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for private "
-            "ones; audit classification, regression, a representation or an autoencoder"
+            f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for "
+            "private ones; audit classification, regression, a representation or an autoencoder"
         )
 
 
