@@ -1,4 +1,4 @@
-"""Laws of what right guesses say about epsilon: exact where the law of the guesses is known, never too much elsewhere."""
+"""Laws of what right guesses say about epsilon: exact where the law of the guesses is known, never too much else."""
 
 from __future__ import annotations
 
