@@ -76,6 +76,10 @@ class Leakage:
             low -= 1
         return self.epsilon(2.0 ** largest(excluded, low, low + 1, steps=_HALVINGS))
 
+    def refuted(self, correct: int, guesses: int, canaries: int, *, error: float) -> bool:
+        """Whether the guesses exclude the run's own curve, wrong with probability at most `error`."""
+        return excludes(correct, guesses, canaries, self.least(), error=error)
+
     def p_value(self, correct: int, guesses: int, canaries: int) -> float:
         """Most probability of so many right guesses under the run's own guarantee."""
         return curve_p_value(correct, guesses, canaries, self.least())
