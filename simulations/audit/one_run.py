@@ -87,7 +87,7 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
     }
     seconds = {"preparation": prepared - begun, "run": trained - prepared, "attack": time.monotonic() - trained}
     claimed, shown = float(summary["epsilon"]), max(found.shown for found in attacks.values())
-    used = 2 * sum(lengths) / len(lengths) / sensitivity
+    used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
     details = {
         "canaries": len(placed),

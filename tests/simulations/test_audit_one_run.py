@@ -62,6 +62,15 @@ def test_of_a_private_run_no_more_than_its_epsilon_is_shown(private: Finding) ->
         assert attacker["guesses"] == 12 and attacker["p_value_under_guarantee"] > 1e-10
 
 
+def test_of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exceeds_the_sensitivity(
+    private: Finding,
+) -> None:
+    sampled = one_run.audit(small(), canaries=20, show=False, confidence=SURE)
+    assert sampled.passed and sampled.details["sampling_rate"] < 1.0 == private.details["sampling_rate"]
+    for found in (private, sampled):
+        assert 0.2 < found.details["share_of_sensitivity"] <= 1.0
+
+
 def test_without_noise_that_is_claimed_the_audit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: vector.clone())
     found = one_run.audit(wide(), canaries=100, show=False)
