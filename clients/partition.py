@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clients.substitution import with_substitutes
 from fedsw.data import Records, find_table, read_table, same_file, tables_in
 from fedsw.experiment import ExperimentError
 from fedsw.schema import Columns, difference, read_columns
@@ -32,9 +33,9 @@ def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
         ) from None
     columns = task.experiment.data.columns
     if columns is not None:
-        return own_records(task, columns, node_config, part, parts)
+        return with_substitutes(own_records(task, columns, node_config, part, parts))
     dataset = load_dataset(task.experiment, node_config.get("data-dir"))
-    records = dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part])
+    records = with_substitutes(dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part]))
     task.validate(records, name=f"client {part}")
     return records
 

@@ -25,7 +25,7 @@ from server.cohort import Member, gather
 from server.evaluation import Evaluator
 from server.exchange import Traffic
 from server.method import Method, Trusted
-from server.observer import Observer, Silent
+from server.observer import Observer, Silent, Witness
 from server.plan import Plan, make_plan
 from server.releases import Releases
 from server.rounds import Rounds
@@ -147,6 +147,8 @@ def _train(
             released = method.round(round_, trainer.theta)
         except BudgetExhausted as exhausted:
             return f"stopped before round {round_}: {exhausted}"
+        if isinstance(job.observer, Witness):
+            job.observer.released(round_, trainer.theta.clone(), released)
         trainer.step(released.vector)
         checkpoints.save(replace(trainer.state(), ledger=None if ledger is None else ledger.head()))
         record: dict[str, Any] = {

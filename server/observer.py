@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from server.method import Outcome
 
 
 class Observer(Protocol):
@@ -16,6 +21,18 @@ class Observer(Protocol):
 
     def finished(self, summary: dict[str, Any]) -> None:
         """The summary; also summary.json."""
+
+
+@runtime_checkable
+class Witness(Observer, Protocol):
+    """An observer that is also shown every model and every released vector, all of which the guarantee is about.
+
+    They are public in the sense of the guarantee (an attacker may have them, `fedsw audit --one-run`), and nothing
+    un-noised is among them.
+    """
+
+    def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
+        """The model (r,), float64, that a round began with, and what the round released; before the step along it."""
 
 
 class Silent:

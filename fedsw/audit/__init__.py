@@ -1,0 +1,1 @@
+"""What an attack's outcome says about epsilon: bounds that hold at a stated confidence."""
