@@ -7,8 +7,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsw import wire
 from server import replies
 from tests.federations import Saboteur, small
 
@@ -18,7 +20,8 @@ VALUES = np.ones((2, 3))
 
 
 def arrays(**values) -> RecordDict:
-    return RecordDict({"arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in values.items()})})
+    content = {name: Array(*wire.encode(torch.as_tensor(value))) for name, value in values.items()}
+    return RecordDict({"arrays": ArrayRecord(content)})
 
 
 def metrics(**values) -> RecordDict:
@@ -35,7 +38,7 @@ def metrics(**values) -> RecordDict:
         arrays(noised=VALUES[:1]),
         arrays(noised=VALUES.astype(np.int64)),
         arrays(noised=VALUES.astype(bool)),
-        RecordDict({"arrays": ArrayRecord({"noised": Array("float64", (2, 3), "numpy.ndarray", b"")})}),
+        RecordDict({"arrays": ArrayRecord({"noised": Array("float64", (2, 3), wire.ARRAY_FORMAT, b"")})}),
     ],
 )
 def test_an_array_that_is_not_there_or_another_one_is_a_value_error(reply):

@@ -185,15 +185,3 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
     assert len(sizes) == 12 and all(len(found) == 1 for found in sizes.values())
     if not overrides:
         assert all(len(found) > 2 for found in counts.values())
-
-
-def test_equal_messages_of_clients_without_records_in_the_batch_are_not_stored_once():
-    import torch
-
-    from fedsw import wire
-
-    first, second = (wire.padded(torch.zeros(0, 1), 4) for _ in range(2))
-    assert first.shape == (4, 1) and not torch.equal(first, second)
-    assert torch.equal(wire.padded(torch.ones(4, 2), 4), torch.ones(4, 2))
-    with pytest.raises(ValueError, match="5 rows do not fit into 4"):
-        wire.padded(torch.zeros(5, 1), 4)
