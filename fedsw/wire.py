@@ -86,7 +86,7 @@ def decode(
     nbytes = count * kind.itemsize
     if min(shape, default=0) < 0 or len(data) != _KEY_BYTES + nbytes:
         raise ValueError(
-            f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and a key of {_KEY_BYTES}"
+            f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and {_KEY_BYTES} more"
         )
     values = np.frombuffer(_mixed(data[:_KEY_BYTES], memoryview(data)[_KEY_BYTES:]), dtype=kind)
     try:

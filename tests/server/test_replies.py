@@ -7,12 +7,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw import wire
 from server import replies
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, array, small
 
 LOST = "federation.min_clients=2"
 LOCAL = (LOST, "privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "training.rounds=2")
@@ -20,8 +19,7 @@ VALUES = np.ones((2, 3))
 
 
 def arrays(**values) -> RecordDict:
-    content = {name: Array(*wire.encode(torch.as_tensor(value))) for name, value in values.items()}
-    return RecordDict({"arrays": ArrayRecord(content)})
+    return RecordDict({"arrays": ArrayRecord({name: array(np.asarray(value)) for name, value in values.items()})})
 
 
 def metrics(**values) -> RecordDict:
@@ -92,7 +90,7 @@ def setting(record: str, value):
         ((LOST,), "train.gradients", setting("arrays", ConfigRecord({"contribution": 3}))),
         (("unsafe_metrics=true",), "train.gradients", lambda c: c["metrics"].__setitem__("num-examples", math.inf)),
         (LOCAL, "train.tables", setting("arrays", ConfigRecord({"noised": 3}))),
-        (LOCAL, "train.tables", setting("metrics", ArrayRecord({"epsilon": Array(VALUES)}))),
+        (LOCAL, "train.tables", setting("metrics", ArrayRecord({"epsilon": array(VALUES)}))),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("sigma", 1e200)),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("sigma", 1e-200)),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("epsilon", math.nan)),

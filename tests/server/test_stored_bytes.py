@@ -20,8 +20,8 @@ from tests.federations import Federation, Saboteur, small
 
 SPARSE = ("data.records=240", "federation.clients=4", "training.batch_fraction=0.02", "training.rounds=9")
 """Batches of 2 records a group for 4 clients: in some rounds a client has none of them, in others all."""
-PUBLIC = ("model", "tables")
-"""What a server says to all clients alike: records of models, and the broadcast tables."""
+PUBLIC = ("model",)
+"""What a server says to all clients alike, beside what `_shared` knows."""
 RUN = 1
 
 
@@ -54,9 +54,9 @@ class Transport:
     def _pass(self, kind: str, way: str, client: int, content: Any) -> None:
         objects = get_all_nested_objects(content)
         for name, record in content.items():
-            tables = name == "arrays" and "tables" in record
-            if kind != "query.hello" and name not in PUBLIC and not tables and not (way == "down" and _shared(record)):
-                self.repeated |= {f"{kind} {way}: {name}" for each in get_all_nested_objects(record) if each in self._seen}
+            public = way == "down" and (kind == "query.hello" or name in PUBLIC or _shared(record))
+            if not public and any(each in self._seen for each in get_all_nested_objects(record)):
+                self.repeated.add(f"{kind} {way}: {name}")
         self._seen |= objects.keys()
         missing = self._store.preregister(RUN, get_object_tree(content))
         for each in missing:
@@ -69,8 +69,8 @@ class Transport:
 
 
 def _shared(record: Any) -> bool:
-    """Settings that follow from public numbers alone, and are those of every client: the local trust models'."""
-    return "records" in record
+    """Of the local trust models: settings that follow from public numbers alone, and the broadcast tables."""
+    return "records" in record or "tables" in record
 
 
 CENTRAL = {

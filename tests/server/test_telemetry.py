@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 from server import central, telemetry
 from server.cohort import FederationError
 from server.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, numbers, small
 
 WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"
 
@@ -67,7 +67,7 @@ def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(
         if message.metadata.message_type.startswith("train"):
             array = reply.content["arrays"]
             hidden.update(float(len(each.data)) for each in array.values())
-            hidden.update(map(float, next(iter(array.values())).numpy().reshape(-1)))
+            hidden.update(map(float, numbers(next(iter(array.values()))).reshape(-1)))
         return reply
 
     monkeypatch.setattr(central, "release", spy)
