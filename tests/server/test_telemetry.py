@@ -148,13 +148,16 @@ def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation
     last = json.loads((federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()[-1])
     names = {
         "round": "round", "epsilon_spent": "epsilon", "signal_to_noise": "snr", "clients_alive": "clients",
-        "bytes_up": "bytes_up", "bytes_down": "bytes_down", "round_seconds": "seconds",
+        "bytes_up": "bytes_up", "bytes_down": "bytes_down",
     }  # fmt: skip
     assert {name: float(served[f"fedsw_{name}"]) for name in names} == {
         name: pytest.approx(last[key], rel=1e-9) for name, key in names.items()
     }
     assert float(served["fedsw_finished"]) == 1 and float(served["fedsw_rounds"]) == 4
     assert not [name for name in served if "client_" in name and "created" not in name]
+    times = [line for line in text.splitlines() if line.startswith("# HELP") and "seconds" in line.split()[2]]
+    assert len(times) == 3 and all("for the operator only, not for publication" in line for line in times)
+    assert 0 < float(served["fedsw_round_seconds"]) < float(served["fedsw_seconds_total"])
 
 
 @pytest.mark.parametrize("overrides", [(), ("partition.scheme=dirichlet", "privacy.sampling=stratified")])

@@ -29,12 +29,15 @@ if any("flower-superlink" in word for word in getattr(sys, "orig_argv", ())):
         with open(os.environ["FEDSW_TEST_STORED"], "a") as file:
             file.write(json.dumps(line) + "\\n")
 
+    def ids(tree):
+        return [tree.object_id, *(each for child in tree.children for each in ids(child))]
+
     def watch(store):
         preregister, put = store.preregister, store.put
 
         def announced(self, run_id, object_tree):
             missing = preregister(self, run_id, object_tree)
-            say(message=object_tree.object_id, missing=list(missing))
+            say(message=object_tree.object_id, missing=list(missing), all=ids(object_tree))
             return missing
 
         def stored(self, object_id, object_content):
@@ -54,23 +57,26 @@ if any("flower-superlink" in word for word in getattr(sys, "orig_argv", ())):
 
 
 def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch(tmp_path: Path, monkeypatch):
-    """Two records, one a group, for three clients: one client has none at least, and one has some."""
+    """Two records, one a group, for four clients: two clients have none at least, and one has some."""
     (tmp_path / "sitecustomize.py").write_text(LOOKING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
     asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
-    result = run(small(*asked, "federation.clients=3"), engine="deployed-stock", runs=tmp_path / "runs")
+    result = run(small(*asked, "federation.clients=4"), engine="deployed-stock", runs=tmp_path / "runs")
     assert len(json.loads((result.directory / "plan.json").read_text())["groups"]) == 2
 
     lines = [json.loads(line) for line in (tmp_path / "stored.jsonl").read_text().splitlines()]
     sizes = {line["object"]: line["bytes"] for line in lines if "object" in line}
     kinds = {line["object"]: line["kind"] for line in lines if line.get("kind")}
-    taken = defaultdict(list)
+    taken, found = defaultdict(list), list[str]()
     for line in lines:
         if "message" in line:
+            if kinds[line["message"]] in ("train.outputs up", "train.gradients up"):
+                found += line["all"]
             taken[kinds[line["message"]]].append(sum(sizes[each] for each in line["missing"]))
-    assert {kind: len(found) for kind, found in taken.items() if kind.endswith("up")} == {
-        f"{kind} up": 3 for kind in ("query.hello", "train.outputs", "train.gradients")
+    assert len(set(found)) == len(found), "an object of two replies"
+    assert {kind: len(sizes) for kind, sizes in taken.items() if kind.endswith("up")} == {
+        f"{kind} up": 4 for kind in ("query.hello", "train.outputs", "train.gradients")
     }
     for kind in ("train.outputs", "train.gradients"):
         for way in ("down", "up"):
