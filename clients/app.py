@@ -16,6 +16,7 @@ from clients.node import Node, batch_key, join
 from fedsw import wire
 from fedsw.accounting import BudgetExhausted
 from fedsw.local.shares import asks_tables
+from fedsw.subnormal import flushing_to_zero
 
 app = ClientApp()
 
@@ -59,7 +60,7 @@ def outputs(message: Message, context: Context) -> Message:
     key = batch_key(node.task, round_, attempt)
     records = node.draw(key, counts)
     if not node.task.private_parameters:
-        sent = wire.padded(node.task.fixed_outputs(records), int(config["rows"]))
+        sent = wire.padded(flushing_to_zero(node.task.fixed_outputs)(records), int(config["rows"]))
         return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = _state(context)

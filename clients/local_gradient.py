@@ -17,6 +17,7 @@ from fedsw.noise import noised
 from fedsw.objectives import Objective
 from fedsw.randomness import Stream
 from fedsw.sliced import spread
+from fedsw.subnormal import flushing_to_zero
 
 Purpose = Literal["table", "gradient"]
 
@@ -151,6 +152,7 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
     return noise
 
 
+@flushing_to_zero
 def _batch(
     node: Node, theta: Tensor, request: Request, state: MutableMapping[str, Any]
 ) -> tuple[Batch, Tensor]:

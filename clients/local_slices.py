@@ -25,6 +25,7 @@ from fedsw.local.shares import own_batch, sampling_rate
 from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.sliced import project
+from fedsw.subnormal import flushing_to_zero
 
 
 def require_ready(node: Node) -> None:
@@ -101,7 +102,7 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     release = release_of(node.task.experiment, delta)
     with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
-    features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre
+    features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
     return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
 
 
@@ -123,6 +124,7 @@ def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> 
     return node.records.take(np.argsort(keys, kind="stable")[:count])
 
 
+@flushing_to_zero
 def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
     task = node.task
     if not task.private_parameters:
