@@ -1,4 +1,4 @@
-"""Laws of subnormal numbers: where clients compute there are none, in any thread; where noise is drawn, nothing changes."""
+"""Laws of subnormal numbers: where clients compute there are none, in any thread; elsewhere nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of where the processor flushes: in all that a client computes on its records, and nowhere that noise or a ledger is."""
+"""Laws of where the processor flushes: where a client computes on its records, and not where noise or a ledger is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def all_threads_flush() -> bool:
 
 
 class Watch:
-    """Whether the processor flushed in all threads, in some, or in none, whenever one of the named functions was called."""
+    """Whether the processor flushed, in all threads or in none, when one of the named functions was called."""
 
     def __init__(self, monkeypatch) -> None:
         self.seen: dict[str, set[bool]] = defaultdict(set)
