@@ -67,7 +67,7 @@ def batches(count: int, *, keep: bool) -> dict[str, Records]:
 
 MODELS: dict[str, dict[str, Any]] = {
     "convolutions": {"kind": "image-autoencoder", "latent": 6},
-    "dense": {"kind": "mlp", "hidden": [128], "latent": 6},
+    "dense": {"kind": "encoder-decoder", "hidden": [128], "latent": 6},
 }
 OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "product": lambda x: x * 1.5,
