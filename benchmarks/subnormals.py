@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from benchmarks.machine import describe
 from clients.node import Node
@@ -69,13 +70,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "convolutions": {"kind": "image-autoencoder", "latent": 6},
     "dense": {"kind": "encoder-decoder", "hidden": [128], "latent": 6},
 }
-OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "product": lambda x: x * 1.5,
-    "quotient": lambda x: x / 3.0,
-    "square root": torch.sqrt,
-    "exponential": torch.exp,
-    "logarithm": torch.log,
+OPERATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
+    "quotient": (lambda x: x / 3.0, 0.5, SMALL),
+    "square root": (torch.sqrt, 0.5, SMALL),
+    "softplus": (functional.softplus, -1.0, -95.0),
+    "cross-entropy": (lambda x: functional.binary_cross_entropy_with_logits(x, torch.zeros_like(x)), -1.0, -95.0),
+    "exponential": (torch.exp, -1.0, -95.0),
+    "logarithm": (torch.log, 0.5, SMALL),
 }
+"""Each with an ordinary argument, and with one for which a number in it is subnormal."""
 
 
 def works(count: int, model_kind: str) -> dict[tuple[str, str], Callable[[], Any]]:
@@ -112,21 +115,25 @@ def measure(threads: int, turns: int, count: int) -> list[dict[str, Any]]:
 
 
 def operations(turns: int, count: int = 100_000) -> dict[str, dict[str, float]]:
-    """How many times as long each operation takes on subnormal numbers, unprotected and flushed; on one thread."""
+    """How many times as long each operation takes where a number is subnormal, unprotected and flushed; one thread."""
     torch.set_num_threads(1)
-    ordinary, small = torch.full((count,), 0.5), torch.full((count,), SMALL)
     found = {}
-    for name, operation in OPERATIONS.items():
+    for name, (operation, ordinary, small) in OPERATIONS.items():
         times: dict[str, list[float]] = {"ordinary": [], "unprotected": [], "flushed": []}
-        flushing = flushing_to_zero(lambda: operation(small))  # noqa: B023 (called in this turn only)
+
+        def after_a_product(values: torch.Tensor, operation: Callable[..., Any] = operation) -> None:
+            operation(values * 1.0)
+
+        usual, rare = torch.full((count,), ordinary), torch.full((count,), small)
+        asked = (
+            ("ordinary", after_a_product, usual),
+            ("unprotected", after_a_product, rare),
+            ("flushed", flushing_to_zero(after_a_product), rare),
+        )
         for _ in range(turns):
-            for way, run in (
-                ("ordinary", lambda: operation(ordinary)),  # noqa: B023
-                ("unprotected", lambda: operation(small)),  # noqa: B023
-                ("flushed", flushing),
-            ):
+            for way, run, values in asked:
                 began = time.process_time()
-                run()
+                run(values)
                 times[way].append(time.process_time() - began)
         plain = statistics.median(times["ordinary"])
         found[name] = {way: statistics.median(times[way]) / plain for way in ("unprotected", "flushed")}
