@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from fedsw.experiment import load_experiment
+from server.pace import round_seconds
 from simulations.driver import Engine, run
 
 RESULT = Path(__file__).parent / "results" / "deployed.json"
@@ -37,7 +38,7 @@ def measure(engine: Engine, rounds: int, clients: int) -> dict[str, Any]:
         began = time.perf_counter()
         result = run(experiment, engine=engine, runs=Path(folder))
         whole = time.perf_counter() - began
-    seconds = [record["seconds"] for record in result.history]
+        seconds = round_seconds(result.directory)
     exchanges = [second / EXCHANGES for second in seconds[1:]]
     median = statistics.median(exchanges)
     overhead = whole - sum(seconds[1:])

@@ -27,6 +27,7 @@ from flwr.clientapp import ClientApp
 from benchmarks.machine import describe, pace
 from fedsw.experiment import load_experiment
 from server.exchange import Request, Traffic, exchange
+from server.pace import round_seconds
 from simulations.driver import run
 from simulations.engines import _flower  # noqa: F401  (Flower's switches, before Flower)
 from simulations.engines.inprocess import InProcessGrid
@@ -65,7 +66,7 @@ def whole_run(engine: str, rounds: int, clients: int) -> tuple[float, list[float
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         result = run(experiment, engine="ray" if engine == "ray" else "inprocess", runs=Path(folder))
-        return time.perf_counter() - began, [record["seconds"] for record in result.history]
+        return time.perf_counter() - began, round_seconds(result.directory)
 
 
 def quick(seconds: list[float]) -> float:

@@ -16,6 +16,7 @@ from clients.node import Node, batch_key, join
 from fedsw import wire
 from fedsw.accounting import BudgetExhausted
 from fedsw.local.shares import asks_tables
+from fedsw.subnormal import flushing_to_zero
 
 app = ClientApp()
 
@@ -44,7 +45,7 @@ def hello(message: Message, context: Context) -> Message:
             place = ledger_path(context.node_config)
             told["epsilon"] = standing(place, lambda delta: trusted.promise(node, min(delta, most)))
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
-    content: dict[str, Any] = {"metrics": MetricRecord(told)}
+    content: dict[str, Any] = {"metrics": _metrics(told)}
     if node.task.experiment.seed is not None:
         ids = {str(cell): _array(torch.from_numpy(ids)) for cell, ids in enumerate(node.ids)}
         content["arrays"] = ArrayRecord(ids)
@@ -59,7 +60,7 @@ def outputs(message: Message, context: Context) -> Message:
     key = batch_key(node.task, round_, attempt)
     records = node.draw(key, counts)
     if not node.task.private_parameters:
-        sent = wire.padded(node.task.fixed_outputs(records), int(config["rows"]))
+        sent = wire.padded(flushing_to_zero(node.task.fixed_outputs)(records), int(config["rows"]))
         return Message(RecordDict({"arrays": _named("outputs", sent)}), reply_to=message)
     _, projected = node.forward(_theta(node, message), records, round_, attempt)
     state = _state(context)
@@ -94,7 +95,7 @@ def gradients(message: Message, context: Context) -> Message:
         del state[spent]
     content: dict[str, Any] = {"arrays": _named("contribution", contribution)}
     if node.task.experiment.unsafe_metrics:
-        content["metrics"] = MetricRecord({"training-loss": loss, "num-examples": len(batch.records)})
+        content["metrics"] = _metrics({"training-loss": loss, "num-examples": float(len(batch.records))})
     return Message(RecordDict(content), reply_to=message)
 
 
@@ -128,7 +129,7 @@ def noised_slices(message: Message, context: Context) -> Message:
     arrays = {"projections": _array(slices.projections.to(node.task.dtype))}
     if not torch.equal(slices.directions, node.task.directions(*asked[:2])):
         arrays["directions"] = _array(slices.directions)
-    told = MetricRecord({"epsilon": spent, "sigma": slices.sigma})
+    told = _metrics({"epsilon": spent, "sigma": slices.sigma})
     return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": told}), reply_to=message)
 
 
@@ -142,7 +143,7 @@ def released_records(message: Message, context: Context) -> Message:
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     arrays = _named("released", released.to(node.task.dtype))
-    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"epsilon": spent})}), reply_to=message)
+    return Message(RecordDict({"arrays": arrays, "metrics": _metrics({"epsilon": spent})}), reply_to=message)
 
 
 def _protected(message: Message, context: Context, *, table: Tensor | None, first: bool) -> Message:
@@ -161,7 +162,7 @@ def _protected(message: Message, context: Context, *, table: Tensor | None, firs
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     content: dict[str, Any] = {
         "arrays": _named("noised", answer.values.to(node.task.dtype)),
-        "metrics": MetricRecord({"epsilon": answer.epsilon, "sigma": answer.sigma}),
+        "metrics": _metrics({"epsilon": answer.epsilon, "sigma": answer.sigma}),
     }
     return Message(RecordDict(content), reply_to=message)
 
@@ -199,6 +200,11 @@ def _theta(node: Node, message: Message) -> Tensor:
 def _read(message: Message, record: str, name: str, expected: tuple[int | None, ...]) -> Tensor:
     array = cast(ArrayRecord, message.content[record])[name]
     return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=expected, name=name)
+
+
+def _metrics(told: dict[str, Any]) -> MetricRecord:
+    """A record of metrics that equals no other; numbers that follow from records must be floats, of one size each."""
+    return MetricRecord({**told, wire.NONCE: wire.nonce()})
 
 
 def _array(tensor: Tensor) -> Array:

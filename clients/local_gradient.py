@@ -17,6 +17,7 @@ from fedsw.noise import noised, spacing
 from fedsw.objectives import Objective
 from fedsw.randomness import Stream
 from fedsw.sliced import spread
+from fedsw.subnormal import flushing_to_zero
 
 Purpose = Literal["table", "gradient"]
 
@@ -165,6 +166,7 @@ def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
 
 
+@flushing_to_zero
 def _batch(
     node: Node, theta: Tensor, request: Request, state: MutableMapping[str, Any]
 ) -> tuple[Batch, Tensor]:

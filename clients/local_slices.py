@@ -26,6 +26,7 @@ from fedsw.local.slices import DirectionStream, Slices, release_on, release_slic
 from fedsw.noise import spacing
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.sliced import project
+from fedsw.subnormal import flushing_to_zero
 
 
 def require_ready(node: Node) -> None:
@@ -105,7 +106,7 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     spacing(release.scale)  # as for slices
     with account.opened(place, promise(node, delta)) as ledger:
         spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
-    features = node.task.inputs(node.records).cpu() - node.task.experiment.clip.centre
+    features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
     return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
 
 
@@ -127,6 +128,7 @@ def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> 
     return node.records.take(np.argsort(keys, kind="stable")[:count])
 
 
+@flushing_to_zero
 def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
     task = node.task
     if not task.private_parameters:

@@ -20,6 +20,7 @@ from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
+from fedsw.subnormal import flushing_to_zero
 from fedsw.task import Task
 
 _log = logging.getLogger("fedsw.clients")
@@ -100,6 +101,7 @@ class Node:
         chosen = [cell[smallest_keys(own, count)] for cell, own, count in pairs]
         return self.records.take(np.concatenate(chosen))
 
+    @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
@@ -113,6 +115,7 @@ class Node:
         parts = [self.task.projected(record(model, self.task.inputs(chunk)).raw) for chunk in chunks]
         return self.batch, torch.cat(parts) if parts else self.task.no_outputs()
 
+    @flushing_to_zero
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 

@@ -1,15 +1,20 @@
-"""The protocol between server and clients: names of messages and fields, and how arrays become bytes."""
+"""The protocol between server and clients: names of messages and fields, and how arrays become bytes.
+
+A network may store equal objects once, or pack bytes that repeat: then the bytes that a message takes say what is in it
+(a client without a record in the batch sends zeros). So no two objects that depend on a client are ever equal, and no
+bytes repeat: arrays travel under the key stream of a fresh key, records of settings and metrics with a nonce. The key
+travels beside: it hides nothing from who reads the message, and is never one of the run's seed.
+"""
 
 from __future__ import annotations
 
-import functools
-import io
 import math
 import os
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 HELLO = "query.hello"
@@ -23,49 +28,47 @@ RELEASE = "train.release"
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
 
-ARRAY_FORMAT = "numpy.ndarray"
+ARRAY_FORMAT = "fedsw.mixed"
+"""Key of the mixing stream, then the numbers (little-endian, in row-major order) under that stream."""
+NONCE = "nonce"
+"""Name of the numbers that make a record of settings or metrics unlike every other."""
+
+_KEY_BYTES = 32
 _LITTLE_ENDIAN = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "int64")}
 _DTYPES = tuple(_LITTLE_ENDIAN)
 _NAMES = {getattr(torch, name): name for name in _DTYPES}  # numpy works its own out anew each time
 
 
 def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
-    """dtype, shape, format and .npy bytes of a tensor, as Flower's `Array` takes them."""
+    """dtype, shape, format and bytes of a tensor, as Flower's `Array` takes them; never the same bytes twice."""
     array = tensor.detach().cpu().numpy()
-    dtype, shape = _NAMES.get(tensor.dtype) or array.dtype.name, array.shape
-    return dtype, shape, ARRAY_FORMAT, _header(dtype, shape) + array.tobytes()
+    dtype = _NAMES.get(tensor.dtype) or array.dtype.name
+    key = os.urandom(_KEY_BYTES)
+    content = array.astype(_LITTLE_ENDIAN.get(dtype, array.dtype), copy=False).tobytes()
+    return dtype, array.shape, ARRAY_FORMAT, key + _mixed(key, content)
+
+
+def nonce() -> list[float]:
+    """Two fresh random numbers, of one size on the wire, for a record of settings or metrics."""
+    return [int.from_bytes(os.urandom(7)) / 2.0**56 for _ in range(2)]
 
 
 def padded(rows: Tensor, length: int) -> Tensor:
-    """The rows (n, d) and filler after them, (length, d): a message whose size says nothing of n.
-
-    The filler starts with a tiny random number, since a network that stores arrays by their hash sends equal ones once.
+    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n.
 
     Raises:
         ValueError: if there are more rows than that.
     """
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
-    own = rows.detach().cpu().numpy()
-    filled = np.zeros((length, own.shape[1]), dtype=own.dtype)
-    filled[: len(own)] = own
-    filled.reshape(-1)[own.size : own.size + 1] = int.from_bytes(os.urandom(8)) / 2**128
-    return torch.from_numpy(filled)
-
-
-@functools.lru_cache(maxsize=256)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The .npy header of a contiguous array."""
-    header = io.BytesIO()
-    described = np.lib.format.dtype_to_descr(np.dtype(dtype).newbyteorder("<"))
-    np.lib.format.write_array_header_1_0(header, {"descr": described, "fortran_order": False, "shape": shape})
-    return header.getvalue()
+    own = rows.detach().cpu()
+    return torch.cat([own, torch.zeros((length - len(own), own.shape[1]), dtype=own.dtype)])
 
 
 def decode(
     dtype: str, shape: Sequence[int], stype: str, data: bytes, *, expected: tuple[int | None, ...], name: str
 ) -> Tensor:
-    """The tensor behind .npy bytes, after its type, shape and length were checked; one copy, no unpickling.
+    """The tensor behind the bytes of `encode`, after its type, shape and length were checked; no unpickling.
 
     Args:
         expected: the shape that must come; None stands for any length.
@@ -81,12 +84,19 @@ def decode(
         raise ValueError(f"{name} came with shape {tuple(shape)}; expected {expected}")
     count, kind = math.prod(shape), _LITTLE_ENDIAN[dtype]
     nbytes = count * kind.itemsize
-    if min(shape, default=0) < 0 or not nbytes < len(data) <= nbytes + 1024:
+    if min(shape, default=0) < 0 or len(data) != _KEY_BYTES + nbytes:
         raise ValueError(
-            f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and a header"
+            f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and {_KEY_BYTES} more"
         )
-    values = np.frombuffer(data, dtype=kind, count=count, offset=len(data) - nbytes)
+    values = np.frombuffer(_mixed(data[:_KEY_BYTES], memoryview(data)[_KEY_BYTES:]), dtype=kind)
     try:
-        return torch.from_numpy(values.astype(dtype, copy=True).reshape(tuple(shape)))
+        return torch.from_numpy(values.astype(dtype, copy=False).reshape(tuple(shape)))
     except (ValueError, OverflowError):  # an empty array beside an impossible length, or hundreds of dimensions
         raise ValueError(f"{name} came with shape {tuple(shape)}; no array has it") from None
+
+
+def _mixed(key: bytes, content: bytes | memoryview) -> bytearray:
+    """The content under the key's stream; mixing twice gives it back."""
+    mixed = bytearray(len(content))
+    Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update_into(content, mixed)
+    return mixed

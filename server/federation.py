@@ -26,6 +26,7 @@ from server.evaluation import Evaluator
 from server.exchange import Traffic
 from server.method import Method, Trusted
 from server.observer import Observer, Silent, Witness
+from server.pace import total_seconds
 from server.plan import Plan, make_plan
 from server.releases import Releases
 from server.rounds import Rounds
@@ -79,7 +80,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         telemetry.logging_to(directory.path) as log,
     ):
         state = _take_up(directory, traffic) if job.resume else None
-        earlier = directory.seconds() if job.resume else 0.0
+        earlier = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
         directory.keep_name(name)
@@ -141,7 +142,6 @@ def _train(
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
-        began = time.monotonic()
         recovery.require_space(directory.path, checkpoints.size)
         try:
             released = method.round(round_, trainer.theta)
@@ -168,7 +168,6 @@ def _train(
             record["held_out"] = evaluator.metrics(trainer.model)
         if job.experiment.unsafe_metrics and released.training_loss is not None:
             record["training_loss"] = released.training_loss
-        record["seconds"] = time.monotonic() - began
         directory.append_metrics(record)
         log.info("round released", extra=_round_line(record))
         job.observer.round_done(record)
@@ -273,7 +272,7 @@ def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("round", "attempt", "epsilon", "snr", "clients", "seconds", "bytes_up", "bytes_down")
+    names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
     return telemetry.event("round released", **{name: record[name] for name in names})
 
 

@@ -163,14 +163,15 @@ class Rounds:
         lost: dict[int, str],
     ) -> tuple[list[Tensor], float | None]:
         """The second exchange: what the clients that answer within their bound contribute, in client order."""
-        config = _config(round_, attempt, **{"task-weight": weight})
         sent = [wire.padded(own, length) for own, length in zip(cotangents, rows, strict=True)]
         arrays = [array_record("cotangents", own) for own in sent]
         replies = self._exchange(
             wire.GRADIENTS,
             members,
             {
-                m.client: RecordDict({"model": model, "arrays": own, "config": config})
+                m.client: RecordDict(
+                    {"model": model, "arrays": own, "config": _config(round_, attempt, **{"task-weight": weight})}
+                )
                 for m, own in zip(members, arrays, strict=True)
             },
         )
@@ -257,7 +258,8 @@ def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _config(round_: int, attempt: int, **extra: list[float] | float) -> ConfigRecord:
-    return ConfigRecord({"round": round_, "attempt": attempt, **extra})
+    """Settings of one request, in a record that equals no other: equal counts would be stored once."""
+    return ConfigRecord({"round": round_, "attempt": attempt, **extra, wire.NONCE: wire.nonce()})
 
 
 def _mean_loss(replies: Sequence[RecordDict | Fault]) -> float | None:

@@ -23,7 +23,8 @@ from fedsw.experiment import Experiment, parse_experiment
 class RunDirectory:
     """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
 
-    Not from here: `deployment/logs`, what the processes of a deployed run printed, which is for its operator.
+    Not from here, and for the operator only: `log.jsonl`, which says when each round was released,
+    `deployment/logs`, what the processes of a deployed run printed, and the times that the file system keeps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,9 +97,8 @@ class RunDirectory:
         return self._stored("config.json").get("begun")
 
     def seconds(self) -> float:
-        """How long its earlier lives took: by the summary, or by the rounds, if those after it took longer."""
-        rounds = sum(float(record["seconds"]) for record in self.read_metrics())
-        return max(float(self._stored("summary.json").get("seconds", 0.0)), rounds)
+        """How long its earlier lives took, by the summary; 0 if there is none."""
+        return float(self._stored("summary.json").get("seconds", 0.0))
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""

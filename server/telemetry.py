@@ -1,4 +1,8 @@
-"""What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only."""
+"""What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
+
+But for times: every line of a log and every look at a live run tell when a round was released. That is for the run's
+operator, not for publication (`server.pace`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import datetime
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +20,7 @@ from server.run_directory import jsonable
 
 LOG = "log.jsonl"
 LOGGER = "fedsw.server"
+_OPERATOR = "for the operator only, not for publication"
 FIELDS = frozenset(
     {
         "attempt",
@@ -32,7 +38,6 @@ FIELDS = frozenset(
         "round",
         "rounds",
         "run",
-        "seconds",
         "snr",
         "status",
     }
@@ -140,9 +145,10 @@ class MetricsEndpoint:
             "clients": gauge("clients_alive", "Clients that the last round came from"),
             "bytes_up": gauge("bytes_up", "Bytes of arrays received so far, all clients together"),
             "bytes_down": gauge("bytes_down", "Bytes of arrays sent so far, all clients together"),
-            "seconds": gauge("round_seconds", "Seconds the last round took"),
         }
-        self._seconds = Counter("fedsw_seconds", "Seconds of all rounds", registry=self._registry)
+        self._pace = gauge("round_seconds", f"Seconds since the round before; {_OPERATOR}")
+        self._seconds = Counter("fedsw_seconds", f"Seconds of all rounds; {_OPERATOR}", registry=self._registry)
+        self._last = time.monotonic()
         self._finished = gauge("finished", "1 once the run has ended")
         self._server: Any = None
         self.port = port
@@ -161,6 +167,7 @@ class MetricsEndpoint:
 
     def started(self, plan: dict[str, Any]) -> None:
         """Show the plan."""
+        self._last = time.monotonic()
         self._run.info({"name": str(plan["name"])})
         self._rounds.set(plan["rounds"])
         self._target.set(plan["epsilon"] if plan["epsilon"] is not None else float("nan"))
@@ -170,7 +177,10 @@ class MetricsEndpoint:
         for name, gauge in self._gauges.items():
             if record.get(name) is not None:
                 gauge.set(float(record[name]))
-        self._seconds.inc(float(record.get("seconds") or 0.0))
+        now = time.monotonic()
+        self._pace.set(now - self._last)
+        self._seconds.inc(now - self._last)
+        self._last = now
 
     def finished(self, summary: dict[str, Any]) -> None:
         """Show that it is over."""

@@ -129,7 +129,7 @@ def status_view(status: Status) -> RenderableType:
         rows.add_row("traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)")
     if status.seconds_per_round is not None:
         left = "" if status.seconds_left is None else f", about {_duration(status.seconds_left)} left"
-        rows.add_row("pace", f"{status.seconds_per_round:.3g} s a round{left}")
+        rows.add_row("pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)")
     rows.add_row("last sign", f"{_duration(status.seconds_since)} ago")
     rows.add_row("folder", Text(status.directory, style="cyan"))
     if status.state == "stopped":

@@ -15,12 +15,13 @@ State = Literal["starting", "running", "stalled", "stopped", "finished"]
 
 _RECENT = 20  # rounds that the time of a round is the median of
 _SPARE_SECONDS = 30.0
+_TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
 _SIGNS = ("attempts.log", "metrics.jsonl", "log.jsonl", "ledger.sqlite", "ledger.sqlite-wal", "config.json", "run.lock")
 
 
 @dataclass(frozen=True)
 class Status:
-    """Releasable numbers of one run.
+    """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
 
     Attributes:
         state: `running` while a process holds the run and shows signs of life; `stalled` if it holds it and shows
@@ -34,7 +35,7 @@ class Status:
         snr: of the last round, estimated from its noisy gradient; None without noise.
         clients_alive, clients: in the last round, and in the federation.
         bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees.md, "Attempts and drop-outs".
-        seconds_per_round: median of the last rounds.
+        seconds_per_round: median of the last rounds, by the times of the log.
         seconds_left: until the last round, at that pace; None unless it runs.
         seconds_since: the last sign of life.
     """
@@ -58,8 +59,10 @@ class Status:
     seconds_since: float
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return asdict(self)
+        """All of it, for JSON; the times are in `operator_only`."""
+        found = asdict(self)
+        times = {name: found.pop(name) for name in _TIMES}
+        return {**found, "operator_only": times}
 
 
 def read_status(directory: Path) -> Status:
@@ -68,11 +71,12 @@ def read_status(directory: Path) -> Status:
     Raises:
         ValueError: if it is no run, or a file is damaged.
     """
+    from server.pace import round_seconds
     from server.recovery import is_held
 
     record = read_run(directory)
     experiment, last = record.experiment, record.history[-1] if record.history else {}
-    times = [float(each["seconds"]) for each in record.history[-_RECENT:]]
+    times = round_seconds(directory)[-_RECENT:]
     pace = statistics.median(times) if times else None
     since = max(0.0, time.time() - max(_touched(directory)))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS

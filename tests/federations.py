@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from flwr.app import Array
+
 from clients.account import held_open
 from clients.app import app as client_app
+from fedsw import wire
 from fedsw.experiment import Experiment, parse_experiment
 from server.federation import Job, federate
 from simulations.engines.inprocess import InProcessGrid, node_configs
@@ -25,6 +30,17 @@ SMALL = {
 def small(*overrides: str) -> Experiment:
     """A small experiment with `section.key=value` overrides."""
     return parse_experiment(SMALL, overrides)
+
+
+def numbers(array: Array) -> np.ndarray:
+    """What an array of a message holds."""
+    every = (None,) * len(array.shape)
+    return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=every, name="array").numpy()
+
+
+def array(values: np.ndarray) -> Array:
+    """An array of a message."""
+    return Array(*wire.encode(torch.from_numpy(np.ascontiguousarray(values))))
 
 
 class Saboteur:

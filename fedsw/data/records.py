@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsw.subnormal import flushed
+
 
 @dataclass(frozen=True, eq=False)
 class Records:
     """One row per record; construction checks shapes and dtypes, `validate` checks values.
+
+    Numbers below the smallest normal float32, 1.2e-38, become 0, whatever they came from: see `fedsw.subnormal`.
 
     Attributes:
         features: (n, p) float32.
@@ -26,7 +30,7 @@ class Records:
     ids: Tensor
 
     def __post_init__(self) -> None:
-        """Check shapes and dtypes."""
+        """Check shapes and dtypes, and flush subnormal numbers."""
         _require_tensor("features", self.features, torch.float32, columns=True)
         _require_tensor("sensitive", self.sensitive, torch.int64, columns=False)
         _require_tensor("ids", self.ids, torch.int64, columns=False)
@@ -39,6 +43,9 @@ class Records:
             sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
             told = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise ValueError(f"records differ in length ({told}); every field needs one row per record")
+        object.__setattr__(self, "features", flushed(self.features))
+        if self.target.is_floating_point():
+            object.__setattr__(self, "target", flushed(self.target))
 
     def __len__(self) -> int:
         """Number of records."""

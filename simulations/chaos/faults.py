@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 
 from clients.app import app as client_app
+from fedsw import wire
 from fedsw.accounting import Ledger
 from fedsw.accounting.journal import Journal
 from server.checkpoint import NAMES, Checkpoints
@@ -223,11 +224,13 @@ def _full(path: Path) -> OSError:
 
 
 def _spoil(reply: Message, name: str, kind: str) -> None:
-    array = reply.content["arrays"][name].numpy()  # type: ignore[union-attr]
+    sent: Array = reply.content["arrays"][name]  # type: ignore[assignment]
+    every = (None,) * len(sent.shape)
+    values = wire.decode(sent.dtype, sent.shape, sent.stype, sent.data, expected=every, name=name)
     if kind.startswith("NaN"):
-        array = array * np.float32(np.nan)
+        values = values * torch.nan
     elif kind.startswith("wrong shape"):
-        array = np.concatenate([array, array])
+        values = torch.cat([values, values])
     else:
-        array = np.full_like(array, 1e6)
-    reply.content["arrays"] = ArrayRecord({name: Array(array)})
+        values = torch.full_like(values, 1e6)
+    reply.content["arrays"] = ArrayRecord({name: Array(*wire.encode(values))})

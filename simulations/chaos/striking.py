@@ -19,6 +19,7 @@ import psutil
 
 from fedsw.accounting.journal import Journal
 from server import checkpoint
+from server.pace import round_seconds
 from simulations.chaos import blows
 from simulations.chaos.background import Background
 from simulations.chaos.blows import Blow
@@ -154,7 +155,7 @@ class Striker(Background):
 
     def _round_seconds(self) -> float:
         """What a round takes at the moment, without those in which somebody was waited for."""
-        times = [line["seconds"] for line in read_lines(self._site.run / "metrics.jsonl")[-10:]]
+        times = round_seconds(self._site.run)[-10:]
         return statistics.median(times) if times else _ROUND_SECONDS
 
 

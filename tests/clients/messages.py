@@ -24,20 +24,21 @@ Message = Mapping[str, Record]
 
 _ASKED: Record = {"round": (), "attempt": ()}
 _MODEL: Message = {"model": {"theta": ("r",)}}
-_SPENT: Record = {"epsilon": ()}
+_NONCE: Record = {"nonce": (2,)}  # drawn afresh, so that no record equals another
+_SPENT: Record = {"epsilon": (), **_NONCE}
 
 _GREETING: Message = {"config": {"experiment": str, "run": str}}
-_PUBLIC: Record = {"partition-id": (), "sizes": ("c",)}
+_PUBLIC: Record = {"partition-id": (), "sizes": ("c",), **_NONCE}
 _HELLO: tuple[Message, Message] = (_GREETING, {"metrics": _PUBLIC})
 _LOCAL_HELLO: tuple[Message, Message] = (_GREETING, {"metrics": {**_PUBLIC, **_SPENT}})
 _TRUSTED: Mapping[str, tuple[Message, Message]] = {
     "query.hello": _HELLO,
     "train.outputs": (
-        {**_MODEL, "config": {**_ASKED, "counts": ("c",), "rows": ()}},
+        {**_MODEL, "config": {**_ASKED, "counts": ("c",), "rows": (), **_NONCE}},
         {"arrays": {"outputs": ("P", "d")}},
     ),
     "train.gradients": (
-        {**_MODEL, "arrays": {"cotangents": ("P", "d")}, "config": {**_ASKED, "task-weight": ()}},
+        {**_MODEL, "arrays": {"cotangents": ("P", "d")}, "config": {**_ASKED, "task-weight": (), **_NONCE}},
         {"arrays": {"contribution": ("r",)}},
     ),
 }
@@ -74,7 +75,7 @@ OWN_DIRECTIONS: Record = {"directions": ("d", "k")}
 """In the reply to train.slices where the privacy of slices rests on the client's own draw of directions."""
 SEEDED_IDS: Callable[[int], Record] = lambda cells: {str(cell): (f"N{cell}",) for cell in range(cells)}  # noqa: E731
 """In the reply to query.hello of a seeded (nominal) run: the ids of the records of every cell."""
-UNSAFE: Record = {"training-loss": (), "num-examples": ()}
+UNSAFE: Record = {"training-loss": (), "num-examples": (), **_NONCE}
 """In the reply to train.gradients where `unsafe_metrics` asks for it."""
 
 

@@ -8,14 +8,14 @@ import threading
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from clients import node
 from clients.app import app as client_app
 from fedsw.accounting import BudgetExhausted, Ledger
 from server import central, checkpoint
 from server.cohort import FederationError
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import parameters_of
 
 
@@ -244,8 +244,8 @@ def test_an_exhausted_budget_refuses_the_next_round(federation):
 def _spoiling(change):
     def after(message, reply):
         if _kind(message) == "train.gradients" and reply.content["arrays"]:
-            array = reply.content["arrays"]["contribution"].numpy()
-            reply.content["arrays"] = ArrayRecord({"contribution": Array(change(array))})
+            found = numbers(reply.content["arrays"]["contribution"])
+            reply.content["arrays"] = ArrayRecord({"contribution": array(change(found))})
         return reply
 
     return after
@@ -273,12 +273,12 @@ def test_outputs_outside_the_ball_are_projected_again_by_the_server(federation, 
 
     def hook(message, context):
         if _kind(message) == "train.gradients":
-            largest.append(float(np.abs(message.content["arrays"]["cotangents"].numpy()).max()))
+            largest.append(float(np.abs(numbers(message.content["arrays"]["cotangents"])).max()))
 
     def after(message, reply):
         if _kind(message) == "train.outputs":
-            outputs = reply.content["arrays"]["outputs"].numpy() * np.float32(1e3)
-            reply.content["arrays"] = ArrayRecord({"outputs": Array(outputs)})
+            outputs = numbers(reply.content["arrays"]["outputs"]) * np.float32(1e3)
+            reply.content["arrays"] = ArrayRecord({"outputs": array(outputs)})
         return reply
 
     federation.run(small(), app=Saboteur(hook, after))

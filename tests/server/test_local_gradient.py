@@ -15,7 +15,7 @@ from fedsw import wire
 from fedsw.accounting import Ledger
 from simulations.accounts import read_ledger
 from tests import federations
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, kind_of, parameters_of
 
 
@@ -42,11 +42,11 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     for kind, content in replies:
         if kind == wire.HELLO:
             assert set(content) == {"metrics"} and content["metrics"]["epsilon"] == 0.0
-            assert set(content["metrics"]) == {"partition-id", "sizes", "epsilon"}
+            assert set(content["metrics"]) == {"partition-id", "sizes", "epsilon", wire.NONCE}
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
-        assert set(content["metrics"]) == {"epsilon", "sigma"}
-    sent = [content["arrays"]["noised"].numpy() for kind, content in replies if kind != wire.HELLO]
+        assert set(content["metrics"]) == {"epsilon", "sigma", wire.NONCE}
+    sent = [numbers(content["arrays"]["noised"]) for kind, content in replies if kind != wire.HELLO]
     units = []
     for array, (values, released, sigma) in zip(sent, hidden, strict=True):
         assert array.reshape(-1).tolist() == released.float().reshape(-1).tolist()

@@ -6,11 +6,11 @@ import json
 import math
 
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from fedsw import wire
 from server.cohort import FederationError
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, client_of, kind_of
 
 
@@ -185,7 +185,7 @@ def test_a_second_greeting_with_another_experiment_is_refused(run):
 def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_sender_named(run, change, told):
     def spoil(message, reply):
         if kind_of(message) == wire.LOCAL_GRADIENTS:
-            reply.content["arrays"] = ArrayRecord({"noised": Array(change(reply.content["arrays"]["noised"].numpy()))})
+            reply.content["arrays"] = ArrayRecord({"noised": array(change(numbers(reply.content["arrays"]["noised"])))})
         return reply
 
     with pytest.raises(FederationError, match=rf"Client \d.*{told}"):

@@ -85,7 +85,7 @@ def test_only_noised_projections_leave_a_client(run, overrides):
     def keep(message, reply):
         if message.metadata.message_type == wire.SLICES:
             assert set(reply.content["arrays"]) <= {"projections", "directions"}
-            assert set(reply.content["metrics"]) == {"epsilon", "sigma"}
+            assert set(reply.content["metrics"]) == {"epsilon", "sigma", wire.NONCE}
             sent.append(read(reply, "projections").double())
         else:
             assert message.metadata.message_type == wire.HELLO

@@ -6,14 +6,14 @@ import json
 import math
 
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from fedsw import wire
 from fedsw.accounting import Ledger
 from server.checkpoint import Checkpoints
 from server.cohort import FederationError
 from server.exchange import exchange
-from tests.federations import Saboteur
+from tests.federations import Saboteur, array, numbers
 from tests.server.local_runs import attempts_in, client_of, kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
@@ -126,8 +126,8 @@ def test_slices_of_another_number_of_rows_lose_their_sender(federation, kind):
 
     def fewer(message, reply):
         if kind_of(message) == wire.SLICES and message.metadata.dst_node_id == 1001:
-            rows = reply.content["arrays"]["projections"].numpy()[:-1]
-            reply.content["arrays"] = ArrayRecord({"projections": Array(rows)})
+            rows = numbers(reply.content["arrays"]["projections"])[:-1]
+            reply.content["arrays"] = ArrayRecord({"projections": array(rows)})
         return reply
 
     with pytest.raises(FederationError, match="Client 1: unreadable release: projections came with shape"):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsw import wire
 from server import cohort, replies
 from server.cohort import FederationError
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, array, small
 
 LOST = "federation.min_clients=2"
 LOCAL = (LOST, "privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "training.rounds=2")
@@ -19,7 +20,7 @@ VALUES = np.ones((2, 3))
 
 
 def arrays(**values) -> RecordDict:
-    return RecordDict({"arrays": ArrayRecord({name: Array(np.asarray(value)) for name, value in values.items()})})
+    return RecordDict({"arrays": ArrayRecord({name: array(np.asarray(value)) for name, value in values.items()})})
 
 
 def metrics(**values) -> RecordDict:
@@ -36,7 +37,7 @@ def metrics(**values) -> RecordDict:
         arrays(noised=VALUES[:1]),
         arrays(noised=VALUES.astype(np.int64)),
         arrays(noised=VALUES.astype(bool)),
-        RecordDict({"arrays": ArrayRecord({"noised": Array("float64", (2, 3), "numpy.ndarray", b"")})}),
+        RecordDict({"arrays": ArrayRecord({"noised": Array("float64", (2, 3), wire.ARRAY_FORMAT, b"")})}),
     ],
 )
 def test_an_array_that_is_not_there_or_another_one_is_a_value_error(reply):
@@ -90,7 +91,7 @@ def setting(record: str, value):
         ((LOST,), "train.gradients", setting("arrays", ConfigRecord({"contribution": 3}))),
         (("unsafe_metrics=true",), "train.gradients", lambda c: c["metrics"].__setitem__("num-examples", math.inf)),
         (LOCAL, "train.tables", setting("arrays", ConfigRecord({"noised": 3}))),
-        (LOCAL, "train.tables", setting("metrics", ArrayRecord({"epsilon": Array(VALUES)}))),
+        (LOCAL, "train.tables", setting("metrics", ArrayRecord({"epsilon": array(VALUES)}))),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("sigma", 1e200)),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("sigma", 1e-200)),
         (LOCAL, "train.local_gradients", lambda content: content["metrics"].__setitem__("epsilon", math.nan)),

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 from server import central, telemetry
 from server.cohort import FederationError
 from server.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, numbers, small
 
 WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"
 
@@ -67,7 +67,7 @@ def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(
         if message.metadata.message_type.startswith("train"):
             array = reply.content["arrays"]
             hidden.update(float(len(each.data)) for each in array.values())
-            hidden.update(map(float, next(iter(array.values())).numpy().reshape(-1)))
+            hidden.update(map(float, numbers(next(iter(array.values()))).reshape(-1)))
         return reply
 
     monkeypatch.setattr(central, "release", spy)
@@ -148,13 +148,16 @@ def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation
     last = json.loads((federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()[-1])
     names = {
         "round": "round", "epsilon_spent": "epsilon", "signal_to_noise": "snr", "clients_alive": "clients",
-        "bytes_up": "bytes_up", "bytes_down": "bytes_down", "round_seconds": "seconds",
+        "bytes_up": "bytes_up", "bytes_down": "bytes_down",
     }  # fmt: skip
     assert {name: float(served[f"fedsw_{name}"]) for name in names} == {
         name: pytest.approx(last[key], rel=1e-9) for name, key in names.items()
     }
     assert float(served["fedsw_finished"]) == 1 and float(served["fedsw_rounds"]) == 4
     assert not [name for name in served if "client_" in name and "created" not in name]
+    times = [line for line in text.splitlines() if line.startswith("# HELP") and "seconds" in line.split()[2]]
+    assert len(times) == 3 and all("for the operator only, not for publication" in line for line in times)
+    assert 0 < float(served["fedsw_round_seconds"]) < float(served["fedsw_seconds_total"])
 
 
 @pytest.mark.parametrize("overrides", [(), ("partition.scheme=dirichlet", "privacy.sampling=stratified")])
@@ -185,15 +188,3 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
     assert len(sizes) == 12 and all(len(found) == 1 for found in sizes.values())
     if not overrides:
         assert all(len(found) > 2 for found in counts.values())
-
-
-def test_equal_messages_of_clients_without_records_in_the_batch_are_not_stored_once():
-    import torch
-
-    from fedsw import wire
-
-    first, second = (wire.padded(torch.zeros(0, 1), 4) for _ in range(2))
-    assert first.shape == (4, 1) and not torch.equal(first, second)
-    assert torch.equal(wire.padded(torch.ones(4, 2), 4), torch.ones(4, 2))
-    with pytest.raises(ValueError, match="5 rows do not fit into 4"):
-        wire.padded(torch.zeros(5, 1), 4)

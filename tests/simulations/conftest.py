@@ -83,7 +83,6 @@ def round_record(number: int, rounds: int, epsilon: float, noisy: bool, every: i
         "sigma": 0.02 if noisy else 0.0,
         "snr": 1.5 + np.sin(number / 3) if noisy else None,
         "gradient_norm": 0.1,
-        "seconds": 0.01,
         "clients": 4,
     }
     if number % every == 0 or number == rounds:

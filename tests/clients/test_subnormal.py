@@ -1,0 +1,86 @@
+"""Laws of where the processor flushes: where a client computes on its records, and not where noise or a ledger is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import torch
+
+import clients.local_gradient
+import clients.local_slices
+import clients.node
+import server.central
+from fedsw.accounting import Ledger
+from fedsw.experiment import parse_experiment
+from fedsw.subnormal import flushes
+from fedsw.task import Task
+from tests.clients.test_messages import RUNS
+from tests.federations import Federation
+
+COMPUTED = {
+    "central": {"record", "clipped_sum"},
+    "none": {"record", "clipped_sum"},
+    "local-gradient": {"record", "clipped_sum", "projected"},
+    "local-slices": set(),  # features as they are, in float64
+    "local-release": {"inputs"},
+}
+PROTECTED = {
+    "central": {"noised", "spend"},
+    "none": set(),
+    "local-gradient": {"noised", "spend"},
+    "local-slices": {"release", "spend"},
+    "local-release": {"release", "spend"},
+}
+
+
+def all_threads_flush() -> bool:
+    return int((torch.full((2**20,), 1e-30) * 1e-10 != 0).sum()) == 0
+
+
+class Watch:
+    """Whether the processor flushed, in all threads or in none, when one of the named functions was called."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.seen: dict[str, set[bool]] = defaultdict(set)
+        self._monkeypatch = monkeypatch
+
+    def at(self, owner, attribute: str, name: str) -> None:
+        called = getattr(owner, attribute)
+
+        def watching(*arguments, **settings):
+            on = flushes()
+            assert all_threads_flush() == on
+            self.seen[name].add(on)
+            return called(*arguments, **settings)
+
+        self._monkeypatch.setattr(owner, attribute, watching)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["central", "none", "local-gradient", "local-slices", "local-release"])
+def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch, name, threads):
+    raw, overrides = RUNS[name]
+    asked = ("training.rounds=2", "data.records=240", "federation.clients=2", f"federation.threads={threads}")
+    watch = Watch(monkeypatch)
+    watch.at(clients.node, "record", "record")
+    watch.at(clients.node, "clipped_sum", "clipped_sum")
+    watch.at(Ledger, "spend", "spend")
+    for module in (clients.local_gradient, server.central):
+        watch.at(module, "noised", "noised")
+    for release in ("release_on", "release_slices", "privatise"):
+        watch.at(clients.local_slices, release, "release")
+    if name == "local-gradient":
+        watch.at(Task, "projected", "projected")
+    if name == "local-release":
+        watch.at(Task, "inputs", "inputs")
+    before = torch.get_num_threads()
+    try:
+        Federation(tmp_path).run(parse_experiment(raw, (*asked, *overrides)))
+    finally:
+        torch.set_num_threads(before)
+    assert not flushes()
+    assert {each: watch.seen[each] for each in PROTECTED[name]} == {each: {False} for each in PROTECTED[name]}
+    assert all(True in watch.seen[each] for each in COMPUTED[name]), watch.seen
+    for each in ("record", "clipped_sum"):
+        assert watch.seen[each] <= {True}
