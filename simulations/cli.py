@@ -1,4 +1,4 @@
-"""The commands of the Flower app: run, resume, show, list, ledger, demo."""
+"""The commands of the Flower app: run, resume, show, list, ledger, demo; others are registered here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from fedsw.console import budget, invoke, json_text, new_group
 from fedsw.experiment import Experiment, load_experiment
 from simulations.catalogue import find_experiment, find_run, shipped_experiments
+from simulations.cli_audit import audit_command
 from simulations.cli_compare import compare_command
 from simulations.cli_deploy import add_deployment
 from simulations.cli_status import MetricsPort, Verbose, add_status, watched
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 app = new_group()
 app.command("budget")(budget)
 app.command("compare")(compare_command)
+app.command("audit")(audit_command)
 
 
 def main(arguments: Sequence[str], *, debug: bool = False) -> int:

@@ -53,11 +53,11 @@ def audit_command(
         raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
     if trials is not None and not canary:
         raise typer.BadParameter("--trials belongs to --canary")
-    found = (
-        _attack(target, [*(overrides or ()), *(settings or ())], one_run, trials, epsilon, data_dir, show=not (quiet or as_json))
-        if attacked
-        else _recompute(target, runs)
-    )
+    if attacked:
+        changes = [*(overrides or ()), *(settings or ())]
+        found = _attack(target, changes, one_run, trials, epsilon, data_dir, show=not (quiet or as_json))
+    else:
+        found = _recompute(target, runs)
     name = Path(target).stem if attacked else Path(found.subject).name
     files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
     if as_json:

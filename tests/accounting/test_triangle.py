@@ -55,7 +55,7 @@ def test_turned_round_the_pair_is_its_own_mirror_image(p, mu):
     minus, centre, plus = triangle_masses(nodes, p, mu)
     assert float(minus.sum() + centre + plus.sum()) == pytest.approx(1.0, abs=1e-12)
     # What Q has at a loss is what P has at minus the loss, times or divided by e^loss.
-    seen = plus > 1e-9
+    seen = plus > 1e-8
     ratio = torch.log(plus[seen] / minus[seen]) - nodes[seen]
     assert float(ratio.abs().max()) <= 0.51 * spacing
 
