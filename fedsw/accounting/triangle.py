@@ -34,7 +34,7 @@ def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
     """
     step = min(0.4, 0.5 / mu)
     t = torch.arange(-_ENDS, _ENDS + mu + step, step, dtype=torch.float64, device=losses.device)
-    parts = [_piece(piece, t, p, mu) for piece in losses.split(max(1, _CELLS // len(t)))]
+    parts = [_piece(piece, t, p, mu) for piece in torch.split(losses, max(1, _CELLS // len(t)))]
     above, below = (step * torch.cat(column) for column in zip(*parts, strict=True))
     return above, below
 

@@ -34,7 +34,7 @@ def _scores(axes: Axes, found: Mapping[str, Any]) -> None:
     for position, (name, told) in enumerate((("without", "without the canary's value"), ("with", "with it"))):
         counts = np.array(found["histogram"][name])
         heights = counts / counts.sum() / np.diff(edges)
-        axes.stairs(heights, edges, fill=True, facecolor=(colour(position), 0.3), edgecolor=colour(position), label=told)
+        axes.stairs(heights, edges, fill=True, color=colour(position), alpha=0.35, label=told)
     axes.axvline(found["threshold"], color="black", linewidth=1.0, label="threshold")
     axes.set(title="Releases in which the canary was drawn", xlabel="score (in units of σ)", ylabel="density")
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
@@ -43,7 +43,8 @@ def _scores(axes: Axes, found: Mapping[str, Any]) -> None:
 
 def _errors(axes: Axes, found: Mapping[str, Any]) -> None:
     alpha = np.linspace(1e-4, 1 - 1e-4, 400)
-    axes.plot(alpha, stats.norm.cdf(stats.norm.isf(alpha) - found["mu"]), color="black", label=f"claimed, μ = {found['mu']:.3g}")
+    claimed = stats.norm.cdf(stats.norm.isf(alpha) - found["mu"])
+    axes.plot(alpha, claimed, color="black", label=f"claimed, μ = {found['mu']:.3g}")
     points = np.array(found["curve"])
     axes.plot(points[:, 0], points[:, 1], ".", color=colour(0), label="measured")
     axes.plot(*found["rates_upper"], marker="s", color=colour(1), linestyle="none", label="bounded")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import clients.node
 import fedsw.task
+from clients.partition import node_records
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.matching import Matching
@@ -99,10 +100,9 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
 
     Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
     """
-    genuine: Callable[[Task, Mapping[str, Any]], Records] = clients.node.node_records
 
     def records(task: Task, node_config: Mapping[str, Any]) -> Records:
-        found = genuine(task, node_config)
+        found = node_records(task, node_config)
         if neighbours is None:
             return found
         return neighbours.records(task, found, int(node_config["partition-id"]), canary=canary)

@@ -1,4 +1,4 @@
-"""The released path of one data set: a federation in this process whose rounds, draws and releases are the real ones."""
+"""The released path of one data set: a federation in this process with real rounds, draws and releases."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def test_one_step_is_nowhere_above_the_dominating_pair(p, mu):
 
 @pytest.mark.parametrize(("p", "mu"), [(0.01, 1.0), (0.2, 0.3), (0.5, 2.0)])
 def test_turned_round_the_pair_is_its_own_mirror_image(p, mu):
-    spacing = 2.0**-12 * min(1.0, p * mu)
-    nodes = spacing * torch.arange(1, 200_000, dtype=torch.float64)
+    spacing = math.log1p(p * math.expm1(mu * mu / 2 + 8 * mu)) / 100_000
+    nodes = spacing * torch.arange(1, 100_000, dtype=torch.float64)
     minus, centre, plus = triangle_masses(nodes, p, mu)
     assert float(minus.sum() + centre + plus.sum()) == pytest.approx(1.0, abs=1e-12)
     # What Q has at a loss is what P has at minus the loss, times or divided by e^loss.
