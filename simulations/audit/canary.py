@@ -71,7 +71,7 @@ def audit(
             status.update("releases with real noise")
             releases = trials or TRIALS
             singly = min(SINGLE if singly is None else singly, releases)
-            scores = _scores((one, other), aggregates, claim, shift, (singly, releases - singly))
+            scores, repeated = _scores((one, other), aggregates, claim, shift, (singly, releases - singly))
             attack = judged(*scores, threshold=shift / claim.sigma / 2)
             drawn = None
             if claim.rate < 1.0:
@@ -79,7 +79,7 @@ def audit(
                 draws = draws or DRAWS
                 drawn = (one.times_drawn(neighbours, draws), draws)
         cell_name = one.task.objective.cells[cell]
-    measured = Measured(shift, rounds, present, attack, drawn, scores)
+    measured = Measured(shift, rounds, present, attack, drawn, repeated, scores)
     return finding(experiment.name, cell_name, neighbours.why, claim, measured, confidence)
 
 
@@ -139,12 +139,17 @@ def _scores(
     claim: Claim,
     shift: float,
     releases: tuple[int, int],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the attacker computes of each release: its part along what the canary moves, in units of sigma."""
+) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], int]:
+    """What the attacker computes of each release: its part along what the canary moves, in units of sigma.
+
+    With it, how many of the releases that were made one by one are equal to an earlier one.
+    """
     start, along = pair[1].vector.numpy(), (pair[0].vector - pair[1].vector).numpy() / shift
     singly, together = releases
-    found = []
+    found, repeated = [], 0
     for federation, aggregate in zip(federations, pair, strict=True):
-        parts = chain(federation.release_singly(aggregate, singly), federation.release(aggregate, together))
+        alone = list(federation.release_singly(aggregate, singly))
+        repeated += len(alone) - len({part.tobytes() for part in alone})
+        parts = chain(alone, federation.release(aggregate, together))
         found.append(np.concatenate([(part - start) @ along for part in parts]) / claim.sigma)
-    return found[0], found[1]
+    return (found[0], found[1]), repeated

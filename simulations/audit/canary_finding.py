@@ -46,6 +46,7 @@ class Measured:
         present: of them, with the canary in the batch.
         attack: the test of single releases with the canary in the batch, judged.
         drawn: (times, trials) that the canary was drawn; None where every record is.
+        repeated: releases made one by one that are equal to an earlier one.
         scores: of either neighbour, in units of sigma, 0 and shift / sigma where the noise is.
     """
 
@@ -54,6 +55,7 @@ class Measured:
     present: int
     attack: Attack
     drawn: tuple[int, int] | None
+    repeated: int
     scores: tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -108,6 +110,8 @@ def _contradictions(claim: Claim, measured: Measured, mu: float, rate: float, sh
     found = []
     if measured.shift > claim.sensitivity:
         found.append(f"one record moves the sum by {measured.shift / claim.sensitivity:.4g} times the sensitivity")
+    if measured.repeated:
+        found.append(f"{measured.repeated} releases have the noise of an earlier one")
     if mu > claim.mu:
         found.append(f"one release shows a μ of {mu:.4g}, claimed is {claim.mu:.4g}")
     if rate > claim.rate:
@@ -155,6 +159,7 @@ def _details(
         "rates_upper": list(rates),
         "without_curve": epsilon_of_rates(*rates, claim.delta),
         "draws": None if measured.drawn is None else list(measured.drawn),
+        "repeated_noise": measured.repeated,
         "real_rounds": [measured.present, measured.rounds],
         "histogram": {
             "edges": edges.tolist(),

@@ -20,7 +20,7 @@ BOUND = N * swd_sensitivity(Side(N, M, 1.0), Side(N, A, 0.0, private=False), bou
 
 
 def _moved(others: Tensor, value: Tensor, replaced: Tensor) -> float:
-    """How far the sum moves, in L/n, with the Jacobians that move it most; the first of the (n, d) others is exchanged."""
+    """How far the sum moves, in L/n, with the Jacobians that move it most; the first of the others is exchanged."""
     q = []
     for own in (value, replaced):
         codes = others.clone()

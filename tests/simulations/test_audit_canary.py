@@ -17,6 +17,7 @@ import server.rounds
 from fedsw.accounting import Step, epsilon_bracket
 from fedsw.clipping import Term
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.randomness import Stream
 from fedsw.task import Task
 from server import central
 from simulations.audit import canary
@@ -99,6 +100,10 @@ def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
     monkeypatch.setattr(server.rounds, "contribution_bound", lambda *given: math.inf)
 
 
+def _one_seed_for_all_noise(monkeypatch):
+    monkeypatch.setattr(central, "_noise_stream", lambda plan, aggregate: Stream.seeded(7, "noise"))
+
+
 @pytest.mark.parametrize(
     ("breaks", "overrides", "told"),
     [
@@ -107,8 +112,9 @@ def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
         (_half_the_noise, HALF, "one release shows"),
         (_sensitivity_for_twice_the_records, ALL, "times the sensitivity"),
         (_no_clip_and_a_server_that_does_not_weigh, ALL, "times the sensitivity"),
+        (_one_seed_for_all_noise, ALL, "noise of an earlier one"),
     ],
-    ids=["half the noise", "a tenth less noise", "half the noise, sampled", "sensitivity for the wrong n", "no clip"],
+    ids=["half", "a tenth less", "half, sampled", "sensitivity for the wrong n", "no clip", "a seed reused"],
 )
 def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, told):
     breaks(monkeypatch)
