@@ -31,10 +31,10 @@ def draw(found: Mapping[str, Any]) -> Figure:
 
 def _scores(axes: Axes, found: Mapping[str, Any]) -> None:
     edges = np.array(found["histogram"]["edges"])
-    for position, (name, told) in enumerate((("without", "without the canary's value"), ("with", "with it"))):
+    for position, (name, label) in enumerate((("without", "without the canary's value"), ("with", "with it"))):
         counts = np.array(found["histogram"][name])
         heights = counts / counts.sum() / np.diff(edges)
-        axes.stairs(heights, edges, fill=True, color=colour(position), alpha=0.35, label=told)
+        axes.stairs(heights, edges, fill=True, color=colour(position), alpha=0.35, label=label)
     axes.axvline(found["threshold"], color="black", linewidth=1.0, label="threshold")
     axes.set(title="Releases in which the canary was drawn", xlabel="score (in units of σ)", ylabel="density")
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])

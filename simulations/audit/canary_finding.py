@@ -126,11 +126,11 @@ def _share(part: float, whole: float) -> str:
 
 
 def _drawn(claim: Claim, measured: Measured, rate: float) -> str:
-    told = f"in {measured.present} of {measured.rounds} real rounds"
+    seen = f"in {measured.present} of {measured.rounds} real rounds"
     if measured.drawn is None:
-        return f"every record is in every batch; the canary {told}"
+        return f"every record is in every batch; the canary {seen}"
     times, trials = measured.drawn
-    return f"rate at least {number(rate, 4)} of {number(claim.rate, 4)}, from {times} of {trials} draws; {told}"
+    return f"rate at least {number(rate, 4)} of {number(claim.rate, 4)}, from {times} of {trials} draws; {seen}"
 
 
 def _details(

@@ -126,8 +126,8 @@ class Released:
 
     def _node(self, client: int) -> Node:
         """The client's node, as its first message made it."""
-        told = self.task.experiment.model_dump_json()
-        return join(told, self._name, self._grid.run_id, self._configs[client])
+        found = self.task.experiment.model_dump_json()
+        return join(found, self._name, self._grid.run_id, self._configs[client])
 
     def _begin(self, round_: int) -> int:
         self._attempts[round_] += 1

@@ -105,7 +105,7 @@ def _one_seed_for_all_noise(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("breaks", "overrides", "told"),
+    ("breaks", "overrides", "words"),
     [
         (_half_the_noise, ALL, "one release shows"),
         (_less_noise_than_the_slack_hides, ALL, "one release shows"),
@@ -116,10 +116,10 @@ def _one_seed_for_all_noise(monkeypatch):
     ],
     ids=["half", "a tenth less", "half, sampled", "sensitivity for the wrong n", "no clip", "a seed reused"],
 )
-def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, told):
+def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
     breaks(monkeypatch)
     found = audited(small(*overrides))
-    assert not found.passed and told in found.verdict
+    assert not found.passed and words in found.verdict
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
@@ -136,11 +136,11 @@ def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "words"),
     [(("privacy.trust=local-gradient",), "trust"), (("privacy.epsilon=inf",), "without noise")],
 )
-def test_what_has_no_worst_case_here_is_refused_by_name(overrides, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_what_has_no_worst_case_here_is_refused_by_name(overrides, words):
+    with pytest.raises(ExperimentError, match=words):
         audited(small(*overrides))
 
 
@@ -154,12 +154,12 @@ def test_a_matching_of_distributions_is_refused_by_name():
 def test_the_stage_is_struck_afterwards():
     """A run of the same experiment in the same process has its own model and records again."""
     experiment = small(*ALL)
-    told = experiment.model_dump_json()
-    before = Task.from_json(told).parameters
+    words = experiment.model_dump_json()
+    before = Task.from_json(words).parameters
     with staged(None):
-        assert isinstance(Task.from_json(told).build_model(), Freely)
-    assert Task.from_json(told).parameters == before
-    assert isinstance(Task.from_json(told).build_model(), torch.nn.Sequential)
+        assert isinstance(Task.from_json(words).build_model(), Freely)
+    assert Task.from_json(words).parameters == before
+    assert isinstance(Task.from_json(words).build_model(), torch.nn.Sequential)
 
 
 @pytest.fixture
@@ -179,9 +179,9 @@ def test_the_command_leaves_json_and_a_figure_and_says_in_its_exit_code_whether_
 ):
     line = ["audit", str(written), "--canary", "--trials", "20000", "-o", str(tmp_path / "audits")]
     assert main([*line, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["audit"] == "canary" and told["passed"] and 0 < told["shown_epsilon"] <= told["claimed_epsilon"] == 8.0
-    assert [path.rsplit("/", 1)[1] for path in told["files"]] == ["finding.json", "finding.png"]
+    words = json.loads(capsys.readouterr().out)
+    assert words["audit"] == "canary" and words["passed"] and 0 < words["shown_epsilon"] <= words["claimed_epsilon"] == 8.0
+    assert [path.rsplit("/", 1)[1] for path in words["files"]] == ["finding.json", "finding.png"]
     _half_the_noise(monkeypatch)
     assert main(line) == 1
     screen = capsys.readouterr().out
