@@ -61,4 +61,4 @@ def _epsilons(axes: Axes, found: Mapping[str, Any]) -> None:
     bars = axes.bar(names, values, color=shades)
     axes.bar_label(bars, [f"{value:.3g}" for value in values])
     axes.tick_params(axis="x", labelsize="small")
-    axes.set(title=f"ε over {found['rounds']} rounds", ylim=(0, 1.15 * max(values)))
+    axes.set(title=f"ε, T = {found['rounds']}", ylim=(0, 1.15 * max(values)))

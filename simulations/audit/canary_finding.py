@@ -82,7 +82,7 @@ def finding(subject: str, cell: str, why: str, claim: Claim, measured: Measured,
     shares = ", ".join(f"{_share(shown, whole)} of {name}" for name, whole in wholes.items())
     verdict = "; ".join(against) if against else f"the attack shows {shares}"
     rows = [
-        ("bracket", f"{number(lower, 4)} to {number(claim.epsilon, 4)} over {claim.rounds} rounds"),
+        ("bracket", f"{number(lower, 4)} to {number(claim.epsilon, 4)}, T = {claim.rounds}"),
         ("worst case", f"{why} (group {cell})"),
         ("instance ε", f"{number(instance, 4)}: it moves the sum by {share:.1%} of the sensitivity"),
         ("one release", f"μ at least {number(mu, 4)} of {number(claim.mu, 4)}, from {measured.attack.trials} of each"),

@@ -180,7 +180,8 @@ def test_the_command_leaves_json_and_a_figure_and_says_in_its_exit_code_whether_
     line = ["audit", str(written), "--canary", "--trials", "20000", "-o", str(tmp_path / "audits")]
     assert main([*line, "--json"]) == 0
     words = json.loads(capsys.readouterr().out)
-    assert words["audit"] == "canary" and words["passed"] and 0 < words["shown_epsilon"] <= words["claimed_epsilon"] == 8.0
+    assert words["audit"] == "canary" and words["passed"]
+    assert 0 < words["shown_epsilon"] <= words["claimed_epsilon"] == 8.0
     assert [path.rsplit("/", 1)[1] for path in words["files"]] == ["finding.json", "finding.png"]
     _half_the_noise(monkeypatch)
     assert main(line) == 1
