@@ -1,4 +1,4 @@
-"""The commands of the Flower app: run, resume, show, list, ledger, demo."""
+"""The commands of the Flower app: run, resume, show, list, ledger, demo; others are registered here."""
 
 from __future__ import annotations
 

@@ -9,7 +9,14 @@ from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
 from fedsw.accounting.comparison import ACCOUNTANTS, epsilon_by
-from fedsw.accounting.composition import Composition, DeltaTooSmall, delta_of, epsilon, epsilon_bracket
+from fedsw.accounting.composition import (
+    Composition,
+    DeltaTooSmall,
+    delta_of,
+    epsilon,
+    epsilon_bracket,
+    lower_epsilon,
+)
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.profiles import Step, joint, step_profile
@@ -36,6 +43,7 @@ __all__ = [
     "epsilon_bracket",
     "epsilon_by",
     "joint",
+    "lower_epsilon",
     "noise_multiplier",
     "slicing_rdp",
     "step_profile",

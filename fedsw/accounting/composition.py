@@ -11,6 +11,7 @@ import torch
 from fedsw.accounting.harmonics import Harmonics
 from fedsw.accounting.pld import LARGEST_GRID, Distribution, Spectrum, Spread, round_off
 from fedsw.accounting.profiles import Orientation, Step, orientations
+from fedsw.accounting.triangle import LARGEST_MU
 
 SMALLEST_DELTA = 1e-10
 """Below it, floating point would decide: delta is refused."""
@@ -39,12 +40,20 @@ class Composition:
     Args:
         steps: steps and how often each is taken.
         device: where spectra are computed; everything is float64.
+        sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
 
     Source: docs/guarantees.md, "Composition on a grid".
     """
 
-    def __init__(self, steps: StepCounts = (), *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        steps: StepCounts = (),
+        *,
+        device: torch.device | str = "cpu",
+        sides: tuple[Orientation, ...] | None = None,
+    ) -> None:
         self._device = torch.device(device)
+        self._pairs = sides
         self._counts: dict[Step, int] = {}
         self._noiseless = False
         self._relation: str | None = None
@@ -148,7 +157,9 @@ class Composition:
 
     @property
     def _sides(self) -> tuple[Orientation, ...]:
-        return orientations(next(iter(self._counts))) if self._counts else ()
+        if not self._counts:
+            return ()
+        return orientations(next(iter(self._counts))) if self._pairs is None else self._pairs
 
     def _refine(self, side: Orientation, delta: float) -> tuple[float, float]:
         """Epsilon on a grid that is fine enough, and its spacing: with twice that, epsilon would hardly be larger."""
@@ -232,10 +243,32 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     """What the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
     Returns:
-        (lower, upper). Upper is the guarantee. Lower is the epsilon of
-        (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction: real neighbours meet this pair (all
-        contributions zero but the replaced one), so that no epsilon derived from (p, mu) alone can be smaller.
-        For Poisson steps that pair is the dominating one, and the bracket closes up to the discretisation.
+        (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
+        sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
+        smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
+        replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
+        (`fedsw.accounting.triangle`; left out for mu above 10, for slices that may leave any share of mu, and without
+        sampling, where it is the first).
+        For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
+
+    Raises:
+        DeltaTooSmall, ValueError: as :func:`epsilon`.
+
+    Source: docs/guarantees.md, "The bracket".
+    """
+    counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
+    upper = epsilon(counts, delta, device=device)
+    lower = lower_epsilon(counts, delta, device=device)
+    if all(_forms_triangle(step) for step, _ in counts) and any(step.sampling_rate < 1.0 for step, _ in counts):
+        lower = max(lower, Composition(counts, device=device, sides=("triangle",)).lower_epsilon(delta))
+    return min(upper, lower), upper
+
+
+def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
+    """Epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
+
+    What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
+    The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
 
     Raises:
         DeltaTooSmall, ValueError: as :func:`epsilon`.
@@ -244,8 +277,12 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]
-    upper = epsilon(counts, delta, device=device)
-    return min(upper, Composition(met, device=device).lower_epsilon(delta)), upper
+    return Composition(met, device=device).lower_epsilon(delta)
+
+
+def _forms_triangle(step: Step) -> bool:
+    step = step.reduced
+    return step.sampling == "without-replacement" and step.slicing is None and step.mu <= LARGEST_MU
 
 
 def _quantile(delta: float) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting.profiles import Curve, Orientation, Step, curves, lowest_mu, reach
+from fedsw.accounting.triangle import triangle_masses
 
 TRUNCATION = 1e-20
 """Mass of one step beyond its grid, which counts in full as delta."""
@@ -62,13 +63,17 @@ def grid_masses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Dominating masses of one step at -1 ... -m, at 0 and at 1 ... n times the spacing.
 
-    A mixture of many profiles (random slices) is only evaluated at some of the nodes, and has no mass elsewhere.
+    Those of the lower pair "triangle" dominate nothing: they are rounded to the nearest node. A mixture of many
+    profiles (random slices) is only evaluated at some of the nodes, and has no mass elsewhere.
     """
     ends = reach(step, orientation, TRUNCATION)
     if step.slicing is None:
         up, down = (
             spacing * torch.arange(1, math.ceil(end / spacing) + 1, dtype=torch.float64, device=device) for end in ends
         )
+        if orientation == "triangle":
+            below, centre, above = triangle_masses(up, step.sampling_rate, step.mu)
+            return below[: len(down)], centre, above
         return dominating_masses(*curves(step, orientation), up, down)
     up, down = (_sparse(step, end, spacing, device) for end in ends)
     below, centre, above = dominating_masses(*curves(step, orientation), up, down)

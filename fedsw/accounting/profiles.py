@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.accounting.slicing import Slicing, gaussian_mixture
 
 Sampling = Literal["without-replacement", "poisson"]
-Orientation = Literal["symmetric", "remove", "add"]
+Orientation = Literal["symmetric", "remove", "add", "triangle"]
 Curve = Callable[[Tensor], Tensor]
 
 
@@ -130,7 +130,10 @@ def orientations(step: Step) -> tuple[Orientation, ...]:
 
 
 def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
-    """Profiles, for epsilon >= 0, of the step's dominating pair (P, Q) and of the pair turned round (Q, P)."""
+    """Profiles, for epsilon >= 0, of the step's dominating pair (P, Q) and of the pair turned round (Q, P).
+
+    "triangle" is a lower pair without a profile in closed form: here it has those of the pair that dominates it.
+    """
     p, full = step.sampling_rate, _full_profile(step)
 
     def sampled(epsilon: Tensor) -> Tensor:
@@ -145,6 +148,7 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
         "symmetric": (sampled, sampled),
         "remove": (sampled, against_sampled),
         "add": (against_sampled, sampled),
+        "triangle": (sampled, sampled),
     }
     return pairs[orientation]
 

@@ -17,6 +17,7 @@ from fedsw.accounting import (
     epsilon,
     epsilon_bracket,
     epsilon_by,
+    lower_epsilon,
     noise_multiplier,
     steps,
 )
@@ -160,9 +161,10 @@ def test_different_steps_cost_the_same_in_any_order_and_however_they_are_added()
     assert merged == pytest.approx(max(values), abs=1e-3)
 
 
-def test_the_bracket_holds_the_lower_pair_and_the_guarantee():
+def test_the_bracket_holds_the_lower_pairs_and_the_guarantee():
     lower, upper = epsilon_bracket({Step(0.01, 1.0): 1000}, 1e-5)
-    assert lower == pytest.approx(1.828, abs=1e-3) and upper == pytest.approx(2.199, abs=1e-3)
+    assert lower == pytest.approx(1.8495, abs=1e-3) and upper == pytest.approx(2.199, abs=1e-3)
+    assert lower_epsilon({Step(0.01, 1.0): 1000}, 1e-5) == pytest.approx(1.828, abs=1e-3)
     lower, upper = epsilon_bracket({Step(1.0, 0.1): 100}, 1e-5)
     assert lower <= gaussian_epsilon(1.0, 1e-5) <= upper <= lower + 2e-3
     lower, upper = epsilon_bracket({Step(0.01, 1.0, "poisson"): 1000}, 1e-5)
