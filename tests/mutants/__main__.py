@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -18,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.mutants.table import Mutant, checked, read, sample
-from tests.mutants.trial import Outcome, copies, ran, tried
+from tests.mutants.trial import Nursery, Outcome, copies
 
 ROOT = Path(__file__).parents[2]
 _COLOURS = {"killed": "green", "survived": "bold red", "error": "bold red"}
@@ -27,36 +29,29 @@ _COLOURS = {"killed": "green", "survived": "bold red", "error": "bold red"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every mutant was killed, 1 if one survived, 2 if one says nothing."""
     asked = _parser().parse_args(arguments)
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console(width=None if sys.stdout.isatty() else 160)
     table = read()
     if wrong := checked(table, ROOT):
         console.print("\n".join(wrong), style="bold red", markup=False)
         return 2
     mutants = _chosen(table, asked, console)
     began = time.monotonic()
-    with copies(ROOT, asked.jobs) as places:
-        free: SimpleQueue[Path] = SimpleQueue()
-        for place in places:
-            free.put(place)
-
-        def borrowed(work, *given):
-            place = free.get()
-            try:
-                return work(place, *given)
-            finally:
-                free.put(place)
-
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            unharmed = list(pool.map(lambda tests: borrowed(ran, tests), _halves(mutants, asked.jobs)))
+    with contextlib.ExitStack() as stack:
+        free: SimpleQueue[Nursery] = SimpleQueue()
+        for copy in stack.enter_context(copies(ROOT, asked.jobs)):
+            free.put(stack.enter_context(Nursery(copy)))
+        pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
+        if not asked.unsure:
+            parts = _parts(mutants, asked.jobs)
+            unharmed = list(pool.map(lambda tests: _borrowed(free, lambda nursery: nursery.ran(tests)), parts))
             if broken := [outcome for outcome in unharmed if outcome.verdict != "survived"]:
                 console.print(f"without any mutant: {broken[0].by}", style="bold red", markup=False)
                 return 2
             console.print(f"{len(table)} mutants apply; the tests of {len(mutants)} pass without them", highlight=False)
-            waiting = [(mutant, pool.submit(borrowed, tried, mutant)) for mutant in mutants]
-            outcomes = {}
-            for mutant, future in waiting:
-                outcomes[mutant.name] = outcome = future.result()
-                console.print(f"{outcome.verdict:8s} {mutant.name} ({outcome.seconds:.1f} s)", highlight=False)
+        outcomes = {}
+        for mutant, outcome in zip(mutants, pool.map(partial(_tried, free), mutants), strict=True):
+            outcomes[mutant.name] = outcome
+            console.print(f"{outcome.verdict:8s} {mutant.name} ({outcome.seconds:.1f} s)", highlight=False)
     console.print(_report(mutants, outcomes))
     _conclude(console, mutants, outcomes, time.monotonic() - began)
     if asked.json:
@@ -75,11 +70,26 @@ def _chosen(table: Sequence[Mutant], asked: argparse.Namespace, console: Console
     if asked.sample is None:
         return list(table)
     again = f"--sample {asked.sample} --of {asked.of.isoformat()}"
-    console.print(f"the sample of {asked.of.isoformat()}: `python -m tests.mutants {again}` repeats it", highlight=False)
+    console.print(
+        f"the sample of {asked.of.isoformat()}: `python -m tests.mutants {again}` repeats it", highlight=False
+    )
     return sample(table, asked.sample, asked.of.toordinal())
 
 
-def _halves(mutants: Sequence[Mutant], jobs: int) -> list[list[str]]:
+def _borrowed(free: SimpleQueue[Nursery], work: Callable[[Nursery], Outcome]) -> Outcome:
+    """Do work in a copy that nobody else is in."""
+    nursery = free.get()
+    try:
+        return work(nursery)
+    finally:
+        free.put(nursery)
+
+
+def _tried(free: SimpleQueue[Nursery], mutant: Mutant) -> Outcome:
+    return _borrowed(free, lambda nursery: nursery.tried(mutant))
+
+
+def _parts(mutants: Sequence[Mutant], jobs: int) -> list[list[str]]:
     """The tests of all of them, each once, in parts of about the same number of files."""
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     whole = {test for test in tests if "::" not in test}
@@ -117,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--sample", type=int, metavar="N", help="the named ones and N of the others, in turn")
     parser.add_argument("--of", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DATE")
+    parser.add_argument("--unsure", action="store_true", help="do not run the tests without a mutant first")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the outcomes")
     return parser

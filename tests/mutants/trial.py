@@ -21,6 +21,8 @@ from tests.mutants.table import BadMutant, Mutant
 PATIENCE = 180.0
 """Seconds that the tests of one mutant may take."""
 
+_ARGUMENTS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no")
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _PLUGIN = Path(__file__).parent / "plugin"
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError", "TypeError")
 
@@ -80,33 +82,81 @@ def mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def ran(copy: Path, tests: Sequence[str], *, patience: float = PATIENCE) -> Outcome:
-    """Run tests in a copy until one fails: "killed" by that one, or "survived".
+class Nursery:
+    """A copy of the tree, and a process that forks a run of its tests whenever it is asked (`plugin/nursery.py`)."""
 
-    It is an error if the tests could not be collected, did not end in time, ran on code from elsewhere, or ended in a
-    fault of the patch itself (a name that is not there): that would say nothing of the law.
-    """
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mutant-said-") as folder:
-        said = Path(folder) / "witness.json"
-        paths = os.pathsep.join([str(copy), str(_PLUGIN)])
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-        command += ["-p", "mutant_witness", "--tb=no", f"--basetemp={folder}/tmp", *tests]
-        own = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "MUTANT_WITNESS": str(said), "OMP_NUM_THREADS": "1"}
-        environment = {**os.environ, **own, "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis"}
-        try:
-            ended = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=patience
+    def __init__(self, copy: Path) -> None:
+        self.copy = copy
+        self._own = {
+            "PYTHONPATH": os.pathsep.join([str(copy), str(_PLUGIN)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, str(_PLUGIN / "nursery.py")],
+            cwd=copy,
+            env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **_ONE_THREAD},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def ran(self, tests: Sequence[str], *, patience: float = PATIENCE) -> Outcome:
+        """Run tests in the copy until one fails: "killed" by that one, or "survived".
+
+        It is an error if the tests could not be collected, did not end in time, ran on code from elsewhere, or ended
+        in a fault of the patch itself (a name that is not there): that would say nothing of the law.
+        """
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="mutant-said-") as folder:
+            witness, said = Path(folder) / "witness.json", Path(folder) / "said.txt"
+            code = self._ask(
+                arguments=[*_ARGUMENTS, f"--basetemp={folder}/tmp", *tests],
+                environment={
+                    **self._own,
+                    "MUTANT_WITNESS": str(witness),
+                    "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
+                },
+                folder=str(self.copy),
+                said=str(said),
+                patience=patience,
             )
-        except subprocess.TimeoutExpired:
-            return Outcome("error", f"not done after {patience:g} s", time.monotonic() - began)
-        seconds = time.monotonic() - began
-        if not said.exists():
-            return Outcome("error", f"pytest ended with {ended.returncode}: {ended.stderr[-500:]}", seconds)
-        return _read(json.loads(said.read_text(encoding="utf-8")), ended, seconds)
+            seconds = time.monotonic() - began
+            if code is None:
+                return Outcome("error", f"not done after {patience:g} s", seconds)
+            told = said.read_text(encoding="utf-8", errors="replace")[-500:] if said.exists() else ""
+            if not witness.exists():
+                return Outcome("error", f"pytest ended with {code}: {told}", seconds)
+            return _read(json.loads(witness.read_text(encoding="utf-8")), code, told, seconds)
+
+    def tried(self, mutant: Mutant) -> Outcome:
+        """What the tests of a mutant say of it."""
+        try:
+            with mutated(self.copy, mutant):
+                return self.ran(mutant.tests)
+        except BadMutant as fault:
+            return Outcome("error", str(fault), 0.0)
+
+    def _ask(self, **asked: object) -> int | None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        while (line := self._process.stdout.readline()).strip() == "ready":
+            pass
+        code: int | None = json.loads(line)
+        return code
 
 
-def _read(witness: dict, ended: subprocess.CompletedProcess[str], seconds: float) -> Outcome:
+def _read(witness: dict, code: int, said: str, seconds: float) -> Outcome:
     failed = witness["failed"]
     if witness["foreign"]:
         return Outcome("error", f"code from elsewhere was run: {witness['foreign'][0]}", seconds)
@@ -115,17 +165,8 @@ def _read(witness: dict, ended: subprocess.CompletedProcess[str], seconds: float
         if failed["when"] != "call" or failed["kind"] in _BROKEN:
             return Outcome("error", f"broke more than a law: {told}", seconds)
         return Outcome("killed", failed["test"], seconds)
-    if ended.returncode != 0:
-        return Outcome("error", f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}", seconds)
+    if code != 0:
+        return Outcome("error", f"pytest ended with {code}: {said}", seconds)
     if not witness["passed"]:
         return Outcome("error", "every test was skipped", seconds)
     return Outcome("survived", "", seconds)
-
-
-def tried(copy: Path, mutant: Mutant) -> Outcome:
-    """What the tests of a mutant say of it."""
-    try:
-        with mutated(copy, mutant):
-            return ran(copy, mutant.tests)
-    except BadMutant as fault:
-        return Outcome("error", str(fault), 0.0)
