@@ -19,6 +19,7 @@ from fedsw.models import flatten
 from fedsw.sensitivity import SLACK
 from fedsw.task import Task
 from tests.federations import small
+from tests.noises import require_gaussian
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
 
@@ -72,6 +73,18 @@ def test_an_attempt_is_answered_for_once_in_either_exchange(tmp_path):
     with pytest.raises(AlreadySpent):
         noised_table(node, place, theta, request, state)
     assert "key" not in state and node.batch is None
+
+
+@pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
+def test_an_attempt_whose_contribution_was_never_asked_for_leaves_nothing_of_its_batch(tmp_path, seed):
+    """The table of attempt 0 is out, and the server begins anew: another sample, by another key."""
+    node, place, state = _node("training.rounds=8", *seed), tmp_path / "client-0.sqlite", {}
+    keys, batches = [], []
+    for attempt in range(4):
+        noised_table(node, place, flatten(node.model), _request(node, 1, attempt), state)
+        keys.append(bytes(state["key"]))
+        batches.append(frozenset(node.batch.records.ids.tolist()))
+    assert len(set(keys)) == len(set(batches)) == 4
 
 
 def test_a_contribution_for_another_attempt_is_refused(tmp_path):
@@ -137,6 +150,35 @@ def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_
     noised_table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})
     with Ledger.open(tmp_path / "c.sqlite") as ledger:
         assert ledger.delta == pytest.approx(0.1 / len(node.records))
+
+
+@pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
+def test_every_count_and_every_coordinate_of_both_answers_has_noise_of_its_own(tmp_path, monkeypatch, seed):
+    """A client with no noise but what it is given: it answers zeros, and what leaves it is the noise."""
+    node, state = _node("training.rounds=30", "local.bins=16", *seed), {}
+    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    answers = []
+    with account.held_open(tmp_path):
+        for round_ in range(1, 31):
+            answers.append(_both(node, tmp_path / "client-0.sqlite", _request(node, round_), state))
+    tables_, contributions = ([each[part] for each in answers] for part in (0, 1))
+    for part in (tables_, contributions):
+        require_gaussian(torch.stack([each.values.reshape(-1) for each in part]), part[0].sigma)
+    together = [torch.cat([(each.values / each.sigma).reshape(-1) for each in pair]) for pair in answers]
+    require_gaussian(torch.stack(together), 1.0)  # nor do table and contribution of an attempt share any
+    assert all(each.sigma > 0 for each in tables_ + contributions)
+
+
+def test_seeded_clients_of_other_names_share_no_noise(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    drawn = []
+    for name in range(6):
+        node = _node("seed=3")
+        place = tmp_path / f"client-{name}.sqlite"
+        answer = noised_table(node, place, flatten(node.model), _request(node), {})
+        drawn.append(answer.values.reshape(-1) / answer.sigma)
+    require_gaussian(torch.stack(drawn), 1.0)
 
 
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
