@@ -49,4 +49,6 @@ def _require_squares(sizes: Tensor, law) -> None:
         chance = CHANCE / 12 / len(sums)
         low, high = law(size).ppf(chance), law(size).isf(chance)
         least, most = float(sums.min()), float(sums.max())
-        assert math.isfinite(most) and low < least and most < high, f"noise of a {name}: {low} < {least}, {most} < {high}"
+        assert math.isfinite(most) and low < least and most < high, (
+            f"noise of a {name}: {low} < {least}, {most} < {high}"
+        )

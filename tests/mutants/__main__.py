@@ -51,7 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes = {}
         for mutant, outcome in zip(mutants, pool.map(partial(_tried, free), mutants), strict=True):
             outcomes[mutant.name] = outcome
-            console.print(f"{outcome.seconds:5.1f} s  {outcome.verdict:8s} {mutant.name}  {outcome.by}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"{outcome.seconds:5.1f} s  {outcome.verdict:8s} {mutant.name}  {outcome.by}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
     console.print(_report(mutants, outcomes))
     _conclude(console, mutants, outcomes, time.monotonic() - began)
     if asked.json:

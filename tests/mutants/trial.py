@@ -22,6 +22,11 @@ PATIENCE = 180.0
 """Seconds that the tests of one mutant may take."""
 
 _ARGUMENTS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no")
+_PACKAGES = (
+    *("torch", "numpy", "scipy.stats", "scipy.optimize", "scipy.fft", "hypothesis.extra.numpy", "ot", "mpmath"),
+    *("flwr.app", "flwr.clientapp", "flwr.serverapp", "safetensors.torch", "pydantic", "psutil", "pytest"),
+    *("cryptography.hazmat.primitives.ciphers", "rich.table", "typer"),
+)
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _PLUGIN = Path(__file__).parent / "plugin"
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError", "TypeError")
@@ -85,7 +90,7 @@ def mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
 class Nursery:
     """A copy of the tree, and a process that forks a run of its tests whenever it is asked (`plugin/nursery.py`)."""
 
-    def __init__(self, copy: Path) -> None:
+    def __init__(self, copy: Path, packages: Sequence[str] = _PACKAGES) -> None:
         self.copy = copy
         self._own = {
             "PYTHONPATH": os.pathsep.join([str(copy), str(_PLUGIN)]),
@@ -93,7 +98,7 @@ class Nursery:
             "OMP_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, str(_PLUGIN / "nursery.py")],
+            [sys.executable, str(_PLUGIN / "nursery.py"), *packages],
             cwd=copy,
             env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **_ONE_THREAD},
             stdin=subprocess.PIPE,

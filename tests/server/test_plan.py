@@ -15,7 +15,7 @@ from tests.federations import small
 
 def _plan(*overrides: str, sizes: tuple[tuple[int, ...], ...] = ((300, 20), (200, 30))):
     task = Task.from_experiment(small(*overrides))
-    members = [Member(node, client, own, None, None) for client, (node, own) in enumerate(zip((11, 12), sizes, strict=True))]
+    members = [Member(11 + client, client, own, None, None) for client, own in enumerate(sizes)]
     return make_plan(task, members), members
 
 
