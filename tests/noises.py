@@ -17,17 +17,20 @@ CHANCE = 1e-9
 def require_gaussian(added: Tensor, sigma: float) -> None:
     """Refuse noise (draws, coordinates) that is not N(0, sigma^2) at every place, independent between any two.
 
-    Squares of one coordinate follow a chi-squared law, and so do those of one draw; given one of two independent rows
-    or columns, its product with the other is normal. Every one of these is looked at.
+    Squares of one coordinate follow a chi-squared law, and so do those of one draw, and half of those of the difference
+    and of the sum of any two: noise that is used twice, or turned round, has none left there.
     """
     z = added.to(torch.float64) / sigma
     _require_squares(z.square(), lambda size: stats.chi2(size))
     for rows in (z, z.T):
-        products = rows @ rows.T / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        apart = ~torch.eye(len(rows), dtype=torch.bool)
-        tests = int(apart.sum())
-        largest = float(products[apart].abs().max())
-        assert largest < stats.norm.isf(CHANCE / 12 / tests), f"two draws or coordinates share noise: {largest:.3g}"
+        if len(rows) == 1:
+            continue
+        size, pairs = rows.shape[1], torch.combinations(torch.arange(len(rows)))
+        chance = CHANCE / 16 / len(pairs)
+        low, high = stats.chi2.ppf(chance, size), stats.chi2.isf(chance, size)
+        for sign in (1, -1):
+            half = (rows[pairs[:, 0]] + sign * rows[pairs[:, 1]]).square().sum(dim=1) / 2
+            assert low < float(half.min()) and float(half.max()) < high, "two draws or coordinates share their noise"
 
 
 def require_laplace(added: Tensor, scale: float) -> None:

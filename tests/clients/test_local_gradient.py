@@ -16,6 +16,7 @@ from clients.node import Node
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
 from fedsw.local import shares, tables
 from fedsw.models import flatten
+from fedsw.randomness import Stream
 from fedsw.sensitivity import SLACK
 from fedsw.task import Task
 from tests.federations import small
@@ -165,9 +166,34 @@ def test_every_count_and_every_coordinate_of_both_answers_has_noise_of_its_own(t
     tables_, contributions = ([each[part] for each in answers] for part in (0, 1))
     for part in (tables_, contributions):
         require_gaussian(torch.stack([each.values.reshape(-1) for each in part]), part[0].sigma)
-    together = [torch.cat([(each.values / each.sigma).reshape(-1) for each in pair]) for pair in answers]
-    require_gaussian(torch.stack(together), 1.0)  # nor do table and contribution of an attempt share any
     assert all(each.sigma > 0 for each in tables_ + contributions)
+
+
+def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, monkeypatch):
+    """Of one shape here, so that noise of one key would be the same noise."""
+    whole, state, together = _node("seed=3", "training.rounds=30", "local.bins=17"), {}, []
+    node = Node(whole.task, whole.records, (whole.cells[0], whole.cells[1][:0]), whole.model)
+    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    with account.held_open(tmp_path):
+        for round_ in range(1, 31):
+            request = Request(round_, 0, (60, 60), 600)
+            table, contribution = _both(node, tmp_path / "client-0.sqlite", request, state)
+            assert table.values[0].shape == (1, 17) and contribution.values.shape == (17,)
+            noise = [table.values[0, 0] / table.sigma, contribution.values / contribution.sigma]
+            together.append(torch.cat(noise))
+    require_gaussian(torch.stack(together), 1.0)
+
+
+def test_without_a_seed_noise_follows_from_nothing_that_the_server_knows(tmp_path, monkeypatch):
+    """The same request to the same client, twice; and no stream that a number reproduces is ever made."""
+    node, found = _node(), []
+    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(Stream, "seeded", lambda *known: pytest.fail(f"a stream of {known} is reproducible"))
+    for name in ("first", "second"):
+        answers = _both(node, tmp_path / name / "client-0.sqlite", _request(node), {})
+        found.append((answers[0].values / answers[0].sigma).reshape(-1))
+    require_gaussian(torch.stack(found), 1.0)
 
 
 def test_seeded_clients_of_other_names_share_no_noise(tmp_path, monkeypatch):
