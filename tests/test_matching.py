@@ -43,7 +43,7 @@ def test_the_autoencoders_bound_is_that_of_the_closed_form() -> None:
 
 @pytest.mark.parametrize(("d", "factor"), [(1, 8.0), (2, 8.0), (3, 7.333), (6, 6.599)])
 def test_a_public_domain_has_the_bound_of_two_sides_with_parameters(d: int, factor: float) -> None:
-    """theory: with the domain's Jacobians forgotten it would be 7.464 for d = 2, 6.667 for d = 3 and 5.764 for d = 6."""
+    """theory; with the domain's Jacobians forgotten, it is 7.464 for d = 2, 6.667 for d = 3 and 5.764 for d = 6."""
     (found,) = DOMAIN.sensitivities((100,), CLIP, d=d, spread=1 / d)
     assert found.value == pytest.approx(0.5 * factor * 1.5 * 2.0 / 100, rel=1e-4)
 
