@@ -42,8 +42,8 @@ def test_a_mutant_whose_text_or_test_is_gone_is_an_error_and_no_skip(tmp_path):
         ({"tests": ()}, "no test should notice"),
     ]
     Mutant(**good, tests=("test_it.py::test_it",)).check(tmp_path)
-    for change, told in wrong:
-        with pytest.raises(BadMutant, match=told):
+    for change, words in wrong:
+        with pytest.raises(BadMutant, match=words):
             Mutant(**{**good, "tests": ("test_it.py",), **change}).check(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_mutant_that_no_test_notices_survives_and_one_that_is_noticed_is_kille
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "tests", "told"),
+    ("old", "new", "tests", "words"),
     [
         ("def double", "def other", (), "pytest ended with"),
         ("return 2 * x", "return y", (), "broke more than a law"),
@@ -110,9 +110,9 @@ def test_a_mutant_that_no_test_notices_survives_and_one_that_is_noticed_is_kille
         ("is not there", "at all", (), "0 times"),
     ],
 )
-def test_a_mutant_that_breaks_more_than_a_law_or_meets_no_test_is_an_error(nursery, old, new, tests, told):
+def test_a_mutant_that_breaks_more_than_a_law_or_meets_no_test_is_an_error(nursery, old, new, tests, words):
     outcome = nursery.tried(_mutant(old, new, *tests))
-    assert outcome.verdict == "error" and told in outcome.by
+    assert outcome.verdict == "error" and words in outcome.by
 
 
 def test_tests_that_never_end_are_an_error(nursery):

@@ -138,10 +138,10 @@ class Nursery:
             seconds = time.monotonic() - began
             if code is None:
                 return Outcome("error", f"not done after {patience:g} s", seconds)
-            told = said.read_text(encoding="utf-8", errors="replace")[-500:] if said.exists() else ""
+            words = said.read_text(encoding="utf-8", errors="replace")[-500:] if said.exists() else ""
             if not witness.exists():
-                return Outcome("error", f"pytest ended with {code}: {told}", seconds)
-            return _read(json.loads(witness.read_text(encoding="utf-8")), code, told, seconds)
+                return Outcome("error", f"pytest ended with {code}: {words}", seconds)
+            return _read(json.loads(witness.read_text(encoding="utf-8")), code, words, seconds)
 
     def tried(self, mutant: Mutant) -> Outcome:
         """What the tests of a mutant say of it."""
@@ -166,9 +166,9 @@ def _read(witness: dict, code: int, said: str, seconds: float) -> Outcome:
     if witness["foreign"]:
         return Outcome("error", f"code from elsewhere was run: {witness['foreign'][0]}", seconds)
     if failed is not None:
-        told = f"{failed['test']} ({failed['when']}, {failed['kind']}: {failed['said']})"
+        words = f"{failed['test']} ({failed['when']}, {failed['kind']}: {failed['said']})"
         if failed["when"] != "call" or failed["kind"] in _BROKEN:
-            return Outcome("error", f"broke more than a law: {told}", seconds)
+            return Outcome("error", f"broke more than a law: {words}", seconds)
         return Outcome("killed", failed["test"], seconds)
     if code != 0:
         return Outcome("error", f"pytest ended with {code}: {said}", seconds)

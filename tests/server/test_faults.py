@@ -59,34 +59,6 @@ def test_a_client_lost_before_its_outputs_means_a_fresh_attempt_with_other_recor
         assert ledger.released_rounds() == 4
 
 
-@pytest.mark.parametrize("seed", [(), ("seed=5",)], ids=["secret", "seeded"])
-def test_every_attempt_at_a_round_has_a_batch_key_of_its_own(federation, monkeypatch, seed):
-    """Client 2 is lost twice before its outputs: the others drew for attempts that came to nothing, and draw again."""
-    keys: dict[tuple[int, int], list[bytes]] = {}
-    asked, failed = [], []
-    drawn = node.Node.draw
-    monkeypatch.setattr(
-        node.Node, "draw", lambda self, key, counts: (keys[asked[-1]].append(key), drawn(self, key, counts))[1]
-    )
-
-    def hook(message, context):
-        config = message.content.get("config", {})
-        if _kind(message) == "train.outputs":
-            asked.append((int(config["round"]), int(config["attempt"])))
-            keys.setdefault(asked[-1], [])
-            if _client(context) == 2 and len(failed) < 2:
-                failed.append(asked[-1])
-                raise OSError("gone")
-
-    federation.run(small("federation.min_clients=2", "training.rounds=3", *seed), app=Saboteur(hook))
-    assert failed and len(keys) >= 4
-    of_attempt = [set(used) for used in keys.values()]
-    assert all(used for used in of_attempt)
-    assert len(set.union(*of_attempt)) == sum(map(len, of_attempt)), "a key came back in another attempt"
-    if not seed:
-        assert all(len(used) == len(set(used)) for used in keys.values()), "two clients share a secret key"
-
-
 def test_fewer_clients_never_sample_a_group_at_a_higher_rate_than_was_calibrated(federation):
     def hook(message, context):
         if _kind(message) == "train.outputs" and _client(context) == 0:
