@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow lint benchmarks clean
+.PHONY: demo test test-slow mutants lint benchmarks clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -15,6 +15,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile -m slow
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 lint: $(READY)
 	$(BIN)/ruff check .

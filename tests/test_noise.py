@@ -64,16 +64,21 @@ def test_every_coordinate_is_the_exact_sum_rounded_to_the_grid(sigma):
     assert torch.equal(noised(vector, sigma, Stream.seeded(1)), _exactly(vector, sigma, Stream.seeded(1)))
 
 
-@pytest.mark.parametrize("doubt", [noise._DOUBT, -1.0], ids=["as it is", "mutant: float64 believed"])
-def test_sums_that_float64_cannot_round_are_rounded_exactly(monkeypatch, doubt):
+DOUBTS = pytest.mark.parametrize(
+    ("doubt", "exact"), [(noise._DOUBT, True), (-1.0, False)], ids=["as it is", "mutant: float64 believed"]
+)
+
+
+@DOUBTS
+def test_sums_that_float64_cannot_round_are_rounded_exactly(monkeypatch, doubt, exact):
     vector = _on_boundaries(0.7, 400, seed=2)
     monkeypatch.setattr(noise, "_DOUBT", doubt)
     agree = noised(vector, 0.7, Stream.seeded(2)) == _exactly(vector, 0.7, Stream.seeded(2))
-    assert agree.all() if doubt > 0 else (~agree).sum() > 20
+    assert agree.all() if exact else (~agree).sum() > 20
 
 
-@pytest.mark.parametrize("doubt", [noise._DOUBT, -1.0], ids=["as it is", "mutant: float64 believed"])
-def test_the_last_bits_of_logarithms_and_sines_change_nothing(monkeypatch, doubt):
+@DOUBTS
+def test_the_last_bits_of_logarithms_and_sines_change_nothing(monkeypatch, doubt, exact):
     """Functions that are wrong by 2000 units in the last place stand for another processor and other builds."""
     vector = _on_boundaries(0.7, 400, seed=3)
     monkeypatch.setattr(noise, "_DOUBT", doubt)
@@ -87,7 +92,7 @@ def test_the_last_bits_of_logarithms_and_sines_change_nothing(monkeypatch, doubt
 
     monkeypatch.setattr(noise, "box_muller", elsewhere)
     there = noised(vector, 0.7, Stream.seeded(3))
-    assert torch.equal(here, there) == (doubt > 0)
+    assert torch.equal(here, there) is exact
 
 
 def test_a_seeded_release_is_the_same_on_every_machine():

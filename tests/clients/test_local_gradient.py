@@ -23,13 +23,13 @@ from tests.federations import small
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
 
 
-def _node(*overrides: str) -> Node:
+def node_of(*overrides: str) -> Node:
     task = Task.from_experiment(small(*TRUST, *overrides))
     records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 
 
-def _request(node: Node, round_: int = 1, attempt: int = 0, scale: int = 2) -> Request:
+def request_to(node: Node, round_: int = 1, attempt: int = 0, scale: int = 2) -> Request:
     own = shares.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
     return Request(round_, attempt, tuple(scale * count for count in own), 600)
 
@@ -39,17 +39,17 @@ def _slot_means(node: Node) -> torch.Tensor:
     return torch.zeros((len(node.cells), 1, bins), dtype=torch.float64)
 
 
-def _both(node: Node, place, request: Request, state: dict) -> tuple:
+def both_answers(node: Node, place, request: Request, state: dict) -> tuple:
     theta = flatten(node.model)
     first = noised_table(node, place, theta, request, state)
     return first, noised_contribution(node, place, theta, request, _slot_means(node), state)
 
 
 def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_path):
-    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in (1, 2):
-        _both(node, place, _request(node, round_), state)
-    noised_table(node, place, flatten(node.model), _request(node, 3), state)  # its contribution is never asked for
+        both_answers(node, place, request_to(node, round_), state)
+    noised_table(node, place, flatten(node.model), request_to(node, 3), state)  # its contribution is never asked for
     with Ledger.open(place) as ledger:
         entries = ledger.entries()
         assert [(e.round, e.attempt, e.group) for e in entries] == [(r, 0, "records") for r in (1, 2, 3)]
@@ -61,8 +61,8 @@ def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_
 
 
 def test_an_attempt_is_answered_for_once_in_either_exchange(tmp_path):
-    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
-    request, theta = _request(node), flatten(node.model)
+    node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
+    request, theta = request_to(node), flatten(node.model)
     noised_table(node, place, theta, request, state)
     with pytest.raises(AlreadySpent):
         noised_table(node, place, theta, request, state)
@@ -75,19 +75,19 @@ def test_an_attempt_is_answered_for_once_in_either_exchange(tmp_path):
 
 
 def test_a_contribution_for_another_attempt_is_refused(tmp_path):
-    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
-    noised_table(node, place, flatten(node.model), _request(node), state)
+    node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
+    noised_table(node, place, flatten(node.model), request_to(node), state)
     with pytest.raises(RuntimeError, match="fresh attempt"):
-        noised_contribution(node, place, flatten(node.model), _request(node, 1, 1), _slot_means(node), state)
+        noised_contribution(node, place, flatten(node.model), request_to(node, 1, 1), _slot_means(node), state)
 
 
 def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
-    node, place, state = _node(), tmp_path / "client-0.sqlite", {}
+    node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in range(1, 5):
-        _both(node, place, _request(node, round_), state)
+        both_answers(node, place, request_to(node, round_), state)
     monkeypatch.setattr(local_gradient, "noised", lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
-        noised_table(node, place, flatten(node.model), _request(node, 5), state)
+        noised_table(node, place, flatten(node.model), request_to(node, 5), state)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.0])
@@ -96,17 +96,17 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, 
     spend, noised = Ledger.spend, local_gradient.noised
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
     monkeypatch.setattr(local_gradient, "noised", lambda *a: (order.append("noise"), noised(*a))[1])
-    node, place, state = _node(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
+    node, place, state = node_of(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
     if alpha:
-        _both(node, place, _request(node), state)
+        both_answers(node, place, request_to(node), state)
     else:
-        noised_contribution(node, place, flatten(node.model), _request(node), None, state)
+        noised_contribution(node, place, flatten(node.model), request_to(node), None, state)
     assert order == (["charge", "noise", "noise"] if alpha else ["charge", "noise"])
 
 
 def test_without_a_penalty_the_contribution_has_the_whole_budget(tmp_path):
-    node, place = _node("objective.alpha=0.0", "clip.loss=1.0"), tmp_path / "client-0.sqlite"
-    request = _request(node)
+    node, place = node_of("objective.alpha=0.0", "clip.loss=1.0"), tmp_path / "client-0.sqlite"
+    request = request_to(node)
     answer = noised_contribution(node, place, flatten(node.model), request, None, {})
     assert answer.sigma == pytest.approx(SLACK * 2 * 1.0 / sum(request.sizes), rel=1e-12)
 
@@ -115,25 +115,25 @@ def test_the_noise_follows_the_sizes_that_the_server_tells(tmp_path):
     """A server that says the batch is small gets larger cotangents, and as much more noise."""
     sigmas = []
     for scale in (1, 4):
-        node = _node()
-        answers = _both(node, tmp_path / f"{scale}.sqlite", _request(node, scale=scale), {})
+        node = node_of()
+        answers = both_answers(node, tmp_path / f"{scale}.sqlite", request_to(node, scale=scale), {})
         sigmas.append(answers[1].sigma)
         assert answers[0].sigma == pytest.approx(math.sqrt(2) / math.sqrt(0.3), rel=1e-12)
     assert sigmas[0] == pytest.approx(4 * sigmas[1], rel=1e-9)
 
 
 def test_a_client_never_believes_a_batch_below_its_own(tmp_path):
-    node = _node()
-    own = _request(node, scale=1)
+    node = node_of()
+    own = request_to(node, scale=1)
     lied = Request(1, 0, (1, 1), 1)
     sigmas = [
-        _both(node, tmp_path / f"{i}.sqlite", request, {})[1].sigma for i, request in enumerate((own, lied))
+        both_answers(node, tmp_path / f"{i}.sqlite", request, {})[1].sigma for i, request in enumerate((own, lied))
     ]
     assert sigmas[0] == sigmas[1]
 
 
 def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_path):
-    node = _node()
+    node = node_of()
     noised_table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})
     with Ledger.open(tmp_path / "c.sqlite") as ledger:
         assert ledger.delta == pytest.approx(0.1 / len(node.records))
@@ -150,10 +150,10 @@ def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_
         return released
 
     monkeypatch.setattr(local_gradient, "noised", spy)
-    node, state = _node("training.rounds=40", "local.bins=16", *seed), {}
+    node, state = node_of("training.rounds=40", "local.bins=16", *seed), {}
     with account.held_open(tmp_path):
         for round_ in range(1, 41):
-            _both(node, tmp_path / "client-0.sqlite", _request(node, round_), state)
+            both_answers(node, tmp_path / "client-0.sqlite", request_to(node, round_), state)
     for part in (seen[::2], seen[1::2]):
         added = [((released - values) / sigma).reshape(-1) for values, released, sigma in part]
         units = torch.cat(added)
@@ -165,12 +165,12 @@ def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_
 
 def test_a_cold_process_rebuilds_the_batch_from_its_key(tmp_path):
     exact = ("seed=3", "training.precision=float64")
-    warm, cold, pieces = _node(*exact), _node(*exact), _node(*exact, "training.micro_batch=7")
+    warm, cold, pieces = node_of(*exact), node_of(*exact), node_of(*exact, "training.micro_batch=7")
     answers = []
     for name, node in (("warm", warm), ("cold", cold), ("pieces", pieces)):
         state: dict = {}
         place = tmp_path / name / "client-0.sqlite"
-        theta, request = flatten(node.model), _request(node)
+        theta, request = flatten(node.model), request_to(node)
         table = noised_table(node, place, theta, request, state).values
         if name == "cold":
             node.batch = None
@@ -180,9 +180,9 @@ def test_a_cold_process_rebuilds_the_batch_from_its_key(tmp_path):
 
 
 def test_cells_without_records_tell_nothing_and_cost_nothing(tmp_path):
-    node = _node("seed=3")  # secret noise is zero, on its grid, in one of 200 tables
+    node = node_of("seed=3")  # secret noise is zero, on its grid, in one of 200 tables
     only = Node(node.task, node.records, (node.cells[0], node.cells[1][:0]), node.model)
-    first = noised_table(only, tmp_path / "client-0.sqlite", flatten(node.model), _request(node), {})
+    first = noised_table(only, tmp_path / "client-0.sqlite", flatten(node.model), request_to(node), {})
     assert not first.values[1].any() and first.values[0].all()
 
 
@@ -213,15 +213,15 @@ def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(t
 
 
 def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):
-    node, place = _node(), tmp_path / "client-0.sqlite"
-    noised_table(node, place, flatten(node.model), _request(node, 1), {})
+    node, place = node_of(), tmp_path / "client-0.sqlite"
+    noised_table(node, place, flatten(node.model), request_to(node, 1), {})
     with Ledger.open(place), pytest.raises(LedgerBusy):
-        noised_table(node, place, flatten(node.model), _request(node, 2), {})
+        noised_table(node, place, flatten(node.model), request_to(node, 2), {})
     with account.held_open(tmp_path):
-        noised_table(node, place, flatten(node.model), _request(node, 2), {})
+        noised_table(node, place, flatten(node.model), request_to(node, 2), {})
         with pytest.raises(LedgerBusy):
             Ledger.open(place)
-        noised_table(node, place, flatten(node.model), _request(node, 3), {})
+        noised_table(node, place, flatten(node.model), request_to(node, 3), {})
     with Ledger.open(place) as ledger:
         assert ledger.released_rounds() == 3
 
@@ -236,16 +236,16 @@ def test_the_runs_folder_holds_the_ledgers_while_it_runs(tmp_path, monkeypatch):
 def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
     place = tmp_path / "client-0.sqlite"
     Ledger.create(place, groups=("A=0", "A=1"), delta=1e-4, epsilon=9.0, nominal=False).close()
-    node = _node()
+    node = node_of()
     with pytest.raises(ValueError, match="accounts for another run"):
-        noised_table(node, place, flatten(node.model), _request(node), {})
+        noised_table(node, place, flatten(node.model), request_to(node), {})
     Ledger.open(place).close()  # and it is not held
 
 
 def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(local_gradient, "noised", lambda values, sigma, stream: values)
-    node, state = _node(), {}
-    request = _request(node)
+    node, state = node_of(), {}
+    request = request_to(node)
     table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values
     own = shares.own_batch(node.sizes, 0.2)
     assert table.sum(dim=2).flatten().tolist() == list(own)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from clients import node as nodes
 from clients.node import Node
 from fedsw.models import flatten
+from fedsw.randomness import Stream
 from fedsw.task import Task
 from tests.federations import small
 
@@ -29,6 +32,32 @@ def test_a_sample_has_the_asked_counts_of_distinct_own_records_of_each_cell():
     records = node.draw(bytes(32), [7, 11])
     assert torch.equal(records.sensitive.bincount(), torch.tensor([7, 11]))
     assert len(set(records.ids.tolist())) == 18 and set(records.ids.tolist()) <= set(node.records.ids.tolist())
+
+
+@pytest.mark.parametrize("seed", [(), ("seed=4",)], ids=["secret", "seeded"])
+def test_no_batch_holds_a_record_twice_whatever_its_counts(seed):
+    """With replacement, a batch of every record of a cell would be of distinct ones with chance N!/N^N."""
+    node = _node(*seed)
+    own = [set(ids.tolist()) for ids in node.ids]
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        counts = [round(share * size) for size in node.sizes]
+        for key in range(10):
+            ids = node.draw(bytes([key] * 32), counts).ids.tolist()
+            parts = ids[: counts[0]], ids[counts[0] :]
+            for part, count, cell in zip(parts, counts, own, strict=True):
+                assert len(part) == len(set(part)) == count and set(part) <= cell
+
+
+def test_every_record_of_a_cell_is_equally_likely_to_be_in_a_batch():
+    node = _node("data.records=60")
+    counts, keys = [size // 3 for size in node.sizes], 900
+    met = np.zeros(60)
+    for key in range(keys):
+        met[node.draw(Stream.seeded(key).words(4).tobytes(), counts).ids.numpy()] += 1
+    for ids, count in zip(node.ids, counts, strict=True):
+        rate = count / len(ids)
+        spread = math.sqrt(keys * rate * (1 - rate))
+        assert np.abs(met[ids] - keys * rate).max() < 5 * spread
 
 
 def test_the_sample_is_decided_by_its_key_alone():

@@ -241,6 +241,20 @@ def test_an_attempt_is_charged_as_one_step_of_the_calibrated_multiplier(share):
     assert found.epsilon == epsilon({Step(0.2, 0.5): experiment.training.rounds}, 1e-4)
 
 
+def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_however_few_the_client_holds():
+    """Of a batch of 60 and 10 records: one of the ten moves six times as much."""
+    experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0")
+    found = shares.shares(experiment, rate=0.2, delta=1e-4)
+    few, many, only = (
+        shares.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1)
+        for own in ([30, 1], [1, 9], [30, 0])
+    )
+    worst = SLACK * tables.contribution_sensitivity(PARITY, [60, 10], CLIP, cell=1, spread=1.0).value
+    for noise in (few, many):
+        assert noise.contribution == pytest.approx(worst / found.contribution, rel=1e-12)
+    assert only.contribution < few.contribution
+
+
 def test_shares_of_a_round_add_up_to_the_calibrated_step():
     experiment = small("privacy.trust=local-gradient", "privacy.epsilon=2.0", "local.table_share=0.25")
     share = shares.shares(experiment, rate=0.2, delta=1e-4)

@@ -47,7 +47,8 @@ def test_a_client_lost_before_its_outputs_means_a_fresh_attempt_with_other_recor
     def after(message, reply):
         if _kind(message) == "train.outputs":
             config = message.content["config"]
-            batches.setdefault((config["round"], config["attempt"]), []).append(reply.content["arrays"]["outputs"].data)
+            rows = reply.content["arrays"]["outputs"].numpy()[: int(sum(config["counts"]))]  # filler is always another
+            batches.setdefault((config["round"], config["attempt"]), []).append(rows.tobytes())
         return reply
 
     federation.run(small("federation.min_clients=2"), app=Saboteur(hook, after))

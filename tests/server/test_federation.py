@@ -62,6 +62,18 @@ def test_a_seeded_run_says_its_epsilon_is_nominal(federation):
     assert federation.run(small())["nominal"] is False
 
 
+@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+@pytest.mark.parametrize("seed", [(), ("seed=5",)], ids=["secret", "seeded"])
+def test_a_ledger_says_whether_its_run_could_be_repeated(federation, trust, seed):
+    federation.run(small(f"privacy.trust={trust}", "training.rounds=1", *seed))
+    directory = federation.folder / "run1"
+    paths = [directory / "ledger.sqlite"] if trust == "central" else sorted((directory / "clients").glob("*.sqlite"))
+    for path in paths:
+        with Ledger.open(path, read_only=True) as ledger:
+            assert ledger.nominal is bool(seed)
+    assert len(paths) == (1 if trust == "central" else 3)
+
+
 def test_the_ledger_charges_every_round_and_stays_within_the_asked_epsilon(federation):
     summary = federation.run(small("privacy.epsilon=2.0"))
     assert summary["released_rounds"] == 4

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy.stats import hypergeom
 
+from fedsw import wire
 from server.plan import most_drawn
+from tests.federations import Saboteur, small
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,29 @@ def test_a_count_exceeds_what_messages_have_room_for_next_to_never(batch, held, 
 
 def test_room_costs_little_where_counts_hardly_vary():
     assert most_drawn(3000, 3000, 30_000) < 1.7 * 300
+
+
+def test_messages_have_one_size_whatever_their_secret_counts(federation):
+    """Rows of either array that goes to or comes from a client, over rounds in which its counts differ."""
+    rows: dict[int, set[int]] = {}
+    counts: dict[int, set[tuple[int, ...]]] = {}
+
+    def look(message, context):
+        client, kind = context.node_config["partition-id"], message.metadata.message_type
+        if kind == wire.OUTPUTS:
+            config = message.content["config"]
+            counts.setdefault(client, set()).add(tuple(map(int, config["counts"])))
+            rows.setdefault(client, set()).add(int(config["rows"]))
+        if kind == wire.GRADIENTS:
+            rows[client].add(message.content["arrays"]["cotangents"].shape[0])
+
+    def count(message, reply):
+        if message.metadata.message_type == wire.OUTPUTS:
+            found = reply.content["arrays"]["outputs"].shape[0]
+            assert found == int(message.content["config"]["rows"])
+        return reply
+
+    federation.run(small("training.rounds=6", "federation.clients=3"), app=Saboteur(look, count))
+    assert all(len(sizes) == 1 for sizes in rows.values()), "a message's size follows a count"
+    assert all(len(drawn) > 1 for drawn in counts.values())
+    assert all(min(rows[client]) > max(map(sum, drawn)) for client, drawn in counts.items())

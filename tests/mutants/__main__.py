@@ -1,0 +1,142 @@
+"""`python -m tests.mutants`: apply each mutant to a copy, run the tests that should notice, print who did."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.mutants.table import Mutant, checked, read, sample
+from tests.mutants.trial import Nursery, Outcome, copies
+
+ROOT = Path(__file__).parents[2]
+_COLOURS = {"killed": "green", "survived": "bold red", "error": "bold red"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if every mutant was killed, 1 if one survived, 2 if one says nothing."""
+    asked = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = read()
+    if wrong := checked(table, ROOT):
+        console.print("\n".join(wrong), style="bold red", markup=False)
+        return 2
+    mutants = _chosen(table, asked, console)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        free: SimpleQueue[Nursery] = SimpleQueue()
+        for copy in stack.enter_context(copies(ROOT, asked.jobs)):
+            free.put(stack.enter_context(Nursery(copy)))
+        pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
+        if not asked.unsure:
+            parts = _parts(mutants, asked.jobs)
+            unharmed = list(pool.map(lambda tests: _borrowed(free, lambda nursery: nursery.ran(tests)), parts))
+            if broken := [outcome for outcome in unharmed if outcome.verdict != "survived"]:
+                console.print(f"without any mutant: {broken[0].by}", style="bold red", markup=False)
+                return 2
+            console.print(f"{len(table)} mutants apply; the tests of {len(mutants)} pass without them", highlight=False)
+        outcomes = {}
+        for mutant, outcome in zip(mutants, pool.map(partial(_tried, free), mutants), strict=True):
+            outcomes[mutant.name] = outcome
+            console.print(
+                f"{outcome.seconds:5.1f} s  {outcome.verdict:8s} {mutant.name}  {outcome.by}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+    console.print(_report(mutants, outcomes))
+    _conclude(console, mutants, outcomes, time.monotonic() - began)
+    if asked.json:
+        found = [{**asdict(mutant), **asdict(outcomes[mutant.name])} for mutant in mutants]
+        asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    verdicts = {outcome.verdict for outcome in outcomes.values()}
+    return 2 if "error" in verdicts else int("survived" in verdicts)
+
+
+def _chosen(table: Sequence[Mutant], asked: argparse.Namespace, console: Console) -> list[Mutant]:
+    if asked.only:
+        known = {mutant.name: mutant for mutant in table}
+        if unknown := [name for name in asked.only if name not in known]:
+            raise SystemExit(f"no mutant is called {', '.join(unknown)}")
+        return [known[name] for name in asked.only]
+    if asked.sample is None:
+        return list(table)
+    again = f"--sample {asked.sample} --of {asked.of.isoformat()}"
+    console.print(
+        f"the sample of {asked.of.isoformat()}: `python -m tests.mutants {again}` repeats it", highlight=False
+    )
+    return sample(table, asked.sample, asked.of.toordinal())
+
+
+def _borrowed(free: SimpleQueue[Nursery], work: Callable[[Nursery], Outcome]) -> Outcome:
+    """Do work in a copy that nobody else is in."""
+    nursery = free.get()
+    try:
+        return work(nursery)
+    finally:
+        free.put(nursery)
+
+
+def _tried(free: SimpleQueue[Nursery], mutant: Mutant) -> Outcome:
+    return _borrowed(free, lambda nursery: nursery.tried(mutant))
+
+
+def _parts(mutants: Sequence[Mutant], jobs: int) -> list[list[str]]:
+    """The tests of all of them, each once, in parts of about the same number of files."""
+    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
+    whole = {test for test in tests if "::" not in test}
+    wanted = sorted(test for test in tests if test in whole or test.partition("::")[0] not in whole)
+    parts = [wanted[start::jobs] for start in range(jobs)]
+    return [part for part in parts if part]
+
+
+def _report(mutants: Sequence[Mutant], outcomes: dict[str, Outcome]) -> Table:
+    table = Table("mutant", "what it breaks", "killed by", "s", title="Mutants")
+    for mutant in mutants:
+        outcome = outcomes[mutant.name]
+        by = outcome.by.rpartition("::")[2] if outcome.verdict == "killed" else f"{outcome.verdict} {outcome.by}"
+        colour = _COLOURS[outcome.verdict]
+        table.add_row(
+            f"{mutant.subject}: {mutant.name}",
+            escape(mutant.breaks),
+            f"[{colour}]{escape(by.strip())}[/]",
+            f"{outcome.seconds:.0f}",
+        )
+    return table
+
+
+def _conclude(console: Console, mutants: Sequence[Mutant], outcomes: dict[str, Outcome], seconds: float) -> None:
+    for verdict in ("survived", "error"):
+        for mutant in mutants:
+            if outcomes[mutant.name].verdict == verdict:
+                console.print(f"{verdict}: {mutant.name}: {outcomes[mutant.name].by}", style="bold red", markup=False)
+    killed = sum(outcome.verdict == "killed" for outcome in outcomes.values())
+    console.print(f"{killed} of {len(mutants)} mutants killed in {seconds:.0f} s", style="bold")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
+    parser.add_argument("--sample", type=int, metavar="N", help="the named ones and N of the others, in turn")
+    parser.add_argument("--of", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DATE")
+    parser.add_argument("--unsure", action="store_true", help="do not run the tests without a mutant first")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the outcomes")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,87 @@
+"""Laws of the trusted server's release: noise on everything, from nowhere that anybody could look."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedsw.accounting import Ledger
+from fedsw.noise import spacing
+from fedsw.randomness import Stream
+from fedsw.task import Task
+from server.central import release
+from server.cohort import Member
+from server.plan import draw, make_plan, sensitivities
+from server.rounds import Aggregate
+from tests.federations import small
+from tests.noises import require_gaussian
+
+DRAWS = 30
+
+
+def _plan(*overrides: str):
+    task = Task.from_experiment(small("privacy.epsilon=inf", "privacy.noise_multiplier=2.0", *overrides))
+    members = [Member(1, 0, (200, 100), None, None), Member(2, 1, (100, 100), None, None)]
+    return make_plan(task, members), members
+
+
+def _aggregate(plan, members, round_: int, attempt: int = 0) -> Aggregate:
+    """A sum of ones: what is released of it, less one, is the noise."""
+    drawn = draw(plan, members, round_=round_, attempt=attempt)
+    bounds = sensitivities(plan.task, drawn.batch, 1.0)
+    vector = torch.ones(plan.task.parameters, dtype=torch.float64)
+    return Aggregate(round_, attempt, vector, drawn, bounds, 2, None)
+
+
+def _ledger(path, plan) -> Ledger:
+    return Ledger.create(path, groups=plan.task.objective.cells, delta=plan.delta, epsilon=float("inf"), nominal=False)
+
+
+def test_every_coordinate_of_every_release_has_noise_of_its_own_and_of_the_declared_scale(tmp_path):
+    plan, members = _plan("model.kind=mlp", "model.hidden=[5]")
+    with _ledger(tmp_path / "l.sqlite", plan) as ledger:
+        released = [release(_aggregate(plan, members, number), plan, ledger) for number in range(1, DRAWS + 1)]
+    sigma = released[0].sigma
+    assert sigma == 2.0 * max(bound.value for bound in sensitivities(plan.task, plan.batch, 1.0))
+    require_gaussian(torch.stack([each.vector for each in released]) - 1.0, sigma)
+    for each in released:
+        assert torch.equal(each.vector, (each.vector / spacing(sigma)).round() * spacing(sigma))
+
+
+def test_the_noise_of_a_release_without_a_seed_follows_from_nothing_that_is_known(tmp_path, monkeypatch):
+    """The same sum, round and attempt, released twice; and no stream that a number reproduces is ever made."""
+    plan, members = _plan()
+    monkeypatch.setattr(Stream, "seeded", lambda *known: pytest.fail(f"a stream of {known} is reproducible"))
+    released = []
+    for name in ("first", "second"):
+        with _ledger(tmp_path / f"{name}.sqlite", plan) as ledger:
+            released.append(release(_aggregate(plan, members, 1), plan, ledger))
+    added = torch.stack([each.vector - 1.0 for each in released])
+    require_gaussian(added, released[0].sigma)
+
+
+def test_seeded_releases_of_two_attempts_or_rounds_share_no_noise(tmp_path):
+    task = Task.from_experiment(small("seed=3", "privacy.epsilon=inf", "privacy.noise_multiplier=2.0"))
+    ids = tuple(torch.arange(start, start + 100).numpy() for start in (0, 100))
+    members = [Member(1, 0, (100, 100), ids, None)]
+    plan = make_plan(task, members)
+    with _ledger(tmp_path / "l.sqlite", plan) as ledger:
+        released = [
+            release(_aggregate(plan, members, round_, attempt), plan, ledger)
+            for round_ in range(1, 4)
+            for attempt in range(3)
+        ]
+    require_gaussian(torch.stack([each.vector for each in released]) - 1.0, released[0].sigma)
+
+
+def test_the_noise_is_for_the_group_that_moves_the_sum_most_and_every_group_is_charged_as_it_moves(tmp_path):
+    plan, members = _plan()
+    aggregate = _aggregate(plan, members, 1)
+    with _ledger(tmp_path / "l.sqlite", plan) as ledger:
+        sigma = release(aggregate, plan, ledger).sigma
+        charged = {entry.group: entry for entry in ledger.entries()}
+    values = [bound.value for bound in aggregate.sensitivities]
+    assert values[0] < values[1]  # of 300 and 200 records
+    assert sigma == 2.0 * values[1]
+    for cell, value, rate in zip(plan.task.objective.cells, values, aggregate.draw.rates, strict=True):
+        assert (charged[cell].sensitivity, charged[cell].sampling_rate) == (value, rate)

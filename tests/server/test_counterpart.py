@@ -1,0 +1,60 @@
+"""Laws of the other side of a matching: what private values can pull out of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedsw.models import flatten
+from fedsw.task import Task
+from server.counterpart import Counterpart, counterpart_of
+from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs
+
+STEEP = 30.0  # times the initial parameters: Jacobians far above the clip
+
+
+def _counterpart(base: dict, *overrides: str) -> tuple[Task, Counterpart]:
+    task = Task.from_experiment(experiment(base, *overrides))
+    found = counterpart_of(task)
+    assert found is not None
+    return task, found
+
+
+@pytest.mark.parametrize("base", [GENERATOR, ADAPTATION], ids=["generator", "domain"])
+def test_private_cotangents_pull_no_more_out_of_the_public_side_than_the_clip_allows(base):
+    """What no private value decides (a domain's labelled loss) is what remains where the cotangents are zero."""
+    if base is ADAPTATION:
+        needs("usps", "mnist")
+    task, side = _counterpart(base)
+    sample = side.sample(flatten(task.build_model()) * STEEP, 40, 1, 0)
+    public = side.contribution(torch.zeros((len(sample), task.dimension), dtype=torch.float64))
+    generator = torch.Generator().manual_seed(2)
+    attained = 0.0
+    for _ in range(5):
+        q = torch.randn((len(sample), task.dimension), generator=generator, dtype=torch.float64)
+        pulled = side.contribution(q) - public
+        most = task.clip.jacobian * float(torch.linalg.vector_norm(q, dim=1).sum())
+        attained = max(attained, float(torch.linalg.vector_norm(pulled)) / most)
+    one = torch.zeros_like(q)
+    one[0] = q[0]
+    alone = float(torch.linalg.vector_norm(side.contribution(one) - public))
+    assert attained <= 1.0
+    assert 0.01 < alone / (task.clip.jacobian * float(torch.linalg.vector_norm(q[0]))) <= 1.0
+
+
+def test_a_prior_has_no_parameters_that_a_private_value_could_move():
+    task, side = _counterpart(AUTOENCODER)
+    side.sample(flatten(task.build_model()), 40, 1, 0)
+    assert not side.contribution(torch.ones((40, task.dimension), dtype=torch.float64)).any()
+
+
+def test_the_samples_follow_from_public_numbers_and_are_fresh_in_every_attempt():
+    for base in (GENERATOR, AUTOENCODER):
+        drawn = []
+        for _ in range(2):
+            task, side = _counterpart(base)
+            theta = flatten(task.build_model())
+            drawn.append([side.sample(theta, 10, round_, attempt) for round_ in (1, 2) for attempt in (0, 1)])
+        for one, same in zip(*drawn, strict=True):
+            torch.testing.assert_close(one, same, rtol=0, atol=0)
+        assert len({tuple(sample.flatten().tolist()) for sample in drawn[0]}) == 4
