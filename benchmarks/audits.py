@@ -26,6 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "audits"
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "audits.md"
 BEGIN, END = "<!-- table: python -m benchmarks.audits -->", "<!-- end of table -->"
+RUNS_BEGIN, RUNS_END = "<!-- one-run: python -m benchmarks.audits -->", "<!-- end of one-run -->"
 
 CANARIES = {
     "fair-classification-canary": ("fair-classification", []),
@@ -46,10 +47,8 @@ def main() -> None:
     for item in given.keep:
         name, _, folder = item.partition("=")
         keep(name, Path(folder))
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table(RESULTS)}\n\n{END}{tail}", encoding="utf-8")
+    text = _between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table(RESULTS))
+    PAGE.write_text(_between(text, RUNS_BEGIN, RUNS_END, attackers(RESULTS)), encoding="utf-8")
 
 
 def attack(name: str) -> None:
@@ -86,12 +85,44 @@ def table(folder: Path) -> str:
     return "\n".join([*rows, *(_row(name, finding) for name, finding in found)])
 
 
+def attackers(folder: Path) -> str:
+    """What each attacker on a training run shows, and its share of the claim, beside the best published share."""
+    rows = [
+        "| run | canaries | claimed ε | final model only: right guesses, shown ε (share) | all models | published black box |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted(folder.glob("*.json")):
+        found = read_finding(path)
+        if found["audit"] == "one-run":
+            shown = [
+                f"{each['correct']} of {each['guesses']}, {number(each['shown_epsilon'])} ({each['share_of_claimed']:.2f})"
+                for each in (found["attackers"]["final"], found["attackers"]["all"])
+            ]
+            published = found["published"]
+            best = f"{published['share']:.2f} of ε = {published['epsilon']:g} on {published['data']}"
+            cells = [path.stem, str(found["canaries"]), number(found["claimed_epsilon"]), *shown, best]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _subject(found: dict[str, Any]) -> str:
+    """The experiment: of a run, its folder is named for it."""
+    path = Path(str(found["subject"]))
+    return path.parent.name or path.name if found["audit"] == "record" else path.name
+
+
+def _between(text: str, begin: str, end: str, part: str) -> str:
+    """The text with another part between two marks."""
+    head, _, rest = text.partition(begin)
+    return f"{head}{begin}\n\n{part}\n\n{end}{rest.partition(end)[2]}"
+
+
 def _row(name: str, found: dict[str, Any]) -> str:
     settings = " ".join(found.get("settings", []))
     confidence = found["confidence"]
     cells = [
         f"[{found['audit']}](../benchmarks/results/audits/{name}.json)",
-        f"{Path(str(found['subject'])).name}{f' `{settings}`' if settings else ''}",
+        f"{_subject(found)}{f' `{settings}`' if settings else ''}",
         number(found.get("sampling_rate")),
         str(found.get("rounds", "–")),
         number(found["delta"]),
