@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import sections
+from benchmarks import audits, sections
 from simulations.compare.grid import make_grid
 
 STORED = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("compare-*.json"))
@@ -39,3 +39,9 @@ def test_a_comparison_names_the_command_that_makes_its_table(path: Path) -> None
 def test_a_comparison_tells_its_machine_in_words(path: Path) -> None:
     last = sections.comparison(read(path)).splitlines()[-1]
     assert re.fullmatch(r"\*[^{}\[\]']+ cores, [^{}\[\]']+; python [^{}\[\]']+\*", last)
+
+
+def test_the_page_of_audits_holds_the_tables_of_the_findings_that_are_kept() -> None:
+    page = audits.PAGE.read_text(encoding="utf-8")
+    assert audits.table(audits.RESULTS) in page
+    assert audits.attackers(audits.RESULTS) in page
