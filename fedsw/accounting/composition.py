@@ -20,6 +20,7 @@ _LARGEST_MU = 1e4
 _SMALLEST_MU = 1e-9
 _SMALLEST_RATE = 1e-15
 
+
 class DeltaTooSmall(ValueError):
     """A delta that the round-off of so many steps uses up: no epsilon can be vouched for."""
 

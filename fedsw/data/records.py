@@ -61,8 +61,10 @@ class Records:
         rows = torch.as_tensor(index, device=self.ids.device)
         if rows.dtype == torch.bool:
             rows = rows.nonzero().squeeze(1)
-        columns = (self.features, self.sensitive, self.target, self.ids)
-        return Records(*(column.index_select(0, rows) for column in columns))
+        taken = object.__new__(Records)  # rows of records that were checked and flushed once are so
+        for name in ("features", "sensitive", "target", "ids"):
+            object.__setattr__(taken, name, getattr(self, name).index_select(0, rows))
+        return taken
 
 
 @dataclass(frozen=True, eq=False)

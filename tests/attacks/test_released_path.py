@@ -21,7 +21,7 @@ from fedsw.task import Task
 from server import central
 from server.exchange import array_record
 from server.rounds import Aggregate
-from tests.federations import Federation, small
+from tests.federations import Federation, numbers, small
 from tests.server.test_matching_runs import GENERATOR
 
 RECORDS = 40
@@ -43,7 +43,7 @@ class Puppets:
             return self._reply(message, "outputs", self._own(content["config"]))
         if kind == wire.GRADIENTS:
             array = content["arrays"]["cotangents"]
-            rows = torch.from_numpy(array.numpy()).double()
+            rows = torch.from_numpy(numbers(array)).double()
             counts = self._counts.pop(0)
             for cell, part in enumerate(torch.split(rows[: sum(counts)], counts)):
                 self._pieces[cell].append(part)

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedsw import wire
 from server import cohort, replies
 from server.cohort import FederationError
-from tests.federations import Saboteur, array, small
+from tests.federations import Saboteur, array, numbers, small
 
 LOST = "federation.min_clients=2"
 LOCAL = (LOST, "privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "training.rounds=2")
@@ -155,9 +155,9 @@ def test_sizes_that_no_memory_holds_together_are_refused(federation):
 @pytest.mark.parametrize("largest", [cohort.MOST_RECORDS, 2**62, -1])
 def test_ids_of_a_seeded_run_that_no_memory_holds_are_refused_by_name(federation, largest):
     def change(content):
-        ids = content["arrays"]["0"].numpy().copy()
+        ids = numbers(content["arrays"]["0"]).copy()
         ids[0] = largest
-        content["arrays"]["0"] = Array(ids)
+        content["arrays"]["0"] = array(ids)
 
     with pytest.raises(FederationError, match=rf"client 1 has record ids .*{largest}.* 0 to {cohort.MOST_RECORDS - 1}"):
         federation.run(small("seed=3", "privacy.epsilon=8.0"), app=stating(change))
