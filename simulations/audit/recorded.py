@@ -75,7 +75,7 @@ def _described(folder: Folder) -> str:
 
 
 def _worst(folder: Folder) -> Book | None:
-    """The ledger that spent most by the independent accountant; None if nothing can be told."""
+    """The ledger that spent most by the independent accountant; None if nothing can be reported."""
     try:
         return max(folder.books, key=lambda book: spent.independent(book).epsilon, default=None)
     except Exception:  # the check of the same name says why

@@ -48,7 +48,7 @@ _SECTIONS = ("held_out", "epsilon_by_client")
 
 
 def check(folder: Folder) -> Check:
-    """The keys of every published file against what may be there, and what can be told from the numbers themselves."""
+    """The keys of every published file against what may be there, and what the numbers themselves show."""
     faults = Faults()
     unsafe = bool(folder.experiment.get("unsafe_metrics"))
     _require_keys("metrics.jsonl", folder.metrics, LINE | (UNSAFE if unsafe else frozenset()), faults)
@@ -61,14 +61,15 @@ def check(folder: Folder) -> Check:
             flat = all(isinstance(value, int | float | str | None) for value in inner.values())
             faults.require(flat, f"round {line.get('round')} of metrics.jsonl: {section} holds more than numbers")
     if unsafe and folder.summary:
-        told = real(folder.summary["epsilon_of_reader"])
-        faults.require(told == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {told:g}")
+        reader = real(folder.summary["epsilon_of_reader"])
+        faults.require(reader == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {reader:g}")
     _traffic(folder, faults)
     _ratios(folder, faults)
     keys = _checkpoint(folder, faults)
     _releases(folder, faults)
     lines = f"{len(folder.metrics)} lines of metrics and {len(folder.log)} of the log"
-    well = f"{lines} hold what may be told" + (", un-noised losses too: ε of the reader is ∞" if unsafe else "")
+    well = f"{lines} hold only what may be published"
+    well += ", un-noised losses too: ε of the reader is ∞" if unsafe else ""
     dated = sum("time" in line and line.get("event") == "round released" for line in folder.log)
     if dated:
         well += "; log.jsonl dates its rounds, so it is for the operator and not for publication"
@@ -106,10 +107,10 @@ def _ratios(folder: Folder, faults: Faults) -> None:
         return
     r = stored["theta"].numel()
     for line in folder.metrics:
-        sigma, norm, told = line.get("sigma"), real(line.get("gradient_norm")), line.get("snr")
+        sigma, norm, snr = line.get("sigma"), real(line.get("gradient_norm")), line.get("snr")
         expected = math.sqrt(max(0.0, ((norm / sigma) ** 2 - r) / r)) if sigma else None
         where = f"round {line.get('round')} of metrics.jsonl"
-        same = told is None if expected is None else told is not None and math.isclose(told, expected, abs_tol=1e-6)
+        same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
         faults.require(same, f"{where}: its snr is not that of the noised gradient")
 
 

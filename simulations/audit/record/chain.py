@@ -39,7 +39,7 @@ def check(folder: Folder) -> Check:
         faults.require(ends.get("sequence") == last, f"the summary saw {ends.get('sequence')} rows, there are {last}")
     for client in sorted(folder.summary.get("epsilon_spent_by_client", {}) if folder.local else []):
         held = {book.client for book in folder.books}
-        faults.require(client in held, f"client {client} told what it spent, and has no ledger here")
+        faults.require(client in held, f"client {client} reported what it spent, and has no ledger here")
     rows = {book.name: len(book.rows) for book in folder.books}
     return faults.check(NAME, f"{sum(rows.values())} digests recomputed in {_ledgers(len(rows))}", rows=rows)
 
@@ -74,9 +74,9 @@ def _remembered(folder: Folder, book: Book) -> list[tuple[str, dict[str, Any]]]:
 def _require_head(book: Book, by: str, head: dict[str, Any], faults: Faults) -> None:
     sequence, digest = int(head["sequence"]), str(head["digest"])
     digests = {0: book.header[1], **{row.sequence: row.digest for row in book.rows}}
-    told = f"{by} remembers row {sequence} of {book.name}, which "
-    faults.require(sequence in digests, told + "is gone")
-    faults.require(digests.get(sequence, digest) == digest, told + "is another one now")
+    sentence = f"{by} remembers row {sequence} of {book.name}, which "
+    faults.require(sequence in digests, sentence + "is gone")
+    faults.require(digests.get(sequence, digest) == digest, sentence + "is another one now")
 
 
 def _sha256(text: str) -> str:

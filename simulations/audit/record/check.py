@@ -40,17 +40,17 @@ class Check:
 class Faults:
     """Collects what is wrong, so that one fault hides no other."""
 
-    told: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
 
-    def require(self, holds: bool, told: str) -> None:
+    def require(self, holds: bool, fault: str) -> None:
         """Keep the words unless it holds."""
         if not holds:
-            self.told.append(told)
+            self.found.append(fault)
 
     def check(self, name: str, well: str, **numbers: Any) -> Check:
         """Passed with `well` if nothing was wrong."""
-        few = "; ".join(self.told[:3]) + (f"; and {len(self.told) - 3} more" if len(self.told) > 3 else "")
-        return Check(name, not self.told, few or well, {**numbers, **({"faults": self.told} if self.told else {})})
+        few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
+        return Check(name, not self.found, few or well, {**numbers, **({"faults": self.found} if self.found else {})})
 
 
 def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:

@@ -130,8 +130,8 @@ class Folder:
     @property
     def delta(self) -> float:
         """Delta at which the ledgers are kept: the summary's, but for Laplace noise, whose guarantee has none."""
-        told = self.plan.get("delta", self.summary.get("delta", 0.0))
-        return float(told if self.accountant == LAPLACE else self.summary.get("delta", told))
+        reported = self.plan.get("delta", self.summary.get("delta", 0.0))
+        return float(reported if self.accountant == LAPLACE else self.summary.get("delta", reported))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -209,11 +209,11 @@ def read_book(path: Path) -> Book:
         raise ValueError(f"{path.name} has {len(headers)} headers")
     rows = []
     for sequence, key, body, previous, digest in stored:
-        told = json.loads(body)
+        reported = json.loads(body)
         rows.append(
             Row(
                 sequence, key, body, previous, digest,
-                int(told["round"]), int(told["attempt"]), float(told["sigma"]), tuple(told["charges"]),
+                int(reported["round"]), int(reported["attempt"]), float(reported["sigma"]), tuple(reported["charges"]),
             )
         )  # fmt: skip
     return Book(path.stem.replace("-", " "), path, headers[0], json.loads(headers[0][0]), tuple(rows))

@@ -86,9 +86,9 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
         free = [line["round"] for line in folder.metrics if (line["round"], line["attempt"]) not in attempts]
         faults.require(not free, f"rounds {free} of metrics.jsonl are in no ledger")
     if charged and folder.summary and not folder.local:
-        told = folder.summary["released_rounds"]
+        reported = folder.summary["released_rounds"]
         paid = len(charged)
-        faults.require(told == paid, f"the summary tells of {told} released rounds, the ledger of {paid}")
+        faults.require(reported == paid, f"the summary tells of {reported} released rounds, the ledger of {paid}")
 
 
 def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> list[str]:

@@ -44,13 +44,13 @@ def check(folder: Folder) -> Check:
         planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
         if planned is not None:
             budget = real(book.promise["epsilon"])
-            told = f"{book.name}: over all planned rounds its noise is for ε = {planned.epsilon:.6g}, not {budget:.6g}"
-            faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), told)
+            fault = f"{book.name}: over all planned rounds its noise is for ε = {planned.epsilon:.6g}, not {budget:.6g}"
+            faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), fault)
     found = _against_settings(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
-    told = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
-    return faults.check(NAME, f"{told}; {found}", **numbers)
+    margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
+    return faults.check(NAME, f"{margin}; {found}", **numbers)
 
 
 def _asked(folder: Folder) -> float:
@@ -85,8 +85,8 @@ def _diameter(folder: Folder, faults: Faults, *, rates: bool) -> str:
             if once:
                 faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
             if rates:
-                told, asked = charge.get("slicing") or {}, (slicing["directions"], slicing["scheme"])
-                same = (told.get("k"), told.get("scheme")) == asked and told.get("d") == folder.task.dimension
+                slices, asked = charge.get("slicing") or {}, (slicing["directions"], slicing["scheme"])
+                same = (slices.get("k"), slices.get("scheme")) == asked and slices.get("d") == folder.task.dimension
                 faults.require(same, f"{where}: other slices than the settings'")
                 if not once:
                     _require_rate(charge["sampling_rate"], folder, max(folder.sizes.values()), where, faults)
@@ -105,8 +105,8 @@ def _contributions(folder: Folder, faults: Faults) -> str:
             spread = spread_of(folder, row)
             bounds = sensitivity.of_contribution(folder.experiment, largest, spread=spread)
             least = min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
-            told = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
-            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), told)
+            fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
+            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
     return "Δ is no less than the formulas' for the largest batches"
 
@@ -131,8 +131,8 @@ def _sums(folder: Folder, faults: Faults) -> str:
                 faults.require(few <= rate <= fraction, f"{where}: p = {rate:.6g} of {group}, asked {fraction:g}")
             else:
                 largest = batch_of(rate, size, training["batch_fraction"], training["batch_size"])
-                told = f"{where}: p = {rate:.6g} of {group} is the rate of no batch of its {size} records"
-                faults.require(largest > 0, told)
+                fault = f"{where}: p = {rate:.6g} of {group} is the rate of no batch of its {size} records"
+                faults.require(largest > 0, fault)
             known = known and largest > 0
             batch[group] = largest
         if not known:
@@ -140,20 +140,20 @@ def _sums(folder: Folder, faults: Faults) -> str:
         bounds = sensitivity.of_sum(folder.experiment, batch, spread=spread_of(folder, row))
         for charge in row.charges:
             least, has = bounds[charge["group"]], charge["sensitivity"]
-            told = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
-            faults.require(has >= least * (1 - _EXACT), told)
+            fault = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
+            faults.require(has >= least * (1 - _EXACT), fault)
     return f"Δ and p of {len(folder.books[0].rows)} rows are no less than the formulas'"
 
 
 def _sizes_stayed(folder: Folder) -> bool:
     """Whether the last life planned the rates that plan.json's sizes imply."""
-    training, told = folder.experiment["training"], folder.summary.get("guarantee", {}).get("sampling_rates", {})
-    if folder.privacy["sampling"] == "stratified" or not told:
+    training, reported = folder.experiment["training"], folder.summary.get("guarantee", {}).get("sampling_rates", {})
+    if folder.privacy["sampling"] == "stratified" or not reported:
         return True
     return all(
         batch_of(rate, folder.sizes[group], training["batch_fraction"], training["batch_size"])
         == _rounded(folder.sizes[group], training["batch_fraction"], training["batch_size"])
-        for group, rate in told.items()
+        for group, rate in reported.items()
     )
 
 
@@ -174,8 +174,8 @@ def batch_of(rate: float, size: int, fraction: float, fixed: int | None) -> int:
 
 def _require_rate(rate: float, folder: Folder, size: int, where: str, faults: Faults) -> None:
     fraction = folder.experiment["training"]["batch_fraction"]
-    told = f"{where}: p = {rate:.6g} is the rate of no batch of {fraction:g} of a client's records"
-    faults.require(batch_of(rate, size, fraction, None) > 0, told)
+    fault = f"{where}: p = {rate:.6g} is the rate of no batch of {fraction:g} of a client's records"
+    faults.require(batch_of(rate, size, fraction, None) > 0, fault)
 
 
 def _metrics(folder: Folder, faults: Faults) -> None:
@@ -190,10 +190,10 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         rows = by_attempt.get((line.get("round", 0), line.get("attempt", 0)), [])
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
-        total, told = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
+        total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
-        same = told is not None and (several or math.isclose(float(told), total, rel_tol=1e-6))
-        faults.require(not rows or same, f"{where} says σ = {told}, its rows {total:.6g}")
+        same = reported is not None and (several or math.isclose(float(reported), total, rel_tol=1e-6))
+        faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")
 
 
 def spread_of(folder: Folder, row: Row) -> float:

@@ -31,8 +31,8 @@ def draw(folder: Folder, book: Book) -> Figure:
     axes.plot(few, shown, marker(0), color=colour(1), markerfacecolor="none", label="independent accountant")
     axes.axhline(folder.claimed, color="black", linestyle="--", linewidth=1, label=f"claimed ε = {folder.claimed:.4g}")
     axes.set(ylabel="ε spent", ylim=(0, None))
-    told = f"ε of the recorded rows at δ = {book.promise['delta']:.3g}"
-    axes.set_title(f"{folder.experiment['name']}, {book.name}: {told}")
+    subject = f"ε of the recorded rows at δ = {book.promise['delta']:.3g}"
+    axes.set_title(f"{folder.experiment['name']}, {book.name}: {subject}")
     axes.legend(loc="lower right")
     relative = [by_replay[rows] / by_others[rows] - 1 if by_others[rows] else 0.0 for rows in few]
     gap.plot(few, relative, marker(0), color=colour(1), markerfacecolor="none")

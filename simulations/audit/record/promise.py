@@ -23,8 +23,8 @@ def check(folder: Folder) -> Check:
     delta = resolved(folder.privacy["delta"], records)
     asked = real(folder.privacy.get("epsilon"))
     epsilon = real(folder.plan["epsilon"])
-    told = float(folder.plan["delta"])
-    faults.require(told == delta, f"plan.json has δ = {told:.6g}, the settings {delta:.6g} for {records} records")
+    planned = float(folder.plan["delta"])
+    faults.require(planned == delta, f"plan.json has δ = {planned:.6g}, the settings {delta:.6g} for {records} records")
     paper = folder.trust == "local-release" and folder.experiment["local"]["diameter"] == "paper"
     same = asked == math.inf or math.isclose(epsilon, asked, rel_tol=_SAME) or (paper and epsilon > asked)
     # A release states the epsilon that its noise truly has; by RCO's equation (4) that is less than what was asked.
@@ -73,8 +73,8 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
 
 
 def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> None:
-    told: dict[str, Any] = folder.summary
-    guarantee: dict[str, Any] = told["guarantee"]
+    reported: dict[str, Any] = folder.summary
+    guarantee: dict[str, Any] = reported["guarantee"]
     seeded = folder.experiment.get("seed") is not None
     expected = {
         "trust": folder.trust,
@@ -86,17 +86,17 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     for name, value in expected.items():
         faults.require(guarantee.get(name) == value, f"summary: {name} is {guarantee.get(name)!r}, and is {value!r}")
     own = 0.0 if folder.accountant == LAPLACE else delta
-    faults.require(float(told["delta"]) == own, f"summary: δ is {told['delta']:.6g}, the settings' {own:.6g}")
-    faults.require(told["nominal"] == seeded, f"summary: nominal is {told['nominal']}, the seed {seeded}")
-    faults.require(told["seed"] == folder.experiment.get("seed"), "summary: its seed is not the settings'")
-    claim, spent = real(told["epsilon"]), real(told["epsilon_spent"])
+    faults.require(float(reported["delta"]) == own, f"summary: δ is {reported['delta']:.6g}, the settings' {own:.6g}")
+    faults.require(reported["nominal"] == seeded, f"summary: nominal is {reported['nominal']}, the seed {seeded}")
+    faults.require(reported["seed"] == folder.experiment.get("seed"), "summary: its seed is not the settings'")
+    claim, spent = real(reported["epsilon"]), real(reported["epsilon_spent"])
     least = max(epsilon, spent) if folder.noisy else math.inf
     same = claim == least or math.isclose(claim, least, rel_tol=_SAME)
     faults.require(same, f"summary: ε is {claim:.6g}, planned or spent {least:.6g}")
-    by_client = [real(value) for value in told.get("epsilon_spent_by_client", {}).values()]
+    by_client = [real(value) for value in reported.get("epsilon_spent_by_client", {}).values()]
     faults.require(max(by_client, default=0.0) <= claim * (1 + _SAME), "summary: a client spent more than is claimed")
     reader = math.inf if folder.experiment.get("unsafe_metrics") else claim
-    faults.require(real(told["epsilon_of_reader"]) == reader, f"summary: ε of the reader is not {reader:.6g}")
+    faults.require(real(reported["epsilon_of_reader"]) == reader, f"summary: ε of the reader is not {reader:.6g}")
     _sentence(str(guarantee["statement"]), folder, claim, seeded, faults)
 
 

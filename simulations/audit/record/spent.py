@@ -24,7 +24,7 @@ def check_replay(folder: Folder) -> Check:
     if not folder.books:
         return _no_rows(REPLAY, folder)
     faults, found = Faults(), {}
-    told = {str(client): real(value) for client, value in folder.summary.get("epsilon_spent_by_client", {}).items()}
+    reported = {str(client): real(value) for client, value in folder.summary.get("epsilon_spent_by_client", {}).items()}
     for book in folder.books:
         spent, budget = replay(book), real(book.promise["epsilon"])
         found[book.name] = spent
@@ -32,23 +32,23 @@ def check_replay(folder: Folder) -> Check:
         faults.require(
             spent <= folder.claimed * (1 + _SAME), f"{book.name} spent {spent:.6g}, and {folder.claimed:.6g} is claimed"
         )
-        said = told.get(book.client or "", 0.0)
+        said = reported.get(book.client or "", 0.0)
         faults.require(
-            spent == said or spent > said * (1 - _SAME), f"{book.name} told {said:.6g}, its rows cost {spent:.6g}"
+            spent == said or spent > said * (1 - _SAME), f"{book.name} reported {said:.6g}, its rows cost {spent:.6g}"
         )
     worst = max(found.values())
     if folder.summary:
         said = real(folder.summary["epsilon_spent"])
-        heard = [found[book.name] for book in folder.books if not folder.local or book.client in told]
+        heard = [found[book.name] for book in folder.books if not folder.local or book.client in reported]
         known = max(heard, default=said)
-        # A client that was charged and then lost has spent more than it told.
+        # A client that was charged and then lost has spent more than it reported.
         close = said == known or math.isclose(said, known, rel_tol=_SAME) or (folder.local and said < known)
         faults.require(close, f"the summary says {said:.6g} was spent, the rows cost {known:.6g}")
         least = real(folder.summary["epsilon"])
         faults.require(least >= said, f"the summary claims {least:.6g}, less than {said:.6g}, which it says was spent")
     if not folder.local:
         _along(folder, folder.books[0], faults)
-    well = f"the rows cost ε = {worst:.6g}" + (", as told" if folder.summary else "; no summary tells of it")
+    well = f"the rows cost ε = {worst:.6g}" + (", as reported" if folder.summary else "; no summary tells of it")
     return faults.check(REPLAY, well, epsilon_by_ledger=found)
 
 
@@ -58,8 +58,8 @@ def _along(folder: Folder, book: Book, faults: Faults) -> None:
     lines = [line for line in folder.metrics if (line.get("round"), line.get("attempt")) in place]
     for line in lines[:: -max(1, len(lines) // _LINES)]:
         cost, said = replay(book, place[line["round"], line["attempt"]]), real(line.get("epsilon"))
-        told = f"round {line['round']} of metrics.jsonl says ε = {said:.6g}, its rows cost {cost:.6g}"
-        faults.require(cost == said or math.isclose(cost, said, rel_tol=_SAME), told)
+        fault = f"round {line['round']} of metrics.jsonl says ε = {said:.6g}, its rows cost {cost:.6g}"
+        faults.require(cost == said or math.isclose(cost, said, rel_tol=_SAME), fault)
 
 
 def check_independent(folder: Folder) -> Check:

@@ -55,8 +55,8 @@ def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps
         for charge in row.charges:
             if charge["group"] == group and charge["sampling_rate"] > 0 and charge["sensitivity"] > 0:
                 mu = charge["sensitivity"] / row.sigma if row.sigma > 0 else math.inf
-                told = charge.get("slicing")
-                slices = None if told is None else Slices(told["d"], told["k"], told["scheme"])
+                reported = charge.get("slicing")
+                slices = None if reported is None else Slices(reported["d"], reported["k"], reported["scheme"])
                 found[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
     return found
 
