@@ -45,6 +45,7 @@ __all__ = [
     "Training",
     "load_experiment",
     "parse_experiment",
+    "planned_releases",
     "resolve_delta",
 ]
 
@@ -128,6 +129,12 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
         return Experiment.model_validate(merged)
     except ValidationError as fault:
         raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+
+
+def planned_releases(experiment: Experiment) -> int:
+    """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
+    slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
+    return 1 if slices or experiment.privacy.trust == "local-release" else experiment.training.rounds
 
 
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:

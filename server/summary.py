@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from fedsw.accounting import ACCOUNTANTS
-from fedsw.experiment import Experiment
-from fedsw.local.plans import local_accountant, planned_releases
+from fedsw.experiment import Experiment, planned_releases
+from fedsw.local.plans import local_accountant
 from server.cohort import FederationError
 from server.evaluation import measured_on
 from server.exchange import Traffic

@@ -1,4 +1,7 @@
-"""The commands of the Flower app: run, resume, show, list, ledger, demo; others are registered here."""
+"""The commands of the Flower app: run, resume, show, list, ledger, demo; others are registered here.
+
+What a command needs is imported when it runs, here and in every `simulations.cli_*`: `fedsw --help` loads none of it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,10 @@ import typer
 from rich.console import Console
 
 from fedsw.console import budget, invoke, json_text, new_group
-from fedsw.experiment import Experiment, load_experiment
-from simulations.catalogue import find_experiment, find_run, shipped_experiments
 from simulations.cli_audit import audit_command
 from simulations.cli_compare import compare_command
 from simulations.cli_deploy import add_deployment
 from simulations.cli_status import MetricsPort, Verbose, add_status, watched
-from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
-from simulations.execution import execute, explaining, print_run
 from simulations.options import (
     RUNS,
     Clients,
@@ -35,10 +34,9 @@ from simulations.options import (
     Settings,
     UnsafeMetrics,
 )
-from simulations.progress import RunProgress
-from simulations.report import demo_table, experiments_table, ledger_report, target_epsilon
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
     from server.observer import Observer
     from simulations.driver import RunResult
 
@@ -74,6 +72,10 @@ def run_command(
 
     EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
     """
+    from fedsw.experiment import load_experiment
+    from simulations.catalogue import find_experiment
+    from simulations.execution import execute
+
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"federation.clients={clients}"] if clients is not None else []
     changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
@@ -112,6 +114,9 @@ def resume_command(
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
+    from simulations.catalogue import find_run
+    from simulations.execution import execute
+
     directory = find_run(run, runs)
 
     def start(observer: Observer) -> RunResult:
@@ -133,12 +138,18 @@ def show_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
+    from simulations.catalogue import find_run
+    from simulations.execution import print_run
+
     print_run(find_run(run, runs), as_json=as_json)
 
 
 @app.command("list")
 def list_command(as_json: Json = False) -> None:
     """List the shipped experiments."""
+    from simulations.catalogue import shipped_experiments
+    from simulations.report import experiments_table
+
     experiments = shipped_experiments()
     if as_json:
         typer.echo(json_text([_listed(experiment) for experiment in experiments]))
@@ -153,6 +164,8 @@ def ledger_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from simulations.accounts import read_ledger
+    from simulations.catalogue import find_run
+    from simulations.report import ledger_report
 
     account = read_ledger(find_run(run, runs))
     if as_json:
@@ -172,6 +185,11 @@ def demo_command(
     quiet: Quiet = False,
 ) -> None:
     """Train fair classifiers at α = 0, ½, ¾ and ε = ∞, 3, 1: a table and two figures."""
+    from simulations.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
+    from simulations.execution import explaining
+    from simulations.progress import RunProgress
+    from simulations.report import demo_table
+
     if resume is not None and (clients, rounds, seed) != (None, None, None):
         raise typer.BadParameter("--resume takes --clients, --rounds and --seed from the demo it goes on with")
     folder = resume or start_demo(runs, clients=clients or 4, rounds=rounds, seed=seed)
@@ -193,6 +211,8 @@ def demo_command(
 
 
 def _listed(experiment: Experiment) -> dict[str, Any]:
+    from simulations.report import target_epsilon
+
     return {
         "name": experiment.name,
         "title": experiment.title,

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedsw.console import json_text
-from fedsw.experiment import ExperimentError
-from simulations.compare.grid import Grid, make_grid, missing, read_grid, write_grid
-from simulations.compare.methods import able, methods, tasks
-from simulations.compare.progress import GridProgress
-from simulations.compare.runner import cores, run_missing
-from simulations.compare.screen import table_view, tasks_view
-from simulations.compare.table import make_table, write_table
-from simulations.execution import explaining
 from simulations.options import RUNS, Clients, DataDir, Json, Quiet, Runs, Set
+
+if TYPE_CHECKING:
+    from simulations.compare.grid import Grid
 
 Task = Annotated[str | None, typer.Argument(metavar="[TASK]", help="What is compared on; --list shows them.")]
 Methods = Annotated[
@@ -55,6 +50,9 @@ def compare_command(
     Every method runs at every ε with every seed, in parallel processes. The table, the figure and the runs are kept
     under runs/compare/TASK/TIME.
     """
+    from simulations.compare.grid import make_grid, read_grid
+    from simulations.compare.methods import tasks
+
     if list_:
         _list(as_json=as_json)
         return
@@ -86,6 +84,11 @@ def compare_command(
 
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
+    from simulations.compare.grid import missing
+    from simulations.compare.progress import GridProgress
+    from simulations.compare.runner import cores, run_missing
+    from simulations.execution import explaining
+
     done = len(grid.cells) - len(missing(folder, grid))
     with (
         GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=done, quiet=quiet) as progress,
@@ -96,6 +99,8 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from simulations.compare.figure import draw_table
+    from simulations.compare.screen import table_view
+    from simulations.compare.table import make_table, write_table
 
     table = make_table(folder)
     files = [str(path) for path in [*write_table(folder, table), *draw_table(folder, table)]]
@@ -116,6 +121,9 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
 
 
 def _list(*, as_json: bool) -> None:
+    from simulations.compare.methods import able, methods, tasks
+    from simulations.compare.screen import tasks_view
+
     if as_json:
         found: dict[str, Any] = {
             name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
@@ -127,6 +135,7 @@ def _list(*, as_json: bool) -> None:
 
 
 def _new_folder(runs: Path, grid: Grid) -> Path:
+    from simulations.compare.grid import write_grid
     from simulations.driver import fresh_directory
 
     folder = fresh_directory(runs / "compare" / grid.task)
@@ -151,6 +160,8 @@ def _words(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[float]:
+    from fedsw.experiment import ExperimentError
+
     try:
         return [float(word) for word in _words(text)]
     except ValueError:

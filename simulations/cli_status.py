@@ -17,7 +17,6 @@ from rich.text import Text
 
 from fedsw.console import json_text, number
 from server.resuming import command_for
-from simulations.catalogue import find_run
 from simulations.options import RUNS, Json, Run, Runs
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ def status_command(
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
+    from simulations.catalogue import find_run
     from simulations.status import read_status
 
     directory = find_run(run, runs)

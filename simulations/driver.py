@@ -7,10 +7,12 @@ import datetime
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from fedsw.experiment import Experiment
 from server.observer import Observer, Silent
+
+if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedsw.console import json_text
 from fedsw.experiment import Experiment, parse_experiment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 def _read_outputs(path: Path) -> Outputs | None:
     if not path.is_file():
         return None
+    import numpy as np
+
     try:
         with np.load(path) as arrays:
             found = {name: arrays[name] for name in arrays.files}

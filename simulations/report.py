@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.console import number, to_float
-from fedsw.experiment import Experiment
-from fedsw.local.plans import planned_releases
+from fedsw.experiment import Experiment, planned_releases
 from server.resuming import command_for
 from simulations.names import metric_name, ordered_metrics
-from simulations.record import RunRecord
+
+if TYPE_CHECKING:
+    from simulations.record import RunRecord
 
 _FILES = (
     "config.json",

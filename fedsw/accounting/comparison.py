@@ -251,11 +251,11 @@ def _by_order(counts: Sequence[tuple[Step, int]]) -> Iterator[list[tuple[float, 
 @lru_cache(maxsize=4096)
 def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     """One step's Renyi divergences at dp_accounting's default orders."""
-    from dp_accounting import NeighboringRelation, dp_event, rdp
+    from dp_accounting import dp_event, privacy_accountant, rdp
 
     size = 10**12
     release = dp_event.GaussianDpEvent(1 / mu)
     event = dp_event.SampledWithoutReplacementDpEvent(size, math.ceil(sampling_rate * size), release)
-    accountant = rdp.RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    accountant = rdp.RdpAccountant(neighboring_relation=privacy_accountant.NeighboringRelation.REPLACE_ONE)
     accountant.compose(event)
     return tuple(float(divergence) for divergence in accountant.rdp)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedsw.console.parts import in_parts
 from fedsw.console.text import json_text, number
 
 _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps": "the number of steps"}
@@ -52,6 +55,9 @@ def budget(
     With --slices and --dimension the releases are features through random directions.
     """
     from fedsw.accounting import Slicing, budget_report
+
+    atexit.register(gc.freeze)  # without it the process would look for garbage among torch's objects before it ends
+    in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats with it
 
     slicing = None
     if slices is not None and dimension is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 import warnings
@@ -125,10 +124,9 @@ def _short_warnings() -> Iterator[None]:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        try:
-            print(f"fedsw {importlib.metadata.version('fedsw')}")
-        except importlib.metadata.PackageNotFoundError:
-            print("fedsw (not installed)")
+        from fedsw import __version__
+
+        print(f"fedsw {__version__}")
         raise typer.Exit
 
 

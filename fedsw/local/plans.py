@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, planned_releases
 from fedsw.local.release import Release
 from fedsw.local.shares import GROUP
 
@@ -41,12 +41,6 @@ class SlicesPlan:
     def shared_directions(self) -> bool:
         """Whether whole orthogonal blocks hide a record whatever they are, so that all clients can use the same."""
         return self.slicing.fixed
-
-
-def planned_releases(experiment: Experiment) -> int:
-    """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
-    slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
-    return 1 if slices or experiment.privacy.trust == "local-release" else experiment.training.rounds
 
 
 def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:

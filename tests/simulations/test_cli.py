@@ -13,7 +13,7 @@ import pytest
 
 from fedsw.accounting import Charge, Ledger
 from fedsw.experiment import Experiment, load_experiment
-from simulations import cli, execution
+from simulations import cli, demo, execution
 from simulations.catalogue import find_run, shipped, shipped_experiments
 from simulations.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 
@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the figures out, where they are not what is tested: drawing takes a second."""
     monkeypatch.setattr(execution, "draw_run", lambda directory: [])
-    monkeypatch.setattr(cli, "draw_demo", lambda folder: [])
+    monkeypatch.setattr(demo, "draw_demo", lambda folder: [])
 
 
 def strict_json(text: str) -> Any:

@@ -1,0 +1,81 @@
+"""What a command does not need is not imported: a person who asks for help or a list does not wait for torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedsw
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
+FOLDERS = ("resume", "status", "show", "ledger")
+COMMANDS = ("run", "compare", "audit", "deploy local", "certs", "server", "client", "list", "demo", "budget", *FOLDERS)
+
+
+def imported(code: str) -> set[str]:
+    """The modules of a fresh process after `code`."""
+    told = "; import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code + told],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return set(json.loads(done.stderr))
+
+
+def imported_by(line: str) -> set[str]:
+    """The modules of a process that ran the command line, which must succeed."""
+    return imported(f"from fedsw.console import main; assert main({line.split()!r}) == 0")
+
+
+@pytest.mark.parametrize("line", ["--help", "--version", "list", "list --json"])
+def test_a_command_that_computes_nothing_imports_nothing_that_computes(line: str) -> None:
+    found = imported_by(line)
+    assert found.isdisjoint(HEAVY)
+    assert "simulations.cli" in found
+
+
+def test_the_help_of_a_command_imports_nothing_that_computes() -> None:
+    lines = [f"{command} --help".split() for command in COMMANDS]
+    found = imported(f"from fedsw.console import main; assert not any(main(line) for line in {lines!r})")
+    assert found.isdisjoint(HEAVY)
+    assert "pydantic" not in found
+
+
+def test_a_budget_imports_its_accountants_and_no_more() -> None:
+    pytest.importorskip("dp_accounting")
+    found = imported_by("budget --delta 1e-5 -p 0.1 --steps 10 --noise-multiplier 2 --json")
+    assert {"torch", "dp_accounting.rdp"} <= found
+    assert found.isdisjoint({"flwr", "ray", "matplotlib", "opacus", "sklearn", "simulations"})
+    assert found.isdisjoint({"scipy.stats", "scipy.signal", "dp_accounting.pld"})
+
+
+def test_the_package_alone_is_light_with_its_version() -> None:
+    found = imported("import fedsw; fedsw.__version__")
+    assert found.isdisjoint({*HEAVY, "pydantic", "typer", "rich"})
+    assert not [name for name in imported("import fedsw") if name.startswith(("fedsw.", "importlib.metadata"))]
+
+
+def test_the_version_is_the_installed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fedsw.__version__ == importlib.metadata.version("fedsw")
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert fedsw.__version__ == "0+not.installed"
+
+
+def test_the_package_has_no_other_names_of_its_own() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'version'"):
+        getattr(fedsw, "version")  # noqa: B009
