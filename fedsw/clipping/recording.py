@@ -20,7 +20,7 @@ from fedsw.clipping.tape import Tape
 
 # Records are taken in blocks whose widest layer writes about this many floats: what a backward pass leaves
 # behind is measured while it is still in the processor's cache, and d backprops never coexist for all n.
-_CACHED_FLOATS = {"cpu": 2**19}
+_CACHED_FLOATS = {"cpu": 2**18}
 _ACCELERATOR_FLOATS = 2**26
 
 
@@ -71,7 +71,7 @@ def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> in
     widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
     r = sum(p.numel() for p in parameters if p.requires_grad)
     floats = _CACHED_FLOATS.get(tensors[0].device.type, _ACCELERATOR_FLOATS)
-    return max(floats // max(*widths, 1), math.isqrt(r), 1)
+    return max(floats // max(*widths, 1), math.isqrt(r) // 4, 1)
 
 
 @contextmanager
