@@ -66,8 +66,9 @@ def histogram_by_group(
     *,
     limits: tuple[float, float] | None = None,
     sideways: bool = False,
+    name: str = "A=",
 ) -> None:
-    """Overlaid histograms (as densities, on shared bins) of one output, a colour for each group."""
+    """Overlaid histograms (as densities, on shared bins) of one output, a colour for each group; `name` precedes it."""
     bins = np.linspace(*(limits or limits_of(values)), _BINS + 1)
     for position, group in enumerate(np.unique(sensitive)):
         axes.hist(
@@ -78,7 +79,7 @@ def histogram_by_group(
             facecolor=(colour(position), 0.35),
             edgecolor=colour(position),
             linewidth=1.2,
-            label=f"A={group}",
+            label=f"{name}{group}",
             orientation="horizontal" if sideways else "vertical",
         )
 

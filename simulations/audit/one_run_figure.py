@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.figures import colour, house_style, new_panels
+from simulations.figures import colour, histogram_by_group, house_style, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_BINS = 36
 
 
 @house_style()
@@ -46,18 +44,7 @@ def draw_one_run(
 
 def _histograms(axes: Axes, scores: NDArray[np.float64], coins: NDArray[np.bool_]) -> None:
     most = float(np.abs(scores).max()) or 1.0
-    bins = np.linspace(-most, most, _BINS + 1)
-    for position, (value, label) in enumerate(((False, "coin 0"), (True, "coin 1"))):
-        axes.hist(
-            scores[coins == value],
-            bins=bins.tolist(),
-            density=True,
-            histtype="stepfilled",
-            facecolor=(colour(position), 0.35),
-            edgecolor=colour(position),
-            linewidth=1.2,
-            label=label,
-        )
+    histogram_by_group(axes, scores, coins.astype(np.int64), limits=(-most, most), name="coin ")
 
 
 def _bars(axes: Axes, shown: Mapping[str, float], claimed: float, published: float) -> None:
