@@ -1,7 +1,6 @@
 """Laws of calibration: the budget is met, and hardly anything is wasted."""
 
 import math
-from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -45,12 +44,6 @@ def test_a_full_batch_needs_the_noise_of_the_gaussian_mechanism():
     """mu of 100 steps at multiplier m is 10 / m; epsilon 4.37718 at delta 1e-5 is 1-GDP."""
     multiplier = noise_multiplier(4.37718, 1e-5, sampling_rate=1.0, steps=100)
     assert 10.0 <= multiplier <= 10.003
-
-
-def test_calibration_takes_a_few_seconds_at_most():
-    began = process_time()
-    noise_multiplier(1.0, 1e-5, sampling_rate=0.01, steps=5000)
-    assert process_time() - began < 5.0
 
 
 @pytest.mark.parametrize("slicing", [Slicing(50, 10), Slicing(50, 10, "orthogonal"), Slicing(10, 40, "orthogonal")])
