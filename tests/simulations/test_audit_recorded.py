@@ -369,6 +369,16 @@ def test_ledgers_that_are_elsewhere_are_said_to_be_unchecked(copied):
     assert "not checked" in found.verdict
 
 
+def test_a_run_that_went_on_with_other_sizes_is_not_said_to_have_passed_the_comparison(copied, monkeypatch):
+    directory = copied()
+    first = next(line for line in (directory / "log.jsonl").read_text().splitlines() if "run begins" in line)
+    with (directory / "log.jsonl").open("a") as log:
+        log.write(first + "\n")
+    monkeypatch.setattr(noise, "_sizes_stayed", lambda folder: False)
+    found = audit(directory)
+    assert noise.NAME in found.details["not_checked"] and noise.NAME not in found.details["failed"]
+
+
 def test_without_dp_accounting_the_finding_says_what_was_not_checked(copied, monkeypatch):
     directory = copied()
 

@@ -38,9 +38,15 @@ class Check:
 
 @dataclass
 class Faults:
-    """Collects what is wrong, so that one fault hides no other."""
+    """Collects what is wrong, so that one fault hides no other.
+
+    Attributes:
+        found: what is wrong, in words.
+        left: why a part of the check could not be made; without a fault, the check then counts as not made.
+    """
 
     found: list[str] = field(default_factory=list)
+    left: str = ""
 
     def require(self, holds: bool, fault: str) -> None:
         """Keep the words unless it holds."""
@@ -48,9 +54,12 @@ class Faults:
             self.found.append(fault)
 
     def check(self, name: str, well: str, **numbers: Any) -> Check:
-        """Passed with `well` if nothing was wrong."""
+        """Passed with `well` if nothing was wrong and nothing was left out."""
         few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
-        return Check(name, not self.found, few or well, {**numbers, **({"faults": self.found} if self.found else {})})
+        passed = False if self.found else None if self.left else True
+        if self.found:
+            numbers["faults"] = self.found
+        return Check(name, passed, few or self.left or well, numbers)
 
 
 def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:

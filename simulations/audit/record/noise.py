@@ -117,7 +117,8 @@ def _sums(folder: Folder, faults: Faults) -> str:
     stratified = folder.privacy["sampling"] == "stratified"
     lives = sum(line.get("event") == "run begins" for line in folder.log)
     if lives > 1 and not _sizes_stayed(folder):
-        return "Δ and p not compared with the settings: the run went on with other sizes than plan.json's"
+        faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
+        return faults.left
     for row in folder.books[0].rows:
         where = f"{folder.books[0].name}, row {row.sequence}"
         batch, known = {}, True
