@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsw.console import json_text, number
+from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
-from simulations.audit.finding import read_finding
-from simulations.catalogue import find_experiment
+from fedsw.experiment.catalogue import find_experiment
+from fedsw.text import json_text, number
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audits"
@@ -53,7 +53,7 @@ def main() -> None:
 
 def attack(name: str) -> None:
     """Run one canary audit and keep it."""
-    from simulations.audit import canary
+    from fedsw.audit import canary
 
     experiment, changes = CANARIES[name]
     began = time.perf_counter()

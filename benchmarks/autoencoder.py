@@ -22,17 +22,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.machine import describe
+from fedsw.engines.driver import run
 from fedsw.experiment import load_experiment
-from fedsw.generation import classifier_accuracy, knn_labels, uniform_ball
+from fedsw.experiment.sources import load_dataset
+from fedsw.federation.trust.plan import sensitivities
 from fedsw.models import ImageAutoencoder
 from fedsw.randomness import Stream
-from fedsw.sliced import project
-from fedsw.sources import load_dataset
-from fedsw.task import Task
-from server.plan import sensitivities
-from server.run_directory import RunDirectory
-from simulations.driver import run
-from simulations.plots import draw_run
+from fedsw.report.plots import draw_run
+from fedsw.runs.directory import RunDirectory
+from fedsw.tasks.generation import classifier_accuracy, knn_labels, uniform_ball
+from fedsw.tasks.task import Task
+from fedsw.transport.sliced import project
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "autoencoder.json"

@@ -2,9 +2,9 @@
 
     python -m benchmarks.chaos [--only inprocess|deployed] [--rounds 200] [--seeds 3] [--keep DIR]
 
-In process: faults are drawn from those of `simulations.chaos.faults`, at clients, on the wire, at the server's process
+In process: faults are drawn from those of `tests.chaos.faults`, at clients, on the wire, at the server's process
 (SIGKILL at seven places of a round) and on its disk. Deployed: real processes (a SuperLink with TLS, five SuperNodes with
-keys, a ServerApp) are killed, stopped and interrupted as `simulations.chaos.blows` says. A server that died is started
+keys, a ServerApp) are killed, stopped and interrupted as `tests.chaos.blows` says. A server that died is started
 again; the ledger is compared with its replay and with what somebody else saw of it. Writes
 benchmarks/results/chaos.json, where the kind that was not run keeps what it had, and prints a table of each.
 """
@@ -35,7 +35,7 @@ COLUMNS = {
 
 def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
     """In a process of its own: lives in process are forked from one that has trained nothing."""
-    command = [sys.executable, "-m", "simulations.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "tests.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
     done = subprocess.run([*command, "--out", str(folder)], text=True, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

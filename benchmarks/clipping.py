@@ -31,7 +31,7 @@ from torch.func import functional_call, jacrev, vmap
 from benchmarks.machine import describe
 from fedsw.clipping import Term, clipped_sum, record
 from fedsw.models import count_parameters, mlp
-from fedsw.sliced import cotangents, directions, project
+from fedsw.transport.sliced import cotangents, directions, project
 
 RESULT = Path(__file__).parent / "results" / "clipping.json"
 N, K, D = 4096, 30, 2

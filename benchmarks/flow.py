@@ -27,10 +27,11 @@ from torch import Tensor
 from benchmarks.machine import describe
 from fedsw.accounting.comparison import gaussian_epsilon
 from fedsw.data.toys import gaussians, mode_centres
-from fedsw.local.flow import draw_stored, flow_step
-from fedsw.local.slices import DirectionStream, Slices, release_slices, unprotected_slices
+from fedsw.privacy.slices import DirectionStream, release_slices, unprotected_slices
 from fedsw.randomness import Stream
-from fedsw.sliced import sliced_w2
+from fedsw.transport.flow import draw_stored, flow_step
+from fedsw.transport.sliced import sliced_w2
+from fedsw.transport.slices import Slices
 
 RESULT = Path(__file__).parent / "results" / "flow.json"
 MODES, CIRCLE, STD = 5, 1.5, 0.15

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsw.console import main as fedsw
+from fedsw.cli.app import main as fedsw
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "errors.md"

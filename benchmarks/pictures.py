@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.figures import COLOURS, house_style, new_panels, save
+from fedsw.report.figures import COLOURS, house_style, new_panels, save
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PRIVATE, NOISED, PUBLIC = COLOURS[1], COLOURS[0], COLOURS[2]

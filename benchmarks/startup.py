@@ -31,7 +31,7 @@ BUDGET = "budget --sampling-rate 0.01 --steps 1000 --delta 1e-5 --noise-multipli
 LIMITS = {"--help": 0.4, "list": 0.6, BUDGET: 2.5}
 """Seconds of wall clock that the least of the times is to stay below."""
 
-_MAIN = "import sys; from fedsw.console import main; sys.exit(main())"
+_MAIN = "import sys; from fedsw.cli.app import main; sys.exit(main())"
 
 
 def commands() -> dict[str, list[str]]:

@@ -28,12 +28,12 @@ import torch
 from torch.nn import functional
 
 from benchmarks.machine import describe
-from clients.node import Node
 from fedsw.data import Records
 from fedsw.experiment import parse_experiment
+from fedsw.federation.node.node import Node
 from fedsw.models import flatten
 from fedsw.subnormal import flushing_to_zero
-from fedsw.task import Task
+from fedsw.tasks.task import Task
 
 RESULT = Path(__file__).parent / "results" / "subnormals.json"
 SMALL = 1e-40

@@ -1,1 +1,0 @@
-"""One Flower ClientApp: a node's private records, and what may leave them."""

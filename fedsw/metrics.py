@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from fedsw.sliced import sliced_w2
+from fedsw.transport.sliced import sliced_w2
 
 
 def accuracy(predicted: Tensor, target: Tensor) -> float:
@@ -104,7 +104,7 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
         outputs: (n,) or (n, d).
         sensitive: (n,), the group of each record.
         groups: number of groups.
-        directions: unit columns (d, k) of `fedsw.sliced.directions`; needed for d > 1, where the distance is
+        directions: unit columns (d, k) of `fedsw.transport.sliced.directions`; needed for d > 1, where the distance is
             the mean over them.
 
     Raises:
@@ -113,7 +113,7 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
     rows = _rows(outputs)
     if directions is None:
         if rows.shape[1] != 1:
-            raise ValueError(f"outputs have d = {rows.shape[1]} columns: give directions of fedsw.sliced.directions")
+            raise ValueError(f"outputs have d = {rows.shape[1]} columns: give directions (transport.sliced)")
         directions = torch.ones((1, 1), dtype=torch.float64)
     theta = directions.to(rows.device)
     return _worst_pair(rows, sensitive, groups, lambda own, other: float(sliced_w2(own, other, theta)))

@@ -66,7 +66,7 @@ class Stream:
     def normals(self, count: int) -> NDArray[np.float64]:
         """`count` standard normals by the Box-Muller transform, float64, at most 9.5 in absolute value.
 
-        For directions, tests and simulations. What hides a record is added by `fedsw.noise.noised`, since the last
+        For directions, tests and simulations. What hides a record is added by `privacy.gaussian.noised`, since the last
         bits of these numbers are those of floating-point functions: they depend on the processor and the builds of
         numpy and torch, and could be used against the guarantee.
         """

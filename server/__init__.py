@@ -1,1 +1,0 @@
-"""One Flower ServerApp: rounds, trust models, the ledger, checkpoints."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedsw import sliced
+from fedsw.transport import sliced
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from flwr.app import Array
 
-from clients.account import held_open
-from clients.app import app as client_app
-from fedsw import wire
+from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, parse_experiment
-from server.federation import Job, federate
-from simulations.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation import wire
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.node.account import held_open
+from fedsw.federation.server.federation import Job, federate
 
 SMALL = {
     "name": "small",

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from fedsw.data import mode_centres
-from fedsw.generation import classifier_accuracy, knn_labels, modes_covered, sliced_w2_to, uniform_ball
 from fedsw.randomness import Stream
+from fedsw.tasks.generation import classifier_accuracy, knn_labels, modes_covered, sliced_w2_to, uniform_ball
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:

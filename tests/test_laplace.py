@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw import laplace
-from fedsw.laplace import laplace_noised
-from fedsw.noise import spacing
+from fedsw.privacy import laplace
+from fedsw.privacy.gaussian import spacing
+from fedsw.privacy.laplace import laplace_noised
 from fedsw.randomness import BLOCK, Stream
 
 GOLDEN = [-2539, 692, 733]  # steps of a release

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw import sliced
-from fedsw.matching import Matching
 from fedsw.objectives import Clip
+from fedsw.objectives.matching import Matching
+from fedsw.transport import sliced
 from tests.adversary import Attack, movement
 
 CLIP = Clip(output=1.5, jacobian=2.0, loss=1.0)

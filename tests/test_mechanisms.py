@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from fedsw.mechanisms import gaussian_sigma, laplace_scale, privatised
-from fedsw.noise import spacing
+from fedsw.privacy.gaussian import spacing
+from fedsw.privacy.mechanisms import gaussian_sigma, laplace_scale, privatised
 from fedsw.randomness import Stream
 
 BUDGETS = [(e, d) for e in (0.01, 0.3, 1.0, 5.0, 30.0) for d in (1e-12, 1e-5, 1e-2, 0.3)]

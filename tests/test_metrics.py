@@ -15,7 +15,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score
 
 from fedsw import metrics
-from fedsw.sliced import direction_shape, directions
+from fedsw.transport.sliced import direction_shape, directions
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)
 bounded_slow_oracle = settings(max_examples=20, deadline=None, derandomize=True)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw import noise
-from fedsw.laplace import laplace_noised
-from fedsw.noise import exact_normals, noised, spacing
+from fedsw.privacy import gaussian as noise
+from fedsw.privacy.gaussian import exact_normals, noised, spacing
+from fedsw.privacy.laplace import laplace_noised
 from fedsw.randomness import BLOCK, Stream, box_muller
 
 DIGITS = 150

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw import sliced
 from fedsw.objectives import Clip, Objective, contribution_bound
-from fedsw.sensitivity import Side, swd_sensitivity
+from fedsw.privacy.sensitivity import Side, swd_sensitivity
+from fedsw.transport import sliced
 
 PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=0.75)
 THREE_GROUPS = Objective("statistical-parity", groups=3, classes=1, alpha=0.5)

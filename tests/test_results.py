@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import audits, sections
-from simulations.compare.grid import make_grid
+from fedsw.compare.grid import make_grid
 
 STORED = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("compare-*.json"))
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw import sliced
-from fedsw.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
+from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
+from fedsw.transport import sliced
 from tests.adversary import (
     Attack,
     aligned_jacobians,

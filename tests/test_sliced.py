@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw import sliced
+from fedsw.transport import sliced
 
 SIZES = [(1, 1), (5, 5), (7, 3), (3, 7), (12, 8), (40, 31)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedsw.task import Task
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 REPRESENTATION = (

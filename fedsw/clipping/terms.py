@@ -42,7 +42,7 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
 
     Guarantee: record i moves the result by at most sum over terms of bound * ||q_i||, whatever its values, and
     whatever the passes through the network did: its part is measured again as it is added, and cut to that.
-    The sensitivities of `fedsw.sensitivity` are stated for this sum. A record with an output, loss or
+    The sensitivities of `fedsw.privacy.sensitivity` are stated for this sum. A record with an output, loss or
     Gram matrix that is not finite contributes 0 in every term, one with a cotangent that is not, in that term.
 
     Args:

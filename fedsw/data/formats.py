@@ -21,8 +21,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsw.columns import Columns
 from fedsw.data.idx import read_idx
-from fedsw.schema import Columns
 
 MAX_FILE_BYTES = 2**31
 """Largest file that is opened."""

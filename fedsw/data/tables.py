@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsw.columns import Columns, Feature, Label, Number, as_text
 from fedsw.data.formats import BadRecords, Cells, Chunk, format_of, require_file
 from fedsw.data.records import Records
-from fedsw.schema import Columns, Feature, Label, Number, as_text
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""

@@ -10,7 +10,7 @@ from torch import nn
 from fedsw.clipping import Term, clipped_sum, record
 from fedsw.objectives import Clip, Objective
 from fedsw.randomness import Stream
-from fedsw.sliced import project
+from fedsw.transport.sliced import project
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 
 DELTA, MULTIPLIER, TRIALS = 1e-5, 1.0, 100_000

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedsw.federation.trust.central import server as central
 from fedsw.randomness import Stream
-from fedsw.task import Task
-from server import central
+from fedsw.tasks.task import Task
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 from tests.federations import Federation, small
 
@@ -24,7 +24,7 @@ TRIALS, DELTA, CONFIDENCE = 300, 1e-3, 0.99
 
 def _released(folder, monkeypatch, label: int) -> np.ndarray:
     """The models of TRIALS runs along the canary's gradient, which fills the loss clip, with a sign for each label."""
-    import clients.node as node
+    import fedsw.federation.node.node as node
 
     genuine = node.node_records
 

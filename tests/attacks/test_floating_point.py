@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.laplace import laplace_noised
-from fedsw.noise import noised, spacing
+from fedsw.privacy.gaussian import noised, spacing
+from fedsw.privacy.laplace import laplace_noised
 from fedsw.randomness import Stream
 from tests.attacks.canaries import shown_mu
 

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Term, clipped_sum, record
-from fedsw.local import shares, tables
+from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.objectives import Clip, Objective
+from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream
-from fedsw.sliced import project
+from fedsw.transport.sliced import project
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 
 DELTA, MULTIPLIER, TRIALS = 1e-5, 1.0, 100_000

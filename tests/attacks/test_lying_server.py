@@ -14,16 +14,16 @@ from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients import app as handlers
-from clients import local_gradient
-from clients import node as nodes
-from fedsw import wire
 from fedsw.accounting import Ledger
 from fedsw.data import Records
-from fedsw.local import shares
+from fedsw.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation import wire
+from fedsw.federation.client import app as handlers
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, array_record, exchange
+from fedsw.federation.node import node as nodes
+from fedsw.federation.trust.local_gradient import client as local_gradient
+from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.models import flatten
-from server.exchange import Fault, Request, Traffic, array_record, exchange
-from simulations.engines.inprocess import InProcessGrid, node_configs
 from tests.federations import small
 
 FEATURES = 16

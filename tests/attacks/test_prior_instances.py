@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw import sliced
-from fedsw.generation import uniform_ball
+from fedsw.privacy.sensitivity import Side, swd_sensitivity
 from fedsw.randomness import Stream
-from fedsw.sensitivity import Side, swd_sensitivity
+from fedsw.tasks.generation import uniform_ball
+from fedsw.transport import sliced
 
 D, K, N, M, A = 6, 48, 360, 1.5, 1.0
 STREAM = Stream.seeded(0, "instances")

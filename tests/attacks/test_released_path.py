@@ -13,14 +13,14 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
-from clients.app import app as client_app
-from fedsw import wire
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.sensitivity import SLACK
-from fedsw.task import Task
-from server import central
-from server.exchange import array_record
-from server.rounds import Aggregate
+from fedsw.federation import wire
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.exchange.exchange import array_record
+from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central.rounds import Aggregate
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.tasks.task import Task
 from tests.federations import Federation, numbers, small
 from tests.server.test_matching_runs import GENERATOR
 

@@ -15,8 +15,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
-from fedsw.local.shares import own_batch
-from fedsw.task import Task
+from fedsw.federation.trust.local_gradient.split import own_batch
+from fedsw.tasks.task import Task
 
 Shape = tuple[str | int, ...] | type
 Record = Mapping[str, Shape]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clients.app import app as client_app
-from clients.limits import require_delta, require_limits
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
-from server.cohort import FederationError
-from server.federation import Job, federate
-from simulations.engines.inprocess import InProcessGrid
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.node.limits import require_delta, require_limits
+from fedsw.federation.server.federation import Job, federate
 from tests.federations import small
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4")

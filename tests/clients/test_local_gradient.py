@@ -9,15 +9,17 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
-from clients import account, local_gradient
-from clients import node as nodes
-from clients.local_gradient import Request, noised_contribution, noised_table
-from clients.node import Node
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
-from fedsw.local import shares, tables
+from fedsw.federation.node import account
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_gradient import client as local_gradient
+from fedsw.federation.trust.local_gradient import split as shares
+from fedsw.federation.trust.local_gradient.client import Request, noised_contribution, noised_table
 from fedsw.models import flatten
-from fedsw.sensitivity import SLACK
-from fedsw.task import Task
+from fedsw.objectives import histograms as tables
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clients import account
-from clients.local_gradient import Request, noised_table
-from clients.node import Node
-from fedsw.local import tables
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_gradient.client import Request, noised_table
 from fedsw.models import flatten
+from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream
 from tests.clients.test_local_gradient import both_answers, node_of, request_to
 from tests.noises import require_gaussian

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clients import account, local_slices
-from clients import node as nodes
-from clients.local_slices import noised_slices, released_records
-from clients.node import Node
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
+from fedsw.federation.node import account
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.federation.trust.local_slices.client import noised_slices, released_records
 from fedsw.models import flatten
 from fedsw.randomness import Stream
-from fedsw.task import Task
+from fedsw.tasks.task import Task
 from tests.noises import require_gaussian, require_laplace
 from tests.server.test_local_slices import RELEASE, SLICES
 

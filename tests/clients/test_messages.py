@@ -8,9 +8,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from clients.app import app as client_app
-from fedsw import wire
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.federation import wire
+from fedsw.federation.client.app import app as client_app
 from tests.clients.messages import TABLE, Inspector
 from tests.federations import SMALL, Federation
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from clients import node as nodes
-from clients.node import Node
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.node import Node
 from fedsw.models import flatten
 from fedsw.randomness import Stream
-from fedsw.task import Task
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 
@@ -118,16 +118,16 @@ def test_without_a_seed_every_attempts_key_is_fresh_and_with_one_it_is_shared():
 
 
 def test_a_model_that_mixes_records_is_refused_before_any_data_is_touched(monkeypatch):
-    import fedsw.task
+    import fedsw.tasks.task
 
     mixing = torch.nn.Sequential(torch.nn.Linear(16, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-    monkeypatch.setattr(fedsw.task, "_build", lambda *a: mixing)
+    monkeypatch.setattr(fedsw.tasks.task, "_build", lambda *a: mixing)
     with pytest.raises(ValueError, match=r"BatchNorm1d.*GroupNorm"):
         Task.from_experiment(small())
 
 
 def test_centring_outputs_does_not_change_the_gradient_and_halves_the_sensitivity():
-    from fedsw.sliced import cotangents
+    from fedsw.transport.sliced import cotangents
 
     plain, centred = _node("clip.output=1.0"), _node("clip.output=0.5", "clip.centre=0.5")
     records = plain.draw(bytes(32), [20, 20])

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from clients import node as nodes
-from clients.app import app as client_app
-from clients.node import join
-from clients.partition import node_records, require_agreement
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.task import Task
-from server.cohort import FederationError
-from server.federation import Job, federate
-from server.run_directory import RunDirectory
-from simulations.engines.inprocess import InProcessGrid
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.node import join
+from fedsw.federation.node.partition import node_records, require_agreement
+from fedsw.federation.server.federation import Job, federate
+from fedsw.runs.directory import RunDirectory
+from fedsw.tasks.task import Task
 from tests.federations import Saboteur
 
 YOUNG, OLD = (0, 50), (50, 101)
@@ -171,7 +171,7 @@ def test_a_node_refuses_that_its_own_file_is_measured_on_and_opens_no_file_of_th
         with pytest.raises(ExperimentError, match=r"link\.csv is client 0's own file"):
             records(own(held_out=str(tmp_path / "link.csv")), **config)
     opened = []
-    monkeypatch.setattr("clients.partition.read_table", lambda path, *rest, **more: opened.append(path))
+    monkeypatch.setattr("fedsw.federation.node.partition.read_table", lambda path, *rest, **more: opened.append(path))
     records(own(held_out=str(other)), **{"data-path": str(mine)})  # a copy of its file, which is not for a node to tell
     assert opened == [mine]
 
@@ -307,7 +307,7 @@ def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(t
     ],
 )
 def test_the_first_difference_between_two_declarations_is_named(tmp_path, changed, told):
-    from fedsw.schema import Columns
+    from fedsw.columns import Columns
 
     schema = tmp_path / "schema.toml"
     schema.write_text(SCHEMA)

@@ -7,14 +7,14 @@ from collections import defaultdict
 import pytest
 import torch
 
-import clients.local_gradient
-import clients.local_slices
-import clients.node
-import server.central
+import fedsw.federation.node.node
+import fedsw.federation.trust.central.server
+import fedsw.federation.trust.local_gradient.client
+import fedsw.federation.trust.local_slices.client
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.subnormal import flushes
-from fedsw.task import Task
+from fedsw.tasks.task import Task
 from tests.clients.test_messages import RUNS
 from tests.federations import Federation
 
@@ -63,13 +63,13 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     raw, overrides = RUNS[name]
     asked = ("training.rounds=2", "data.records=240", "federation.clients=2", f"federation.threads={threads}")
     watch = Watch(monkeypatch)
-    watch.at(clients.node, "record", "record")
-    watch.at(clients.node, "clipped_sum", "clipped_sum")
+    watch.at(fedsw.federation.node.node, "record", "record")
+    watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
-    for module in (clients.local_gradient, server.central):
+    for module in (fedsw.federation.trust.local_gradient.client, fedsw.federation.trust.central.server):
         watch.at(module, "noised", "noised")
     for release in ("release_on", "release_slices", "privatise"):
-        watch.at(clients.local_slices, release, "release")
+        watch.at(fedsw.federation.trust.local_slices.client, release, "release")
     if name == "local-gradient":
         watch.at(Task, "projected", "projected")
     if name == "local-release":

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clients.partition import node_records
-from clients.substitution import exchanged, substituted, with_substitutes
 from fedsw.data import Records
-from fedsw.task import Task
+from fedsw.federation.node.partition import node_records
+from fedsw.federation.node.substitution import exchanged, substituted, with_substitutes
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 CONFIG = {"partition-id": 1, "num-partitions": 3}

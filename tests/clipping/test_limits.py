@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsw import heads, models
+from fedsw import models
 from fedsw.clipping import Safety, Term, clipped_sum, record
 from fedsw.clipping.recording import unrehearsed
+from fedsw.tasks import heads
 
 
 def weight(model, x, q, bound=1.0, head=lambda raw: raw):

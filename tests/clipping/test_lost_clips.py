@@ -8,7 +8,7 @@ from torch import nn
 
 from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, record, recording
 from fedsw.clipping.recording import unrehearsed
-from fedsw.sliced import project
+from fedsw.transport.sliced import project
 from tests.clipping.escapes import Bare, Functional, Tied, Twice
 from tests.clipping.naive import autograd_sum
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from fedsw.console.app import AppNotFound, find_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +25,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def fedsw(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from fedsw.console import main; sys.exit(main())"
+    code = "import sys; from fedsw.cli.app import main; sys.exit(main())"
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
@@ -52,7 +51,7 @@ def test_without_an_app_the_error_says_what_to_do(tmp_path: Path, monkeypatch: p
     assert find_app(None, None) is None
 
 
-@pytest.mark.parametrize("missing", ["clients", "server", "simulations/cli.py", "pyproject.toml", "[tool.flwr.app]"])
+@pytest.mark.parametrize("missing", ["clients", "server", "fedsw/cli/app.py", "pyproject.toml", "[tool.flwr.app]"])
 def test_a_directory_that_is_not_the_app_is_refused_by_what_it_misses(app: Path, missing: str) -> None:
     target = app / missing
     if missing.startswith("["):

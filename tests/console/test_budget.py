@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.console import main
-from fedsw.console.budget import rounded
+from fedsw.cli.app import main
+from fedsw.cli.budget import rounded
 
 Capture = pytest.CaptureFixture[str]
 

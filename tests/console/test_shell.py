@@ -7,7 +7,7 @@ import warnings
 import pytest
 import typer
 
-from fedsw.console.shell import GlobalOptions, RunStopped, invoke, new_group, split_global_options
+from fedsw.cli.shell import GlobalOptions, RunStopped, invoke, new_group, split_global_options
 
 
 def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Typer:

@@ -15,9 +15,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedsw.columns import Columns, difference, read_columns
 from fedsw.data import BadRecords, Records, find_table, formats, read_table, tables
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.schema import Columns, difference, read_columns
 
 HEADER = ["note", "age", "work", "sex", "income", "hours"]
 COLUMNS = Columns.model_validate(

@@ -11,7 +11,7 @@ import pytest
 import pywt
 import torch
 
-from fedsw.local.denoise import wavelet_denoise
+from fedsw.transport.denoise import wavelet_denoise
 
 SIGMA = 0.3
 
@@ -104,5 +104,5 @@ def test_what_cannot_be_denoised_is_refused_by_name(change, said):
 
 
 def test_pywavelets_is_imported_only_when_it_is_used():
-    code = "import sys, fedsw.local.denoise; sys.exit('pywt' in sys.modules)"
+    code = "import sys, fedsw.transport.denoise; sys.exit('pywt' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

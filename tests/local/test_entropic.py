@@ -13,7 +13,7 @@ import scipy.linalg
 import torch
 from scipy import stats
 
-from fedsw.local.entropic import entropic_loss, plain_loss, sinkhorn_divergence
+from fedsw.transport.entropic import entropic_loss, plain_loss, sinkhorn_divergence
 
 TIGHT = {"tolerance": 1e-10, "iterations": 20_000}
 LOSSES = [

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.local.flow import draw_stored, flow_step
-from fedsw.local.slices import DirectionStream, Slices, release_slices, unprotected_slices
+from fedsw.privacy.slices import DirectionStream, release_slices, unprotected_slices
 from fedsw.randomness import Stream
-from fedsw.sliced import sliced_w2
+from fedsw.transport.flow import draw_stored, flow_step
+from fedsw.transport.sliced import sliced_w2
+from fedsw.transport.slices import Slices
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

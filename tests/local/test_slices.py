@@ -11,16 +11,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedsw import sliced
-from fedsw.local.slices import (
-    DirectionStream,
-    Slices,
-    UnprotectedSlices,
-    release_on,
-    release_slices,
-    unprotected_slices,
-)
+from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
 from fedsw.randomness import Stream
+from fedsw.transport import sliced
+from fedsw.transport.slices import Slices, UnprotectedSlices
 
 RADIUS = 1.5
 TINY = 1e-12  # noise whose grid does not blur what is measured under it

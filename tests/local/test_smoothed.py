@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.local import smoothed
-from fedsw.local.slices import DirectionStream, Slices, release_on, release_slices, unprotected_slices
-from fedsw.local.smoothed import Order, noised_swd
+from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
 from fedsw.randomness import Stream
+from fedsw.transport import smoothed
+from fedsw.transport.slices import Slices
+from fedsw.transport.smoothed import Order, noised_swd
 
 SIZES = [(1, 1), (9, 9), (7, 3), (3, 7), (12, 8), (40, 31)]
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw import sliced
 from fedsw.accounting import Step, epsilon
-from fedsw.local import shares, tables
+from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.objectives import Clip, Objective
-from fedsw.sensitivity import SLACK
+from fedsw.objectives import histograms as tables
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.transport import sliced
 from tests.federations import small
 
 PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=0.75)

@@ -13,9 +13,9 @@ import sys
 import traceback
 from pathlib import Path
 
-import server.app  # noqa: F401  # everything that a life needs, once
-import simulations.driver  # noqa: F401
-from simulations.chaos.faults import Chaos, ChaosGrid, Fault
+import fedsw.engines.driver
+import fedsw.federation.server.app  # noqa: F401  # everything that a life needs, once
+from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import small
 
 
@@ -58,8 +58,8 @@ def _life(directory: str, overrides: list[str], fault: str, round_: int, resume:
 
 
 def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resume: bool) -> None:
-    from clients.account import held_open, ledgers_in
-    from server.federation import Job, federate
+    from fedsw.federation.node.account import held_open, ledgers_in
+    from fedsw.federation.server.federation import Job, federate
 
     experiment = small(*overrides)
     clients = experiment.federation.clients

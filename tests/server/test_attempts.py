@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clients import node
+from fedsw.federation.node import node
 from tests.federations import Saboteur, small
 from tests.server.local_runs import client_of, kind_of
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from flwr.app import ConfigRecord
 
-from server.cohort import FederationError
-from simulations.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.errors import FederationError
 from tests.federations import Saboteur, small
 
 STATE = "fedsw"

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedsw.accounting import Ledger
-from fedsw.noise import spacing
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.trust.central.rounds import Aggregate
+from fedsw.federation.trust.central.server import release
+from fedsw.federation.trust.plan import draw, make_plan, sensitivities
+from fedsw.privacy.gaussian import spacing
 from fedsw.randomness import Stream
-from fedsw.task import Task
-from server.central import release
-from server.cohort import Member
-from server.plan import draw, make_plan, sensitivities
-from server.rounds import Aggregate
+from fedsw.tasks.task import Task
 from tests.federations import small
 from tests.noises import require_gaussian
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from server import checkpoint
-from server.checkpoint import Checkpoint, Checkpoints
+from fedsw.runs import checkpoint
+from fedsw.runs.checkpoint import Checkpoint, Checkpoints
 
 
 def _state(round_: int) -> Checkpoint:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clients.account import held_open
-from clients.app import app as client_app
-from server.cohort import FederationError
-from server.federation import Job, federate
-from simulations.engines.inprocess import InProcessGrid, node_configs
+from fedsw.engines.inprocess import InProcessGrid, node_configs
+from fedsw.errors import FederationError
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.node.account import held_open
+from fedsw.federation.server.federation import Job, federate
 from tests.federations import small
 
 

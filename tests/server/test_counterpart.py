@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedsw.models import flatten
-from fedsw.task import Task
-from server.counterpart import Counterpart, counterpart_of
+from fedsw.tasks.public_side import Counterpart, counterpart_of
+from fedsw.tasks.task import Task
 from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs
 
 STEEP = 30.0  # times the initial parameters: Jacobians far above the clip

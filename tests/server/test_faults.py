@@ -10,11 +10,12 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from clients import node
-from clients.app import app as client_app
 from fedsw.accounting import BudgetExhausted, Ledger
-from server import central, checkpoint
-from server.cohort import FederationError
+from fedsw.errors import FederationError
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.node import node
+from fedsw.federation.trust.central import server as central
+from fedsw.runs import checkpoint
 from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import parameters_of
 
@@ -79,7 +80,7 @@ def test_who_is_offline_when_a_round_begins_is_not_sampled_and_takes_part_again_
         if _kind(message) == "train.outputs":
             asked.setdefault(message.content["config"]["round"], set()).add(_client(context))
 
-    from simulations.engines.inprocess import InProcessGrid
+    from fedsw.engines.inprocess import InProcessGrid
 
     nodes = InProcessGrid.get_node_ids
     monkeypatch.setattr(
@@ -324,7 +325,7 @@ def test_a_hanging_client_ends_the_run_with_its_name_not_in_a_hang(federation):
     ],
 )
 def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, monkeypatch, spoil, told):
-    import clients.partition as partition
+    import fedsw.federation.node.partition as partition
 
     genuine = partition.split
 
@@ -354,7 +355,7 @@ def test_a_public_data_set_that_is_missing_is_found_out_before_there_is_a_ledger
     def missing(task):
         raise FileNotFoundError("no data set 'mnist'")
 
-    monkeypatch.setattr("server.rounds.counterpart_of", missing)
+    monkeypatch.setattr("fedsw.federation.trust.central.rounds.counterpart_of", missing)
     with pytest.raises(FileNotFoundError, match="mnist"):
         federation.run(small())
     assert not list((federation.folder / "run1").iterdir())

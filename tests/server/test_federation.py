@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
-from server import checkpoint
-from server.cohort import FederationError
+from fedsw.errors import FederationError
+from fedsw.runs import checkpoint
 from tests.federations import Saboteur, small
 
 
@@ -142,8 +142,8 @@ def _keys(tree) -> set[str]:
 
 def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
     """The un-noised sums, the outputs and the batch keys of a run are searched for in every file it leaves."""
-    from server import central
-    from server.plan import Draw
+    from fedsw.federation.trust.central import server as central
+    from fedsw.federation.trust.plan import Draw
 
     hidden: list[bytes] = []
     release = central.release
@@ -160,10 +160,10 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
     monkeypatch.setattr(central, "release", spy)
     keys = []
-    import clients.app
+    import fedsw.federation.client.app
 
-    draw_key = clients.app.batch_key
-    monkeypatch.setattr(clients.app, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])
+    draw_key = fedsw.federation.client.app.batch_key
+    monkeypatch.setattr(fedsw.federation.client.app, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])
     federation.run(small(), app=Saboteur(after=keep))
     assert len(keys) == 12 and len(hidden) == 8 + 12
     for path in (federation.folder / "run1").iterdir():
@@ -185,7 +185,7 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
 
 
 def test_a_record_whose_model_output_overflows_weighs_nothing_and_stops_nobody(federation, monkeypatch):
-    import clients.node as node
+    import fedsw.federation.node.node as node
 
     genuine = node.node_records
 

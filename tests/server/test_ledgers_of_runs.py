@@ -9,12 +9,12 @@ import time
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from clients.app import app as client_app
 from fedsw.accounting import Ledger
-from server.cohort import FederationError
-from server.exchange import Fault, Request, Traffic, exchange
-from server.federation import Job, federate
-from simulations.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.errors import FederationError
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.server.federation import Job, federate
 from tests.federations import Saboteur, small
 from tests.server.local_runs import TRUST, attempts_in, kind_of
 

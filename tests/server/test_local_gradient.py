@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from clients import local_gradient as client_side
-from fedsw import wire
 from fedsw.accounting import Ledger
-from simulations.accounts import read_ledger
+from fedsw.federation import wire
+from fedsw.federation.trust.local_gradient import client as client_side
+from fedsw.runs.accounts import read_ledger
 from tests import federations
 from tests.federations import Saboteur, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, kind_of, parameters_of
@@ -101,7 +101,7 @@ def test_with_little_noise_and_many_bins_a_round_is_the_trusted_servers(run, pen
 
 def _parameters_at_start(overrides) -> torch.Tensor:
     from fedsw.models import flatten
-    from fedsw.task import Task
+    from fedsw.tasks.task import Task
 
     return flatten(Task.from_experiment(small(*overrides)).build_model()).double()
 
@@ -161,7 +161,7 @@ def test_several_outputs_go_through_sliced_tables(run):
 
 def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_ledgers(federation, run, monkeypatch):
     """As on engines where another process answers the next message: no node and no ledger is kept in memory."""
-    from clients import node as nodes
+    from fedsw.federation.node import node as nodes
 
     _, warm = run(small(*TRUST, "seed=5"), "warm")
     cold = federation.folder / "cold"
@@ -176,7 +176,7 @@ def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_l
 @pytest.mark.slow
 @pytest.mark.ray
 def test_on_ray_every_client_keeps_its_ledger_in_the_runs_folder(tmp_path):
-    from simulations.driver import run as drive
+    from fedsw.engines.driver import run as drive
 
     experiment = small(*TRUST, "training.rounds=3", "federation.timeout=600.0", "seed=5")
     ours, theirs = drive(experiment, runs=tmp_path / "ours"), drive(experiment, engine="ray", runs=tmp_path / "ray")

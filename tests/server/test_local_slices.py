@@ -12,19 +12,19 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
-from clients import local_slices
-from clients.node import join
-from fedsw import wire
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
+from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.local.release import Release, project_ball
-from fedsw.noise import spacing
-from fedsw.sources import load_held_out
-from fedsw.task import Task
-from server.cohort import FederationError
-from server.measures import measure
-from simulations.record import read_run
-from simulations.report import summary_panel
+from fedsw.experiment.sources import load_held_out
+from fedsw.federation import wire
+from fedsw.federation.node.node import join
+from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.privacy.gaussian import spacing
+from fedsw.privacy.records import Release, project_ball
+from fedsw.report.screens import summary_panel
+from fedsw.runs.record import read_run
+from fedsw.tasks.measures import measure
+from fedsw.tasks.task import Task
 from tests.federations import Saboteur
 
 SLICES = {

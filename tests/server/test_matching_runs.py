@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedsw.data import find_data
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.sensitivity import SLACK
+from fedsw.privacy.sensitivity import SLACK
 from tests.federations import Saboteur
 
 GENERATOR = {

@@ -8,11 +8,11 @@ import math
 import pytest
 from flwr.app import ArrayRecord
 
-from fedsw import wire
 from fedsw.accounting import Ledger
-from server.checkpoint import Checkpoints
-from server.cohort import FederationError
-from server.exchange import exchange
+from fedsw.errors import FederationError
+from fedsw.federation import wire
+from fedsw.federation.exchange.exchange import exchange
+from fedsw.runs.checkpoint import Checkpoints
 from tests.federations import Saboteur, array, numbers
 from tests.server.local_runs import attempts_in, client_of, kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
@@ -115,7 +115,7 @@ def test_what_arrived_is_kept_although_the_server_died_while_others_were_awaited
         return exchange(*given, arrived=second, **named)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("server.local.exchange", dying)
+        patched.setattr("fedsw.federation.trust.local.exchange", dying)
         federation.run(ONCE["release"], directory=directory)
     assert [path.name for path in (directory / "releases").iterdir()] == [f"client-{came[0] - 1000}.safetensors"]
 

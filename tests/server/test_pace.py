@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from server.pace import round_seconds, total_seconds
-from server.telemetry import LOG
-from simulations.status import read_status
+from fedsw.report.status import read_status
+from fedsw.runs.pace import round_seconds, total_seconds
+from fedsw.runs.telemetry import LOG
 from tests.federations import small
 
 DATE = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
@@ -71,7 +71,7 @@ def test_every_life_counts_from_its_beginning_and_lines_cut_short_do_not(tmp_pat
 
 
 def test_a_status_says_that_its_times_are_the_operators(federation, capsys):
-    from simulations.cli import main
+    from fedsw.cli.app import main
 
     federation.run(small())
     directory = federation.folder / "run1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scipy.stats import hypergeom
 
-from fedsw import wire
-from server.plan import most_drawn
+from fedsw.federation import wire
+from fedsw.federation.trust.plan import most_drawn
 from tests.federations import Saboteur, small
 
 

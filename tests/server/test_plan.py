@@ -6,10 +6,10 @@ import pytest
 
 from fedsw.accounting import Step
 from fedsw.accounting import epsilon as epsilon_of
-from fedsw.sensitivity import SLACK
-from fedsw.task import Task
-from server.cohort import Member
-from server.plan import charges, draw, make_plan, sensitivities
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.trust.plan import charges, draw, make_plan, sensitivities
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 

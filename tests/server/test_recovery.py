@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger, LedgerReplaced
-from server import checkpoint, recovery
-from server.checkpoint import CheckpointDamaged
-from server.cohort import FederationError
-from server.federation import Job, federate
-from server.recovery import RunBusy, StorageFault
-from server.run_directory import RunDirectory
-from simulations.chaos.faults import Chaos, ChaosGrid, Fault
+from fedsw.errors import FederationError
+from fedsw.federation.server.federation import Job, federate
+from fedsw.runs import checkpoint, recovery
+from fedsw.runs.checkpoint import CheckpointDamaged
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.recovery import RunBusy, StorageFault
+from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import Saboteur, small
 from tests.server.crashes import Host
 from tests.server.test_matching_runs import AUTOENCODER, experiment

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsw import wire
-from server import cohort, replies
-from server.cohort import FederationError
+from fedsw.errors import FederationError
+from fedsw.federation import wire
+from fedsw.federation.exchange import cohort, replies
 from tests.federations import Saboteur, array, numbers, small
 
 LOST = "federation.min_clients=2"

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import ArrayRecord
 
-from server import central, telemetry
-from server.cohort import FederationError
-from server.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
+from fedsw.errors import FederationError
+from fedsw.federation.trust.central import server as central
+from fedsw.runs import telemetry
+from fedsw.runs.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
 from tests.federations import Saboteur, numbers, small
 
 WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"

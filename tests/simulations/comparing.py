@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsw.experiment import Experiment
-from simulations.compare import runner
-from simulations.compare.grid import (
+from fedsw.compare import runner
+from fedsw.compare.grid import (
     Cell,
     Grid,
     write_grid,
     write_result,
 )
-from simulations.compare.runner import run_missing
-from simulations.compare.table import make_table
+from fedsw.compare.runner import run_missing
+from fedsw.compare.table import make_table
+from fedsw.experiment import Experiment
 
 Capture = pytest.CaptureFixture[str]
 FAIR = ("none", "central", "central-paper", "local-gradient")

@@ -12,11 +12,11 @@ import pytest
 from scipy import special
 
 from fedsw.accounting import Slicing, Step, epsilon
-from simulations.audit import record
-from simulations.audit.record import sensitivity
-from simulations.audit.record.accountant import few, lower_bound, recomputed
-from simulations.audit.record.promise import resolved
-from simulations.audit.record.steps import Recorded, Slices, mixture, profile
+from fedsw.audit import record
+from fedsw.audit.record import sensitivity
+from fedsw.audit.record.accountant import few, lower_bound, recomputed
+from fedsw.audit.record.promise import resolved
+from fedsw.audit.record.steps import Recorded, Slices, mixture, profile
 
 PLAIN = "without-replacement"
 

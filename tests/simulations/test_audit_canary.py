@@ -11,19 +11,19 @@ import math
 import pytest
 import torch
 
-import clients.node
-import server.plan
-import server.rounds
+import fedsw.federation.node.node
+import fedsw.federation.trust.central.rounds
+import fedsw.federation.trust.plan
 from fedsw.accounting import Step, epsilon_bracket
+from fedsw.audit import canary
+from fedsw.audit.finding import Finding
+from fedsw.audit.neighbours import Freely, staged
+from fedsw.cli.app import main
 from fedsw.clipping import Term
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.federation.trust.central import server as central
 from fedsw.randomness import Stream
-from fedsw.task import Task
-from server import central
-from simulations.audit import canary
-from simulations.audit.finding import Finding
-from simulations.audit.neighbours import Freely, staged
-from simulations.cli import main
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 ALL = ("training.batch_fraction=1.0", "training.rounds=1", "privacy.epsilon=8.0", "federation.clients=2")
@@ -87,17 +87,17 @@ def _less_noise_than_the_slack_hides(monkeypatch):
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):
-    genuine = server.plan.sensitivities
+    genuine = fedsw.federation.trust.plan.sensitivities
     halved = lambda task, batch, spread: genuine(task, [2 * n for n in batch], spread)  # noqa: E731
-    for module in (server.plan, server.rounds):
+    for module in (fedsw.federation.trust.plan, fedsw.federation.trust.central.rounds):
         monkeypatch.setattr(module, "sensitivities", halved)
 
 
 def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
-    genuine = clients.node.clipped_sum
+    genuine = fedsw.federation.node.node.clipped_sum
     freed = lambda tape, terms: genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms])  # noqa: E731
-    monkeypatch.setattr(clients.node, "clipped_sum", freed)
-    monkeypatch.setattr(server.rounds, "contribution_bound", lambda *given: math.inf)
+    monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
+    monkeypatch.setattr(fedsw.federation.trust.central.rounds, "contribution_bound", lambda *given: math.inf)
 
 
 def _one_seed_for_all_noise(monkeypatch):
@@ -123,14 +123,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = clients.node.smallest_keys
+    genuine = fedsw.federation.node.node.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(clients.node, "smallest_keys", first_favoured)
+    monkeypatch.setattr(fedsw.federation.node.node, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

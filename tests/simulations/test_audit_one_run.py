@@ -12,19 +12,19 @@ import pytest
 import torch
 from rich.console import Console
 
-from clients.node import Node
-from clients.substitution import exchanged
+from fedsw.audit import canaries as pairs
+from fedsw.audit import one_run
+from fedsw.audit.finding import Finding
+from fedsw.audit.gradients import Attacker
+from fedsw.audit.scores import Guesses
+from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.task import Task
-from server import central
-from server.observer import Silent
-from server.training import Trainer
-from simulations.audit import canaries as pairs
-from simulations.audit import one_run
-from simulations.audit.finding import Finding
-from simulations.audit.gradients import Attacker
-from simulations.audit.scores import Guesses
-from simulations.driver import run
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.substitution import exchanged
+from fedsw.federation.trust.central import server as central
+from fedsw.runs.observer import Silent
+from fedsw.runs.trainer import Trainer
+from fedsw.tasks.task import Task
 from tests.federations import small
 
 SURE = 1 - 1e-10

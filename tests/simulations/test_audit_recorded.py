@@ -15,16 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw import wire
-from fedsw.console import invoke
-from server import recovery
-from server.cohort import FederationError
-from simulations.audit.finding import Finding
-from simulations.audit.record import absent, chain, model, noise, promise, spent
-from simulations.audit.record.folder import ledgers
-from simulations.audit.record.model import newest_checkpoint
-from simulations.audit.recorded import audit
-from simulations.cli import app
+from fedsw.audit.finding import Finding
+from fedsw.audit.record import absent, chain, model, noise, promise, spent
+from fedsw.audit.record.folder import ledgers
+from fedsw.audit.record.model import newest_checkpoint
+from fedsw.audit.recorded import audit
+from fedsw.cli.app import app
+from fedsw.cli.shell import invoke
+from fedsw.errors import FederationError
+from fedsw.federation import wire
+from fedsw.runs import recovery
 from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from simulations.chaos.conductor import CLIENTS, ChaosFailed, audit
-from simulations.chaos.faults import EVERY, FAULTS, schedule
+from tests.chaos.conductor import CLIENTS, ChaosFailed, audit
+from tests.chaos.faults import EVERY, FAULTS, schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def chaos(seed: int, rounds: int, directory: Path) -> dict:
     """In a process of its own, which has trained nothing before it forks."""
-    command = [sys.executable, "-m", "simulations.chaos", "--seed", str(seed), "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(seed), "--rounds", str(rounds)]
     done = subprocess.run(
         [*command, "--out", str(directory)], cwd=ROOT, text=True, capture_output=True, env={**os.environ}
     )

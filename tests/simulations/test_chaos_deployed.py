@@ -16,12 +16,12 @@ import pytest
 
 from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment
-from simulations.chaos import blows
-from simulations.chaos.blows import BLOWS, SERVER_BLOWS, script
-from simulations.chaos.campaign import POLLED, _effect, audit
-from simulations.chaos.conductor import ChaosFailed, experiment_of
-from simulations.chaos.faults import EVERY
-from simulations.chaos.striking import FALLEN, position
+from tests.chaos import blows
+from tests.chaos.blows import BLOWS, SERVER_BLOWS, script
+from tests.chaos.campaign import POLLED, _effect, audit
+from tests.chaos.conductor import ChaosFailed, experiment_of
+from tests.chaos.faults import EVERY
+from tests.chaos.striking import FALLEN, position
 from tests.federations import Federation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +203,7 @@ def _append(path: Path, line: str) -> None:
 def test_forty_rounds_on_real_processes_survive_the_death_of_nodes_server_app_and_superlink(tmp_path):
     planned = script(SEED, 40)
     assert {blows.SERVER_DIES, blows.LINK_DIES} < {blow.kind for blow in planned} and len(planned) == 4
-    command = [sys.executable, "-m", "simulations.chaos", "--deployed", "--seed", str(SEED), "--rounds", "40"]
+    command = [sys.executable, "-m", "tests.chaos", "--deployed", "--seed", str(SEED), "--rounds", "40"]
     place = tmp_path / "campaign"
     done = subprocess.run([*command, "--out", str(place)], cwd=ROOT, text=True, capture_output=True, env={**os.environ})
     assert done.returncode == 0, done.stderr

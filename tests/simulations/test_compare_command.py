@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from simulations import cli, cli_compare
-from simulations.compare import figure, runner
-from simulations.compare.grid import (
+from fedsw.cli import app as cli
+from fedsw.cli import compare as cli_compare
+from fedsw.compare import figure, runner
+from fedsw.compare.grid import (
     Cell,
     make_grid,
     missing,
     read_grid,
     write_failure,
 )
-from simulations.compare.methods import methods, tasks
-from simulations.compare.runner import run_missing
-from simulations.compare.table import make_table, write_table
+from fedsw.compare.methods import methods, tasks
+from fedsw.compare.runner import run_missing
+from fedsw.compare.table import make_table, write_table
 from tests.processes import interruptible
 from tests.simulations.comparing import FAIR, TINY, Capture, Counts, begun, pretend, thread_pool
 
@@ -163,7 +164,7 @@ def test_a_tiny_comparison_trains_and_keeps_what_it_says(here: Path) -> None:
 @pytest.mark.slow
 def test_an_interrupted_command_ends_its_processes_and_resumes(here: Path) -> None:
     app = str(Path(cli.__file__).parents[1])
-    code = "import sys; from fedsw.console import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from fedsw.cli.app import main; sys.exit(main(sys.argv[1:]))"
     start = [sys.executable, "-c", code, "--app", app, "compare", "fair-classification", "--methods", "none,central",
              "--epsilon", "1", "--seeds", "1", "--rounds", "4000", "--jobs", "2", "--quiet"]  # fmt: skip
     process = subprocess.Popen(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fedsw.experiment import ExperimentError
-from fedsw.settings import read_setting
-from simulations.compare.grid import (
+from fedsw.compare.grid import (
     make_grid,
 )
-from simulations.compare.methods import Comparable, able, build, tasks
+from fedsw.compare.methods import Comparable, able, build, tasks
+from fedsw.experiment import ExperimentError
+from fedsw.settings import read_setting
 from tests.simulations.comparing import FAIR, TINY
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedsw.experiment import Experiment
-from simulations.compare.grid import (
+from fedsw.compare.grid import (
     Cell,
     make_grid,
     missing,
@@ -19,8 +18,9 @@ from simulations.compare.grid import (
     write_failure,
     write_result,
 )
-from simulations.compare.runner import run_cell, run_missing
-from simulations.compare.table import make_table
+from fedsw.compare.runner import run_cell, run_missing
+from fedsw.compare.table import make_table
+from fedsw.experiment import Experiment
 from tests.simulations.comparing import Counts, begun, pretend, run_all, summary_of
 
 
@@ -65,7 +65,7 @@ def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
         directory = runs / experiment.name
         return type("Result", (), {"summary": summary_of(experiment), "directory": directory})()
 
-    monkeypatch.setattr("simulations.driver.run", run)
+    monkeypatch.setattr("fedsw.engines.driver.run", run)
     counts = run_all(tmp_path, grid, run_cell)
     assert (counts.done, counts.failed) == (8, 1)
     assert missing(tmp_path, grid) == [broken]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simulations.compare import figure, screen
-from simulations.compare.grid import (
+from fedsw.compare import figure, screen
+from fedsw.compare.grid import (
     make_grid,
     write_result,
 )
-from simulations.compare.table import make_table, write_table
+from fedsw.compare.table import make_table, write_table
 from tests.simulations.comparing import FAIR, begun, leave_run, rows_of, summary_of, table_of
 
 

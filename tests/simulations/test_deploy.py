@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
-from simulations.deploy.keys import write_node_key
-from simulations.deploy.serving import probe, write_federation
-from simulations.deploy.superlink import profile, superlink_command
-from simulations.deploy.supernode import NodeSettings, node_config_text, supernode_command
-from simulations.ports import free_port
+from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
+from fedsw.deploy.keys import write_node_key
+from fedsw.deploy.ports import free_port
+from fedsw.deploy.serving import probe, write_federation
+from fedsw.deploy.superlink import profile, superlink_command
+from fedsw.deploy.supernode import NodeSettings, node_config_text, supernode_command
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)
 

@@ -17,16 +17,18 @@ from typing import Any
 import psutil
 import pytest
 
-from server.recovery import RunBusy, held
-from server.run_directory import RunDirectory
-from simulations import OFFLINE, warm_executor, warm_superlink
-from simulations.deploy import processes as deploy_processes
-from simulations.deploy.following import Follower
-from simulations.deploy.processes import MARK, Processes
-from simulations.deploy.watchdog import marked
-from simulations.driver import resume
-from simulations.engines import deployed
-from simulations.ports import free_port
+from fedsw.deploy import processes as deploy_processes
+from fedsw.deploy.following import Follower
+from fedsw.deploy.ports import free_port
+from fedsw.deploy.processes import MARK, Processes
+from fedsw.deploy.warm import executor as warm_executor
+from fedsw.deploy.warm import superlink as warm_superlink
+from fedsw.deploy.watchdog import marked
+from fedsw.engines import deployed
+from fedsw.engines.driver import resume
+from fedsw.federation import OFFLINE
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.recovery import RunBusy, held
 from tests.federations import small
 from tests.simulations.conftest import Watcher
 
@@ -64,7 +66,7 @@ def test_a_killed_server_app_is_found_out_while_its_submission_waits(tmp_path: P
     run, held = tmp_path / "run", f"with held(Path({str(tmp_path / 'run')!r})): print('held', flush=True), sleep(600)"
     run.mkdir()
     with Processes(tmp_path) as processes:
-        program = f"from pathlib import Path\nfrom time import sleep\nfrom server.recovery import held\n{held}"
+        program = f"from pathlib import Path\nfrom time import sleep\nfrom fedsw.runs.recovery import held\n{held}"
         server = processes.start("server", [sys.executable, "-c", program])
         assert _wait_for(lambda: "held" in processes.said("server"))
 
@@ -144,7 +146,7 @@ def test_the_watchdog_stops_everything_when_its_parent_is_killed(tmp_path: Path)
 
 _ORPHANS = f"""
 import os, pathlib, sys, time
-from simulations.deploy.processes import Processes
+from fedsw.deploy.processes import Processes
 with Processes(pathlib.Path({{logs!r}})) as processes:
     processes.start("sleeper", [sys.executable, "-c", {SLEEPER!r}])
     part = pathlib.Path({{mark!r}} + ".part")
@@ -259,7 +261,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _end(name: str, mark: str, *, grace: float) -> None:
-    from simulations.deploy.watchdog import end
+    from fedsw.deploy.watchdog import end
 
     end(name, mark, grace=grace)
 

@@ -15,15 +15,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from simulations.deploy.certificates import LOOPBACK, write_certificates
-from simulations.deploy.keys import write_node_key
-from simulations.deploy.processes import MARK, Processes, script
-from simulations.deploy.serving import probe
-from simulations.deploy.superlink import SuperLink
-from simulations.deploy.supernode import NodeSettings, supernode_command
-from simulations.driver import resume, run
-from simulations.engines.deployed import local_federation
-from simulations.ports import free_port
+from fedsw.deploy.certificates import LOOPBACK, write_certificates
+from fedsw.deploy.keys import write_node_key
+from fedsw.deploy.ports import free_port
+from fedsw.deploy.processes import MARK, Processes, script
+from fedsw.deploy.serving import probe
+from fedsw.deploy.superlink import SuperLink
+from fedsw.deploy.supernode import NodeSettings, supernode_command
+from fedsw.engines.deployed import local_federation
+from fedsw.engines.driver import resume, run
 from tests.federations import small
 from tests.processes import interruptible, mark, of_this_test
 from tests.simulations.conftest import Watcher

@@ -13,10 +13,10 @@ import click
 import pytest
 import typer
 
-from simulations import OFFLINE
-from simulations.cli import app
-from simulations.deploy.processes import script
-from simulations.driver import Engine
+from fedsw.cli.app import app
+from fedsw.deploy.processes import script
+from fedsw.engines.driver import Engine
+from fedsw.federation import OFFLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from simulations.driver import run
-from simulations.record import read_run
+from fedsw.engines.driver import run
+from fedsw.runs.record import read_run
 from tests.federations import small
 
 

@@ -11,7 +11,7 @@ def test_every_semi_public_name_is_where_the_engines_look_for_it():
     from flwr.simulation.run_simulation import _run_simulation  # noqa: F401
     from flwr.supercore.telemetry import EventType
 
-    from simulations.engines import _flower
+    from fedsw.engines import _flower
 
     assert hasattr(EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
     run = _flower.empty_run(5)
@@ -26,7 +26,7 @@ def test_every_semi_public_name_is_where_the_engines_look_for_it():
 def test_clients_of_the_simulation_engine_are_known_by_their_grid():
     from importlib import import_module
 
-    from server import app
+    from fedsw.federation.server import app
 
     assert import_module("flwr.simulation.run_simulation").InMemoryGrid.__name__ == app._SIMULATION
 
@@ -36,7 +36,7 @@ def test_clients_of_the_simulation_engine_are_known_by_their_grid():
     ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"],
 )
 def test_flower_is_told_not_to_phone_home(name):
-    from simulations import OFFLINE
+    from fedsw.federation import OFFLINE
 
     assert os.environ[name] == OFFLINE[name]
 

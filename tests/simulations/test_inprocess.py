@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from server.exchange import Fault, Request, Traffic, exchange
-from simulations.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 
 
 def _app(behaviour):

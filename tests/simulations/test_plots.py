@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.figures import COLOURS, limits_of
-from simulations.pictures import draw_latent
-from simulations.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
-from simulations.record import Outputs, read_run
+from fedsw.report.figures import COLOURS, limits_of
+from fedsw.report.pictures import draw_latent
+from fedsw.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
+from fedsw.runs.record import Outputs, read_run
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG"
@@ -157,6 +157,6 @@ def test_the_histograms_of_the_demo_stand_in_a_grid_even_if_some_are_missing() -
 
 
 def test_plots_do_not_load_matplotlib_before_they_draw() -> None:
-    code = "import sys, simulations.plots, simulations.report, simulations.cli; assert 'matplotlib' not in sys.modules"
+    code = "import sys, fedsw.report.plots, fedsw.report.screens, fedsw.cli.app; assert 'matplotlib' not in sys.modules"
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

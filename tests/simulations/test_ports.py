@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 
-from simulations import ports
-from simulations.ports import free_port
+from fedsw.deploy import ports
+from fedsw.deploy.ports import free_port
 
 
 def test_a_port_that_the_system_picks_again_is_not_given_out_again(monkeypatch):

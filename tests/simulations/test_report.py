@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedsw.console import json_text, number, to_float
 from fedsw.experiment import parse_experiment
-from simulations.names import ordered_metrics, short_metrics
-from simulations.progress import describe_round
-from simulations.record import read_history, read_run, write_json
-from simulations.report import demo_table, experiments_table, summary_panel
+from fedsw.report.names import ordered_metrics, short_metrics
+from fedsw.report.progress import describe_round
+from fedsw.report.screens import demo_table, experiments_table, summary_panel
+from fedsw.runs.record import read_history, read_run, write_json
+from fedsw.text import json_text, number, to_float
 
 MakeRun = Callable[..., Path]
 

@@ -10,17 +10,17 @@ import pytest
 from flwr.app import Context, RecordDict
 from rich.console import Console
 
-from fedsw.console import RunStopped
-from server.app import job_from
-from server.cohort import FederationError
-from server.resuming import command_for
-from server.run_directory import RunDirectory
-from simulations.cli_status import status_view
-from simulations.driver import Engine, resume
-from simulations.execution import execute
-from simulations.record import read_run
-from simulations.report import summary_panel
-from simulations.status import read_status
+from fedsw.cli.execution import execute
+from fedsw.cli.shell import RunStopped
+from fedsw.cli.status import status_view
+from fedsw.engines.driver import Engine, resume
+from fedsw.errors import FederationError
+from fedsw.federation.server.app import job_from
+from fedsw.report.screens import summary_panel
+from fedsw.report.status import read_status
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.record import read_run
+from fedsw.runs.resuming import command_for
 from tests.federations import small
 
 

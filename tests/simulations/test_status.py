@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from server import recovery
-from server.cohort import FederationError
-from server.run_directory import RunDirectory
-from simulations.cli import main
-from simulations.record import read_run
-from simulations.status import read_status
+from fedsw.cli.app import main
+from fedsw.errors import FederationError
+from fedsw.report.status import read_status
+from fedsw.runs import recovery
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.record import read_run
 from tests.federations import Federation, Saboteur, small
 
 

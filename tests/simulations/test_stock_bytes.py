@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.driver import run
+from fedsw.engines.driver import run
 from tests.federations import small
 
 pytestmark = pytest.mark.slow

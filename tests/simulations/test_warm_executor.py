@@ -14,8 +14,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
-from simulations.engines import _flower
-from simulations.warm_executor import Node, Worker, load_client_app
+from fedsw.deploy.warm.executor import Node, Worker, load_client_app
+from fedsw.engines import _flower
 
 PYPROJECT = """
 [project]

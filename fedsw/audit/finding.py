@@ -1,0 +1,103 @@
+"""What an audit found, whichever of the three it was: one screen, one JSON, one figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.text import json_text, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind = Literal["canary", "one-run", "record"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one audit.
+
+    Attributes:
+        kind: which audit.
+        subject: the experiment or the run's folder.
+        claimed: the epsilon that the guarantee states.
+        delta: of the guarantee.
+        shown: the largest epsilon that the attack supports, a lower bound; for "record", the recomputed epsilon.
+        confidence: that `shown` is no more than the true epsilon; None where nothing random was drawn.
+        passed: whether nothing contradicts the claim.
+        verdict: one sentence.
+        rows: what the screen shows beside that: (name, value) in words.
+        details: everything measured, JSON types only.
+        draw: makes the figure; None where there is nothing to draw.
+    """
+
+    kind: Kind
+    subject: str
+    claimed: float
+    delta: float
+    shown: float
+    confidence: float | None
+    passed: bool
+    verdict: str
+    rows: Sequence[tuple[str, str]] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    draw: Callable[[], Figure] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON that is kept and printed; infinity as "inf"."""
+        return {
+            "audit": self.kind,
+            "subject": self.subject,
+            "claimed_epsilon": self.claimed,
+            "shown_epsilon": self.shown,
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **self.details,
+        }
+
+    def screen(self) -> RenderableType:
+        """One screen: claimed epsilon, shown epsilon with its confidence, verdict."""
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="bold", no_wrap=True)
+        rows.add_column(overflow="fold")
+        rows.add_row("audit", f"{self.kind} of {self.subject}")
+        rows.add_row("claimed ε", f"{number(self.claimed)} at δ = {number(self.delta)}")
+        sure = "" if self.confidence is None else f", at confidence {_confidence(self.confidence)}"
+        rows.add_row("recomputed ε" if self.kind == "record" else "shown ε", f"{number(self.shown)}{sure}")
+        for name, value in self.rows:
+            rows.add_row(name, value)
+        verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")
+        rows.add_row("verdict", verdict.append(self.verdict, style="default"))
+        return rows
+
+    def write(self, folder: Path) -> list[Path]:
+        """Keep `finding.json`, and `finding.png` where there is a figure, in a folder; returns the files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / "finding.json"]
+        files[0].write_text(json_text(self.as_dict()) + "\n", encoding="utf-8")
+        if self.draw is not None:
+            from fedsw.report.figures import save
+
+            files.append(save(self.draw(), folder / "finding.png"))
+        return files
+
+
+def read_finding(path: Path) -> dict[str, Any]:
+    """What `Finding.write` kept, from its JSON file."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _confidence(value: float) -> str:
+    return f"{value:.6g}"

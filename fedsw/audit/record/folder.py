@@ -1,0 +1,248 @@
+"""A run's folder as it lies on disk, read with json, sqlite3 and nothing of fedsw's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsw.tasks.task import Task
+
+LAPLACE = "laplace"
+
+
+class Unchecked(Exception):
+    """Something cannot be checked here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a ledger's table `rows`, with its body read.
+
+    Attributes:
+        sequence, key, body, previous, digest: as stored.
+        round, attempt, sigma: of the release.
+        charges: of every group: group, sampling_rate, sensitivity, sampling, slicing.
+    """
+
+    sequence: int
+    key: str
+    body: str
+    previous: str
+    digest: str
+    round: int
+    attempt: int
+    sigma: float
+    charges: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Book:
+    """One ledger file: `header` is (body, digest) as stored, `promise` its body read."""
+
+    name: str
+    path: Path
+    header: tuple[str, str]
+    promise: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    @property
+    def client(self) -> str | None:
+        """The client's number; None for the server's ledger."""
+        found = re.fullmatch(r"client-(\d+)", self.path.stem)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run that is not going on.
+
+    Attributes:
+        experiment: its settings, as in config.json.
+        summary: empty where the last life of the run ended without one.
+    """
+
+    directory: Path
+    experiment: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The settings of the guarantee."""
+        found: dict[str, Any] = self.experiment["privacy"]
+        return found
+
+    @property
+    def trust(self) -> str:
+        """The trust model."""
+        return str(self.privacy["trust"])
+
+    @property
+    def local(self) -> bool:
+        """Whether the ledgers are the clients'."""
+        return self.trust.startswith("local-")
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a guarantee was asked for."""
+        epsilon = self.privacy.get("epsilon")
+        asked = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
+        return self.trust != "none" and asked
+
+    @property
+    def accountant(self) -> str:
+        """The accountant that the settings ask for."""
+        laplace = self.trust == "local-release" and self.experiment["local"]["mechanism"] == LAPLACE
+        return LAPLACE if laplace else str(self.privacy["accountant"])
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """plan.json: epsilon, delta and the sizes of the groups; empty if there is none."""
+        return _json(self.directory / "plan.json") or {}
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last one that was cut short is left out."""
+        return _lines(self.directory / "metrics.jsonl")
+
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of log.jsonl."""
+        return _lines(self.directory / "log.jsonl")
+
+    @cached_property
+    def books(self) -> list[Book]:
+        """The ledgers: the server's, or the clients' as far as they are in the folder."""
+        return [read_book(path) for path in ledgers(self.directory)]
+
+    @property
+    def claimed(self) -> float:
+        """Epsilon of the summary, or without one that of the plan."""
+        return real(self.summary["epsilon"]) if self.summary else real(self.plan.get("epsilon", math.inf))
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the ledgers are kept: the summary's, but for Laplace noise, whose guarantee has none."""
+        reported = self.plan.get("delta", self.summary.get("delta", 0.0))
+        return float(reported if self.accountant == LAPLACE else self.summary.get("delta", reported))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Records of every group."""
+        return {str(group): int(size) for group, size in self.plan["groups"].items()}
+
+    @cached_property
+    def task(self) -> Task:
+        """The settings made concrete: the model's shape, the dimension of its outputs, public directions.
+
+        Raises:
+            Unchecked: if they need files that are not here.
+        """
+        from fedsw.experiment import parse_experiment
+        from fedsw.tasks.task import Task
+
+        raw = dict(self.experiment)
+        if self.privacy.get("epsilon") == "inf":
+            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
+        try:
+            return Task.from_experiment(parse_experiment(raw))
+        except OSError as fault:
+            raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
+
+    @property
+    def planned_releases(self) -> int:
+        """Releases of a record that the settings plan: one a round, or one for all."""
+        stored = self.trust == "local-slices" and self.experiment["local"]["algorithm"] == "flow-one-release"
+        return 1 if stored or self.trust == "local-release" else int(self.experiment["training"]["rounds"])
+
+
+def read_folder(directory: Path) -> Folder:
+    """The folder of a run that is finished, failed or was killed.
+
+    Raises:
+        ValueError: if it is no run, or one that is going on.
+    """
+    from fedsw.runs.recovery import is_held
+
+    config = _json(directory / "config.json")
+    if config is None or not isinstance(config.get("experiment"), Mapping):
+        raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
+    if is_held(directory):
+        raise ValueError(
+            f"{directory} is being run by another process; `fedsw status {directory}` shows how far it is. Audit it "
+            "when it has ended"
+        )
+    folder = Folder(directory, dict(config["experiment"]), {})
+    events = [line.get("event") for line in folder.log if line.get("event") in ("run begins", "run ended")]
+    summary = {} if events[-1:] == ["run begins"] else _json(directory / "summary.json") or {}
+    return Folder(directory, folder.experiment, summary)
+
+
+def ledgers(directory: Path) -> list[Path]:
+    """The ledger files of a run."""
+    if (directory / "ledger.sqlite").exists():
+        return [directory / "ledger.sqlite"]
+    found = (*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite"))
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def read_book(path: Path) -> Book:
+    """A ledger file, whatever its digests say.
+
+    Raises:
+        ValueError, sqlite3.Error: if it has not the tables of a ledger.
+    """
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        headers = database.execute("SELECT body, digest FROM header").fetchall()
+        stored = database.execute("SELECT sequence, key, body, previous, digest FROM rows ORDER BY sequence").fetchall()
+    finally:
+        database.close()
+    if len(headers) != 1:
+        raise ValueError(f"{path.name} has {len(headers)} headers")
+    rows = []
+    for sequence, key, body, previous, digest in stored:
+        reported = json.loads(body)
+        rows.append(
+            Row(
+                sequence, key, body, previous, digest,
+                int(reported["round"]), int(reported["attempt"]), float(reported["sigma"]), tuple(reported["charges"]),
+            )
+        )  # fmt: skip
+    return Book(path.stem.replace("-", " "), path, headers[0], json.loads(headers[0][0]), tuple(rows))
+
+
+def real(value: Any) -> float:
+    """A number of a run's JSON, where infinity is the word "inf"."""
+    return math.inf if value is None else float(value)
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+    return value
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = []
+    for position, line in enumerate(lines, start=1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as fault:
+            if position < len(lines):
+                raise ValueError(f"{path}, line {position} is damaged: {fault}") from None
+    return found

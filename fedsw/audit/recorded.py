@@ -1,0 +1,91 @@
+"""`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+
+from fedsw.audit.finding import Finding
+from fedsw.audit.record import absent, chain, model, noise, picture, promise, spent
+from fedsw.audit.record.check import Check, made
+from fedsw.audit.record.folder import Book, Folder, read_folder
+
+CHECKS = (
+    (chain.NAME, chain.check),
+    (spent.REPLAY, spent.check_replay),
+    (spent.INDEPENDENT, spent.check_independent),
+    (noise.NAME, noise.check),
+    (absent.NAME, absent.check),
+    (model.NAME, model.check),
+    (promise.NAME, promise.check),
+)
+
+
+def audit(directory: Path) -> Finding:
+    """Check a run's folder, finished, stopped or broken off; every check is made, whatever another one finds.
+
+    What is shown is the epsilon of the recorded rows by an accountant that shares nothing with fedsw's; it is not
+    random, so it has no confidence. Nothing here can tell rows that were never written, noise that was never added,
+    or a folder that was put back as a whole from an earlier copy.
+
+    Raises:
+        ValueError: if the folder is no run, or the run is going on.
+    """
+    folder = read_folder(directory)
+    checks = [made(name, of, folder) for name, of in CHECKS]
+    failed = [check.name for check in checks if check.passed is False]
+    left = [check.name for check in checks if check.passed is None]
+    worst = _worst(folder)
+    return Finding(
+        kind="record",
+        subject=str(directory),
+        claimed=folder.claimed,
+        delta=folder.delta,
+        shown=_shown(folder, worst),
+        confidence=None,
+        passed=not failed,
+        verdict=_verdict(failed, left, len(checks)),
+        rows=[("run", _described(folder)), *((check.name, check.line) for check in checks)],
+        details={
+            "experiment": folder.experiment["name"],
+            "trust": folder.trust,
+            "status": folder.summary.get("status", "no summary"),
+            "nominal": folder.experiment.get("seed") is not None,
+            "failed": failed,
+            "not_checked": left,
+            "checks": [check.as_dict() for check in checks],
+        },
+        draw=functools.partial(picture.draw, folder, worst) if worst and picture.drawable(worst) else None,
+    )
+
+
+def _verdict(failed: list[str], left: list[str], count: int) -> str:
+    if failed:
+        found = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
+    else:
+        found = f"nothing in the folder contradicts the claim ({count - len(left)} of {count} checks)"
+    return f"{found}; not checked: {', '.join(left)}" if left else found
+
+
+def _described(folder: Folder) -> str:
+    status = folder.summary.get("status", "no summary: it was killed, or its last life did not end in order")
+    seeded = ", nominal (seeded)" if folder.experiment.get("seed") is not None else ""
+    return f"{folder.experiment['name']}, trust {folder.trust}{seeded}: {status}"
+
+
+def _worst(folder: Folder) -> Book | None:
+    """The ledger that spent most by the independent accountant; None if nothing can be reported."""
+    try:
+        return max(folder.books, key=lambda book: spent.independent(book).epsilon, default=None)
+    except Exception:  # the check of the same name says why
+        return None
+
+
+def _shown(folder: Folder, worst: Book | None) -> float:
+    if worst is not None:
+        return spent.independent(worst).epsilon
+    return math.inf if not folder.noisy else math.nan
+
+
+__all__ = ["CHECKS", "Check", "audit"]

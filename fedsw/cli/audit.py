@@ -1,0 +1,107 @@
+"""`fedsw audit`: an experiment or a finished run under attack."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import RUNS, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from fedsw.audit.finding import Finding
+
+Target = Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")]
+Canary = Annotated[
+    bool, typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound.")
+]
+OneRun = Annotated[
+    int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
+]
+Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
+
+
+def audit_command(
+    target: Target,
+    settings: Settings = None,
+    canary: Canary = False,
+    one_run: OneRun = None,
+    trials: Trials = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
+    data_dir: DataDir = None,
+    output: Folder = Path("audits"),
+    runs: Runs = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack a guarantee, and say how much of its ε an attacker can show.
+
+    With --canary or --one-run the target is an experiment (settings may follow it); without either it is a run's
+    folder, or an experiment's name for its latest run, whose files are checked by recomputation.
+    """
+    if canary and one_run is not None:
+        raise typer.BadParameter("give --canary or --one-run, not both")
+    attacked = canary or one_run is not None
+    given = settings or overrides or epsilon is not None or data_dir is not None
+    if not attacked and (given or trials is not None):
+        raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
+    if trials is not None and not canary:
+        raise typer.BadParameter("--trials belongs to --canary")
+    changes, show = [*(overrides or ()), *(settings or ())], not (quiet or as_json)
+    if attacked:
+        found = _attack(target, changes, one_run, trials, epsilon, data_dir, show=show)
+    else:
+        found = _recompute(target, runs)
+    name = Path(target).stem if attacked else Path(found.subject).name
+    files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
+    if as_json:
+        typer.echo(json_text({**found.as_dict(), "files": [str(path) for path in files]}))
+    elif quiet:
+        typer.echo(files[0].parent)
+    else:
+        Console().print(found.screen())
+        Console().print("\n".join(map(str, files)), style="cyan", highlight=False)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _attack(
+    target: str,
+    changes: list[str],
+    one_run: int | None,
+    trials: int | None,
+    epsilon: float | None,
+    data_dir: Path | None,
+    *,
+    show: bool,
+) -> Finding:
+    import json
+
+    from fedsw.experiment import load_experiment
+    from fedsw.experiment.catalogue import find_experiment
+
+    if epsilon is not None:
+        changes.append(f"privacy.epsilon={epsilon!r}")
+    if data_dir is not None:
+        changes.append(f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()), ensure_ascii=False)}")
+    experiment = load_experiment(find_experiment(target), changes)
+    if one_run is not None:
+        from fedsw.audit import one_run as training
+
+        return training.audit(experiment, canaries=one_run, show=show)
+    from fedsw.audit import canary
+
+    return canary.audit(experiment, trials=trials, show=show)
+
+
+def _recompute(target: str, runs: Path) -> Finding:
+    from fedsw.audit import recorded
+    from fedsw.experiment.catalogue import find_run
+
+    return recorded.audit(find_run(target, runs))

@@ -1,0 +1,167 @@
+"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.cli.parts import in_parts
+from fedsw.text import json_text, number
+
+_SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps": "the number of steps"}
+
+
+def budget(
+    delta: Annotated[float, typer.Option(help="δ of the guarantee, well below 1 / records.")],
+    sampling_rate: Annotated[
+        float | None, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")
+    ] = None,
+    records: Annotated[int | None, typer.Option(help="Records of the group; with --batch instead of -p.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Records of the group in a batch.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of noisy releases.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="σ/Δ, with Δ the full sensitivity under replacement.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the guarantee.")] = None,
+    sampling: Annotated[
+        Literal["without-replacement", "poisson"], typer.Option(help="How batches are drawn.")
+    ] = "without-replacement",
+    slices: Annotated[
+        int | None, typer.Option(help="Number k of random directions through which features are released.")
+    ] = None,
+    dimension: Annotated[int | None, typer.Option(help="Dimension d of the features that are sliced.")] = None,
+    directions_scheme: Annotated[
+        Literal["iid", "orthogonal"] | None, typer.Option(help="Independent directions (the default), or orthonormal.")
+    ] = None,
+    diameter: Annotated[
+        float | None, typer.Option(help="Most that a replacement moves the features; 2 for rows of norm 1.")
+    ] = None,
+    noise: Annotated[float | None, typer.Option(help="σ of the noise in each slice, with --diameter.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
+) -> None:
+    """Relate noise multiplier, ε and number of steps: give two of the three, and the other is solved for.
+
+    Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
+    With --slices and --dimension the releases are features through random directions.
+    """
+    from fedsw.accounting import Slicing, budget_report
+
+    atexit.register(gc.freeze)  # without it the process would look for garbage among torch's objects before it ends
+    in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats with it
+
+    slicing = None
+    if slices is not None and dimension is not None:
+        slicing = Slicing(dimension, slices, directions_scheme or "iid")
+    elif slices is not None or dimension is not None or directions_scheme is not None:
+        raise ValueError(
+            f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
+        )
+    report = budget_report(
+        sampling_rate=_rate(sampling_rate, records, batch),
+        delta=delta,
+        noise_multiplier=_multiplier(noise_multiplier, noise, diameter),
+        epsilon=epsilon,
+        steps=steps,
+        sampling=sampling,
+        slicing=slicing,
+        diameter=diameter,
+    )
+    if not compare:
+        del report["accountants"]
+    if as_json:
+        typer.echo(json_text(report))
+    else:
+        _print(report)
+
+
+def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
+    if sampling_rate is not None and records is None and batch is None:
+        return sampling_rate
+    if sampling_rate is not None or records is None or batch is None:
+        raise ValueError(
+            f"give --sampling-rate, or both --records and --batch; sampling rate is {sampling_rate}, records is "
+            f"{records}, batch is {batch}."
+        )
+    if not 1 <= batch <= records:
+        raise ValueError(f"batch is {batch} of records {records}; it must be at least 1 and at most all records.")
+    return batch / records
+
+
+def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: float | None) -> float | None:
+    if noise is None:
+        return noise_multiplier
+    if noise_multiplier is not None or diameter is None:
+        raise ValueError(f"noise is {noise}; give it with --diameter, and no --noise-multiplier beside it.")
+    if not (0.0 < noise < math.inf and 0.0 < diameter < math.inf):
+        raise ValueError(f"noise is {noise} and diameter is {diameter}; both must be positive and finite.")
+    return noise / diameter
+
+
+def rounded(value: float, *, up: bool, digits: int = 5) -> str:
+    """A number with few digits, on the safe side: never below `value` if `up`, never above it otherwise."""
+    if value == 0 or not math.isfinite(value):
+        return number(value)
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
+    count = math.ceil(value / unit) if up else math.floor(value / unit)
+    # Writing count * unit with `digits` digits is exact, unless the division was rounded to the other side.
+    while (text := f"{count * unit:.{digits}g}") and (float(text) < value if up else float(text) > value):
+        count += 1 if up else -1
+    return text
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    console = Console(highlight=False)
+    epsilon, lowest = rounded(report["epsilon"], up=True), rounded(max(0.0, report["bracket"]["lower"]), up=False)
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column()
+    rows.add_row(
+        "guarantee",
+        Text.assemble(
+            (f"ε = {epsilon} at δ = {report['delta']:g}", "bold"),
+            f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
+            f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
+            _through(report.get("slicing")),
+        ),
+    )
+    rows.add_row("solved for", _SOLVED[report["solved"]])
+    rows.add_row(
+        "bracket",
+        f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",
+    )
+    rows.add_row("convention", str(report["convention"]))
+    console.print(rows)
+    if "accountants" in report:
+        console.print(_accountants_table(report["accountants"]))
+
+
+def _through(slicing: Mapping[str, Any] | None) -> str:
+    if slicing is None:
+        return ""
+    told = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
+    if "diameter" in slicing:
+        told += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
+    return told
+
+
+def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("accountant", no_wrap=True)
+    table.add_column("ε", justify="right", no_wrap=True)
+    table.add_column("a guarantee?", no_wrap=True)
+    table.add_column("what it is")
+    for row in accountants:
+        known = row["epsilon"] is not None
+        holds = ("yes" if row["guarantee"] else "no") if known else "–"
+        table.add_row(row["name"], rounded(row["epsilon"], up=True) if known else "–", holds, row["note"])
+    return table

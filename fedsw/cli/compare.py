@@ -1,0 +1,168 @@
+"""The command that runs methods side by side: compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import RUNS, Clients, DataDir, Json, Quiet, Runs, Set
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from fedsw.compare.grid import Grid
+
+Task = Annotated[str | None, typer.Argument(metavar="[TASK]", help="What is compared on; --list shows them.")]
+Methods = Annotated[
+    str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
+]
+Epsilons = Annotated[str | None, typer.Option("--epsilon", metavar="E,F,...", help="Budgets; 1,3,10 if not given.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of every method at every ε; 3 if not given.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the task's.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
+Nominal = Annotated[bool, typer.Option("--nominal", help="Reproducible sampling and noise; every ε is then nominal.")]
+Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that stopped.")]
+List = Annotated[bool, typer.Option("--list", help="Show the tasks and the methods, and run nothing.")]
+
+
+def compare_command(
+    task: Task = None,
+    method_names: Methods = None,
+    epsilon: Epsilons = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    clients: Clients = None,
+    overrides: Set = None,
+    data_dir: DataDir = None,
+    nominal: Nominal = False,
+    jobs: Jobs = None,
+    resume: Resume = None,
+    list_: List = False,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run methods side by side on one task: utility against ε, in groups with the same kind of guarantee.
+
+    Every method runs at every ε with every seed, in parallel processes. The table, the figure and the runs are kept
+    under runs/compare/TASK/TIME.
+    """
+    from fedsw.compare.grid import make_grid, read_grid
+    from fedsw.compare.methods import tasks
+
+    if list_:
+        _list(as_json=as_json)
+        return
+    settings = [*(overrides or ())]
+    settings += [f"federation.clients={clients}"] if clients is not None else []
+    settings += [f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()))}"] if data_dir is not None else []
+    asked = (task, method_names, epsilon, seeds, rounds)
+    if resume is not None:
+        if any(value is not None for value in asked) or settings or nominal:
+            raise typer.BadParameter("--resume takes the grid from the comparison it goes on with; give --jobs at most")
+        folder, grid = resume, read_grid(resume)
+        _require_data(grid)
+    else:
+        if task is None:
+            raise typer.BadParameter(f"name a task: {', '.join(tasks())} (`fedsw compare --list` shows more)")
+        grid = make_grid(
+            task,
+            methods=None if method_names is None else _words(method_names),
+            epsilons=_numbers(epsilon or "1,3,10"),
+            seeds=seeds or 3,
+            rounds=rounds,
+            settings=settings,
+            nominal=nominal,
+        )
+        _require_data(grid)
+        folder = _new_folder(runs, grid)
+    _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
+    _show(folder, as_json=as_json, quiet=quiet)
+
+
+def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
+    from fedsw.cli.execution import explaining
+    from fedsw.compare.grid import missing
+    from fedsw.compare.progress import GridProgress
+    from fedsw.compare.runner import cores, run_missing
+
+    done = len(grid.cells) - len(missing(folder, grid))
+    with (
+        GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=done, quiet=quiet) as progress,
+        explaining(lambda: f"fedsw compare --resume {folder}" if progress.begun else None),
+    ):
+        run_missing(folder, grid, jobs=jobs or cores(), watcher=progress)
+
+
+def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
+    from fedsw.compare.figure import draw_table
+    from fedsw.compare.screen import table_view
+    from fedsw.compare.table import make_table, write_table
+
+    table = make_table(folder)
+    files = [str(path) for path in [*write_table(folder, table), *draw_table(folder, table)]]
+    if as_json:
+        typer.echo(json_text({**table, "directory": str(folder), "files": files}))
+    elif quiet:
+        typer.echo(folder)
+    else:
+        Console().print(table_view(table))
+        Console().print("\n".join(files), style="cyan", highlight=False, soft_wrap=True)
+    if table["failed"]:
+        typer.echo(
+            f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "
+            f"`fedsw compare --resume {folder}` runs them again",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _list(*, as_json: bool) -> None:
+    from fedsw.compare.methods import able, methods, tasks
+    from fedsw.compare.screen import tasks_view
+
+    if as_json:
+        found: dict[str, Any] = {
+            name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
+        }
+        about = {name: method.what for name, method in methods().items()}
+        typer.echo(json_text({"tasks": found, "methods": about}))
+    else:
+        Console().print(tasks_view())
+
+
+def _new_folder(runs: Path, grid: Grid) -> Path:
+    from fedsw.compare.grid import write_grid
+    from fedsw.engines.driver import fresh_directory
+
+    folder = fresh_directory(runs / "compare" / grid.task)
+    write_grid(folder, grid)
+    return folder
+
+
+def _require_data(grid: Grid) -> None:
+    """Find (or download) what the cells learn from before any of them starts.
+
+    Raises:
+        FileNotFoundError: with the folders searched and what to do.
+    """
+    from fedsw.experiment.sources import load_dataset, load_public
+
+    load_dataset(grid.cells[0].experiment)
+    load_public(grid.cells[0].experiment)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str) -> list[float]:
+    from fedsw.experiment import ExperimentError
+
+    try:
+        return [float(word) for word in _words(text)]
+    except ValueError:
+        raise ExperimentError(f"--epsilon {text!r} cannot be read; write numbers, as in 1,3,10") from None

@@ -1,0 +1,118 @@
+"""Starting a run for a person at a terminal: progress, interruption, failure, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.shell import RunStopped
+from fedsw.report.plots import draw_run
+from fedsw.report.progress import RunProgress
+from fedsw.report.screens import summary_panel
+from fedsw.runs.record import read_run
+from fedsw.runs.resuming import command_for
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from fedsw.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+
+class RunRefused(ValueError):
+    """A run that the federation refused before anything was spent; the message says what to mend."""
+
+
+def execute(
+    start: Callable[[Observer], RunResult],
+    *,
+    label: str,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run `start` with a progress bar, draw its plots, and print its summary.
+
+    A figure that cannot be drawn is a warning: the run is on record and its budget spent.
+
+    Raises:
+        RunStopped: if the run had begun, with the command that goes on; errors before that pass unchanged.
+    """
+    with RunProgress(label=label, quiet=quiet or as_json) as progress:
+
+        def go_on() -> str | None:
+            return None if progress.directory is None else command_for(progress.directory)
+
+        with explaining(go_on):
+            result = start(progress)
+    _draw(result.directory)
+    print_run(result.directory, as_json=as_json, quiet=quiet)
+
+
+def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
+    """Print what a run left: a panel, JSON, or with `quiet` its directory."""
+    if as_json:
+        typer.echo(json_text(run_summary(directory)))
+    elif quiet:
+        typer.echo(directory)
+    else:
+        Console().print(summary_panel(read_run(directory)))
+
+
+def run_summary(directory: Path) -> dict[str, Any]:
+    """The summary of a run with its directory and plots; what there is of one that has not ended."""
+    record = read_run(directory)
+    plots = [str(path) for path in sorted((directory / "plots").glob("*.png"))]
+    found = {"directory": str(directory), "plots": plots}
+    if record.summary:
+        return {**record.summary, **found}
+    last = record.history[-1] if record.history else {}
+    return {
+        "name": record.experiment.name,
+        "status": "not finished",
+        "rounds": record.experiment.training.rounds,
+        "released_rounds": len(record.history),
+        "epsilon_spent": last.get("epsilon", 0.0),
+        **found,
+    }
+
+
+@contextmanager
+def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
+    """Turn what ends a run that had begun into one message with the command that goes on.
+
+    Args:
+        go_on: that command, or None if nothing had begun.
+
+    Raises:
+        RunStopped: instead of the error, if something had begun. An interruption exits with code 130.
+        RunRefused: if the federation refused before anything was spent.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = go_on()
+        typer.echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
+        raise typer.Exit(130) from None
+    except Exception as fault:
+        from fedsw.errors import FederationError
+
+        if command := go_on():
+            raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
+        if isinstance(fault, FederationError):
+            raise RunRefused(str(fault)) from fault
+        raise
+
+
+def _draw(directory: Path) -> None:
+    try:
+        draw_run(directory)
+    except Exception as fault:
+        typer.echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
+
+
+def _kept(command: str) -> str:
+    return f"\nWhat was released is on record; `{command}` goes on from there"

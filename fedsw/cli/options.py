@@ -1,0 +1,32 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsw.engines.driver import Engine
+
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as in objective.alpha=0.75; may be repeated."),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN")]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
+Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Reproducible sampling and noise; the ε is then nominal.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data files are.")]
+Epsilon = Annotated[float | None, typer.Option(help="The ε to guarantee; inf for no noise.")]
+UnsafeMetrics = Annotated[
+    bool, typer.Option("--unsafe-metrics", help="Record the training loss: ε is then ∞ for readers.")
+]
+EngineName = Annotated[
+    Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
+]
+RUNS = Path("runs")

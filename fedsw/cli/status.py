@@ -1,0 +1,156 @@
+"""Watching runs from a terminal: `fedsw status`, and the endpoint and logs of `fedsw run`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.runs.resuming import command_for
+from fedsw.text import json_text, number
+
+if TYPE_CHECKING:
+    from fedsw.engines.driver import RunResult
+    from fedsw.report.status import Status
+    from fedsw.runs.observer import Observer
+
+Watch = Annotated[bool, typer.Option("--watch", help="Keep looking until the run ends; Ctrl-C stops looking only.")]
+Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=0, max=65535, help="Serve Prometheus metrics on this port of 127.0.0.1; 0 finds one."
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
+_STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
+
+
+def add_status(app: typer.Typer) -> None:
+    """Add `fedsw status` to the command line."""
+    app.command("status")(status_command)
+
+
+def status_command(
+    run: Run, watch: Watch = False, every: Every = 2.0, runs: Runs = RUNS, as_json: Json = False
+) -> None:
+    """Print how a run stands: rounds, ε spent, signal to noise, clients, bytes, pace, time left.
+
+    RUN is the run's directory, or an experiment's name for its latest run.
+    """
+    from fedsw.experiment.catalogue import find_run
+    from fedsw.report.status import read_status
+
+    directory = find_run(run, runs)
+    if not watch:
+        found = read_status(directory)
+        if as_json:
+            typer.echo(json_text(found.as_dict()))
+        else:
+            Console().print(status_view(found))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        if as_json:
+            _follow(directory, every, lambda found: typer.echo(json_text(found.as_dict(), indent=None)))
+        else:
+            with Live(console=Console(), auto_refresh=False) as live:
+                _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
+
+
+def watched(
+    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool
+) -> Callable[[Observer], RunResult]:
+    """The same start, with a Prometheus endpoint on a port and the structured log on stderr, where asked for."""
+
+    def begin(observer: Observer) -> RunResult:
+        from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
+
+        with contextlib.ExitStack() as stack:
+            if verbose:
+                stack.enter_context(logging_to_stderr())
+            if port is None:
+                return start(observer)
+            endpoint = stack.enter_context(MetricsEndpoint(port))
+            typer.echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
+            return start(Both(observer, endpoint))
+
+    return begin
+
+
+class Both:
+    """Two observers as one."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Tell both."""
+        for observer in self._observers:
+            observer.started(plan)
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Tell both."""
+        for observer in self._observers:
+            observer.round_done(record)
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Tell both."""
+        for observer in self._observers:
+            observer.finished(summary)
+
+
+def status_view(status: Status) -> RenderableType:
+    """The status as a small table."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    state = Text(status.state, style=_STYLES[status.state])
+    rows.add_row("state", Text.assemble(state, f"  {status.why}" if status.why else ""))
+    bar = ProgressBar(total=status.rounds, completed=status.round, width=24)
+    rows.add_row("round", Group(Text(f"{status.round} of {status.rounds}"), bar))
+    rows.add_row("ε spent", f"{number(status.epsilon_spent)} of {number(status.epsilon)}")
+    for client, spent in status.epsilon_by_client.items():
+        rows.add_row(f"  client {client}", number(spent))
+    if status.snr is not None:
+        rows.add_row("SNR", number(status.snr, 2))
+    if status.clients_alive is not None:
+        rows.add_row("clients", f"{status.clients_alive} of {status.clients} in the last round")
+    if status.bytes_up is not None and status.bytes_down is not None:
+        rows.add_row("traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)")
+    if status.seconds_per_round is not None:
+        left = "" if status.seconds_left is None else f", about {_duration(status.seconds_left)} left"
+        rows.add_row("pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)")
+    rows.add_row("last sign", f"{_duration(status.seconds_since)} ago")
+    rows.add_row("folder", Text(status.directory, style="cyan"))
+    if status.state == "stopped":
+        rows.add_row("go on", Text(command_for(Path(status.directory)), style="cyan"))
+    return rows
+
+
+def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:
+    from fedsw.report.status import read_status
+
+    while True:
+        found = read_status(directory)
+        show(found)
+        if found.state in ("finished", "stopped"):
+            return
+        time.sleep(every)
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"

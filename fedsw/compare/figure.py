@@ -1,0 +1,165 @@
+"""Figures of a comparison: utility against epsilon, and what the generators make at the largest one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.compare.screen import spread
+from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
+from fedsw.report.names import metric_name
+from fedsw.report.pictures import draw_cloud, draw_images, is_square
+from fedsw.runs.record import Outputs, read_run
+from fedsw.text import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_IMAGES = 15
+_MOST_COLUMNS = 4
+
+
+def draw_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
+    """Draw what a table's folder allows: figure.png, and samples.png for models that make points or images."""
+    figures = {"figure.png": draw_utility(table), "samples.png": draw_all_samples(folder, table)}
+    return [save(figure, folder / name) for name, figure in figures.items() if figure is not None]
+
+
+@house_style()
+def draw_utility(table: Mapping[str, Any]) -> Figure | None:
+    """Each metric against epsilon: a curve for each method with its spread over seeds, a dashed line without privacy.
+
+    Curves of one kind of guarantee share a line style, and the legend lists them under its name.
+    """
+    if not any(group["rows"] for group in table["groups"]):
+        return None
+    metrics = table["metrics"]
+    figure, panels = new_panels(1, len(metrics), size=(4.6 * len(metrics) + 2.6, 4.4))
+    for axes, name in zip(panels, metrics, strict=True):
+        arrow = f" ({table['better']} is better)" if name == table["metric"] else ""
+        for group_position, group in enumerate(table["groups"]):
+            for row_set in _by_method(group["rows"]):
+                _draw_curve(axes, row_set, name, table, group_position)
+        axes.set(xscale="log", xlabel="ε", title=metric_name(name) + arrow)
+        axes.set_xticks(table["epsilons"], [number(epsilon) for epsilon in table["epsilons"]])
+        axes.set_xticks([], minor=True)
+        axes.margins(x=0.12)
+    _legend(figure, panels[0], table)
+    seeds = f"{table['seeds']} seeds" if table["seeds"] > 1 else "one seed"
+    nominal = ", nominal ε" if table["nominal"] else ""
+    figure.suptitle(f"{table['task']}: utility against ε, {seeds}{nominal}")
+    return figure
+
+
+@house_style()
+def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
+    """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
+    found = [(_label(row, table), outputs) for row in _largest(table) if (outputs := _outputs(folder, row)) is not None]
+    clouds = [(label, outputs) for label, outputs in found if _planar(outputs)]
+    if clouds:
+        columns = min(_MOST_COLUMNS, len(clouds))
+        rows = -(-len(clouds) // columns)
+        figure, panels = new_panels(rows, columns, size=(3.0 * columns, 3.2 * rows + 0.6))
+        for axes, (label, outputs) in zip(panels, clouds, strict=False):
+            draw_cloud(axes, outputs.values, outputs.extra["reference"])
+            axes.set_title(label, fontsize="small")
+        for axes in panels[len(clouds) :]:
+            axes.set_axis_off()
+        panels[0].legend(loc="upper right", markerscale=3, fontsize="x-small")
+    else:
+        sheets = [(label, images) for label, outputs in found if (images := _images(outputs)) is not None]
+        if not sheets:
+            return None
+        figure, panels = new_panels(len(sheets), 1, size=(7.0, 0.95 * len(sheets) + 0.6))
+        for axes, (label, images) in zip(panels, sheets, strict=True):
+            draw_images(axes, images[:_MOST_IMAGES], label)
+    figure.suptitle(f"{table['task']}: samples at the largest ε, first seed")
+    return figure
+
+
+def _draw_curve(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], metric: str, table: Mapping[str, Any], group: int
+) -> None:
+    known = [row for row in rows if row["metrics"].get(metric, {}).get("mean") is not None]
+    if not known:
+        return
+    epsilon = np.array([row["epsilon_asked"] for row in known], dtype=np.float64)
+    mean = np.array([row["metrics"][metric]["mean"] for row in known])
+    sd = np.array([row["metrics"][metric]["sd"] or 0.0 for row in known])
+    method = known[0]["method"]
+    position = list(table["methods"]).index(method)
+    if not np.isfinite(epsilon).all():
+        axes.axhline(mean[0], color="0.3", linestyle="--", linewidth=1.2, label=method)
+        axes.axhspan(mean[0] - sd[0], mean[0] + sd[0], color="0.3", alpha=0.1, linewidth=0)
+        return
+    look: dict[str, Any] = {"color": colour(position), "linestyle": _line(group), "linewidth": 1.6}
+    # Past the palette's end colours repeat, with other markers; hollow ones leave coinciding curves visible.
+    mark = MARKERS[(position + position // len(MARKERS)) % len(MARKERS)]
+    axes.plot(epsilon, mean, marker=mark, markerfacecolor="none", label=method, **look)
+    if (sd > 0).any():
+        axes.fill_between(epsilon, mean - sd, mean + sd, color=look["color"], alpha=0.12, linewidth=0)
+        axes.errorbar(epsilon, mean, yerr=sd, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
+
+
+def _legend(figure: Figure, axes: Axes, table: Mapping[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles, names = axes.get_legend_handles_labels()
+    drawn = dict(zip(names, handles, strict=True))
+    entries: list[tuple[Any, str]] = []
+    for group in table["groups"]:
+        present = [rows[0]["method"] for rows in _by_method(group["rows"]) if rows[0]["method"] in drawn]
+        if present:
+            entries.append((Line2D([], [], linestyle="none"), _wrapped(group["heading"])))
+            entries += [(drawn[method], method) for method in present]
+    figure.legend(*zip(*entries, strict=True), loc="outside right upper", fontsize="small", handlelength=2.6)
+
+
+def _by_method(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    return [sorted(group, key=lambda row: float(row["epsilon_asked"])) for group in methods.values()]
+
+
+def _largest(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = [methods[-1] for group in table["groups"] for methods in _by_method(group["rows"])]
+    return sorted(rows, key=lambda row: list(table["methods"]).index(row["method"]))
+
+
+def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    value = spread(row["metrics"].get(table["metric"]))
+    epsilon = row["epsilon_asked"]
+    asked = "no privacy" if math.isinf(epsilon) else f"ε = {number(epsilon)}"
+    return f"{row['method']}, {asked}\n{metric_name(table['metric'])} {value}"
+
+
+def _outputs(folder: Path, row: Mapping[str, Any]) -> Outputs | None:
+    return read_run(folder / row["directories"][0]).outputs
+
+
+def _planar(outputs: Outputs) -> bool:
+    reference = outputs.extra.get("reference")
+    return reference is not None and reference.shape[1] == 2
+
+
+def _images(outputs: Outputs) -> NDArray[np.float64] | None:
+    """Generated or decoded images; None where a model makes neither."""
+    made = outputs.values if "reference" in outputs.extra else outputs.extra.get("samples")
+    return made if made is not None and is_square(made.shape[1]) else None
+
+
+def _line(group: int) -> Any:
+    return ("-", (0, (4, 1.5)), "-.", ":")[group % 4]
+
+
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, 44))

@@ -1,0 +1,202 @@
+"""The grid of a comparison, methods by budgets by seeds, and the folder in which its cells are finished one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsw.compare.methods import build, find_task, fixed_by
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.runs.record import write_json
+from fedsw.settings import read_setting
+from fedsw.text import number, to_float
+
+_DECIDED = {
+    ("name",): "the cells are named by the comparison",
+    ("seed",): "--nominal makes sampling and noise reproducible",
+    ("privacy", "trust"): "--methods chooses it",
+    ("privacy", "epsilon"): "--epsilon chooses it",
+    ("privacy", "noise_multiplier"): "--epsilon decides it",
+}
+_SEEDS = ("data", "partition", "model", "slicing")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid; `epsilon` is what it is asked to guarantee, infinite without privacy."""
+
+    id: str
+    method: str
+    epsilon: float
+    seed: int
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared: every method at every epsilon with every seed; methods without privacy once a seed."""
+
+    task: str
+    methods: tuple[str, ...]
+    epsilons: tuple[float, ...]
+    seeds: int
+    nominal: bool
+    cells: tuple[Cell, ...]
+
+
+def make_grid(
+    task: str,
+    *,
+    methods: Sequence[str] | None = None,
+    epsilons: Sequence[float] = (1.0, 3.0, 10.0),
+    seeds: int = 3,
+    rounds: int | None = None,
+    settings: Sequence[str] = (),
+    nominal: bool = False,
+) -> Grid:
+    """The grid of a task, each cell with its experiment.
+
+    Seed i adds i to the experiment's seeds of the data (the draw of synthetic records, the split of the digits), of
+    the partition, of the model's initialisation and of the slicing directions. Sampling and noise stay secret, unless
+    `nominal` seeds them too: epsilon is then nominal.
+
+    Args:
+        methods: names; None for the task's own choice.
+        rounds: training rounds of every cell, instead of the task's.
+        settings: `section.key=value` for every cell.
+
+    Raises:
+        ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
+            a setting is wrong, is the grid's to decide, or is what makes one of the methods.
+    """
+    chosen = tuple(dict.fromkeys(methods if methods is not None else find_task(task).methods))
+    budgets = tuple(sorted(set(epsilons)))
+    _require(chosen, budgets, seeds, settings)
+    shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
+    cells = tuple(
+        cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal)
+    )
+    return Grid(task, chosen, budgets, seeds, nominal, cells)
+
+
+def write_grid(folder: Path, grid: Grid) -> None:
+    """Put the grid into its folder, with every cell's experiment as it runs."""
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    cells = [
+        {
+            "id": cell.id,
+            "method": cell.method,
+            "epsilon": cell.epsilon,
+            "seed": cell.seed,
+            "experiment": cell.experiment.model_dump(mode="json"),
+        }
+        for cell in grid.cells
+    ]
+    content = {
+        "task": grid.task,
+        "methods": grid.methods,
+        "epsilons": grid.epsilons,
+        "seeds": grid.seeds,
+        "nominal": grid.nominal,
+        "cells": cells,
+    }
+    write_json(folder / "grid.json", content)
+
+
+def read_grid(folder: Path) -> Grid:
+    """The grid of a folder that `write_grid` made.
+
+    Raises:
+        ValueError: if the folder holds none.
+    """
+    try:
+        raw = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
+        cells = tuple(_read_cell(cell) for cell in raw["cells"])
+        epsilons = tuple(float(epsilon) for epsilon in raw["epsilons"])
+        return Grid(raw["task"], tuple(raw["methods"]), epsilons, raw["seeds"], raw["nominal"], cells)
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as fault:
+        raise ValueError(f"{folder} holds no comparison: grid.json is missing or damaged ({fault})") from None
+
+
+def write_result(folder: Path, cell: Cell, *, summary: dict[str, Any], directory: Path) -> None:
+    """Keep what a cell's run came to."""
+    where = str(directory.relative_to(folder))
+    write_json(_file(folder, cell), {"status": "completed", "summary": summary, "directory": where})
+
+
+def write_failure(folder: Path, cell: Cell, fault: str) -> None:
+    """Keep why a cell has no result; resuming the comparison runs it again."""
+    write_json(_file(folder, cell), {"status": "failed", "error": fault})
+
+
+def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """A cell's result or failure; None if it has not ended or its file is damaged."""
+    try:
+        result: dict[str, Any] = json.loads(_file(folder, cell).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return None
+    return result if result.get("status") in ("completed", "failed") else None
+
+
+def missing(folder: Path, grid: Grid) -> list[Cell]:
+    """The cells that have no result yet, or failed."""
+    return [cell for cell in grid.cells if (read_result(folder, cell) or {}).get("status") != "completed"]
+
+
+def _cells_of(
+    task: str, method: str, budgets: Sequence[float], seeds: int, shared: Sequence[str], nominal: bool
+) -> Iterator[Cell]:
+    base = build(task, method, shared)
+    private = base.privacy.trust != "none"
+    for epsilon in budgets if private else (math.inf,):
+        for seed in range(seeds):
+            name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
+            own = [f'name="{name}"', f'title="{method}, ε = {number(epsilon)}, seed {seed}"']
+            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
+            own += [f"privacy.epsilon={epsilon!r}"] if private else []
+            own += [f"seed={seed}"] if nominal else []
+            yield Cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
+
+
+def _read_cell(raw: dict[str, Any]) -> Cell:
+    epsilon = to_float(raw["epsilon"])
+    if epsilon is None:
+        raise KeyError("epsilon")
+    return Cell(raw["id"], raw["method"], epsilon, raw["seed"], parse_experiment(raw["experiment"]))
+
+
+def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, settings: Sequence[str]) -> None:
+    if not methods:
+        raise ExperimentError("there is no method to compare; name some, as in --methods none,central")
+    for epsilon in epsilons:
+        if not 0 < epsilon < math.inf:
+            raise ExperimentError(
+                f"epsilon is {epsilon:g}; it must be above 0 and finite (the method 'none' has no privacy)"
+            )
+    if not epsilons:
+        raise ExperimentError("there is no epsilon to compare at; give some, as in --epsilon 1,3,10")
+    if seeds < 1:
+        raise ExperimentError(f"seeds is {seeds}; a comparison needs at least 1")
+    for setting in settings:
+        keys = read_setting(setting)[0]
+        if reason := next((why for decided, why in _DECIDED.items() if _overlap(keys, decided)), None):
+            raise ExperimentError(f"setting {setting!r} cannot be the same in every cell: {reason}")
+        for method in methods:
+            if fixed := next((own for own in fixed_by(method) if _overlap(keys, own)), None):
+                raise ExperimentError(
+                    f"setting {setting!r}: {'.'.join(fixed)} is part of what the method {method!r} is; leave it out, "
+                    "or compare without that method"
+                )
+
+
+def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether to set one is to set the other, or a section that it is in."""
+    return all(one == other for one, other in zip(keys, others, strict=False))
+
+
+def _file(folder: Path, cell: Cell) -> Path:
+    return folder / "cells" / f"{cell.id}.json"

@@ -1,0 +1,164 @@
+"""What is compared: methods (a trust model with an algorithm) and tasks (a shipped experiment with its utility)."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import tomllib
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+
+from fedsw.experiment import Experiment, ExperimentError, load_experiment
+from fedsw.experiment.catalogue import shipped
+from fedsw.experiment.sections import Section
+from fedsw.settings import read_setting
+from fedsw.shipped import COMPARISONS
+
+_FILE = COMPARISONS / "methods.toml"
+
+
+class Method(Section):
+    """A trust model with an algorithm: one line about it, and the settings that choose it."""
+
+    what: str
+    set: tuple[str, ...]
+
+    @field_validator("set")
+    @classmethod
+    def _readable(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
+        return _readable(settings)
+
+
+class ComparedTask(Section):
+    """A shipped experiment of the same name, what its models are judged by, and how each method runs it.
+
+    Attributes:
+        metric: the utility, a held-out metric.
+        better: its good direction.
+        beside: metrics that are shown with it.
+        methods: what is compared if nothing is asked for.
+        set: settings of every method.
+        tuned: settings of one method, by its name.
+    """
+
+    metric: str
+    better: Literal["higher", "lower"]
+    beside: tuple[str, ...] = ()
+    methods: tuple[str, ...]
+    set: tuple[str, ...] = ()
+    tuned: dict[str, tuple[str, ...]] = {}
+
+    @field_validator("set")
+    @classmethod
+    def _readable(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
+        return _readable(settings)
+
+    @field_validator("tuned")
+    @classmethod
+    def _all_readable(cls, tuned: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return {method: _readable(settings) for method, settings in tuned.items()}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The utility, then what is shown beside it."""
+        return (self.metric, *self.beside)
+
+
+class Comparable(Section):
+    """All methods and tasks; every method that a task names is one."""
+
+    method: dict[str, Method]
+    task: dict[str, ComparedTask]
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Comparable:
+        for name, task in self.task.items():
+            for method in (*task.methods, *task.tuned):
+                if method not in self.method:
+                    raise ValueError(f"task {name!r} names the method {method!r}, which is not among [method]")
+        return self
+
+
+def methods() -> dict[str, Method]:
+    """Every method by name."""
+    return _comparable().method
+
+
+def tasks() -> dict[str, ComparedTask]:
+    """The tasks whose experiment is shipped, by name."""
+    return {name: task for name, task in _comparable().task.items() if name in shipped()}
+
+
+def find_task(name: str) -> ComparedTask:
+    """The task of that name.
+
+    Raises:
+        ExperimentError: if there is none, naming the nearest.
+    """
+    known = tasks()
+    if name not in known:
+        raise ExperimentError(_unknown("task", name, known))
+    return known[name]
+
+
+def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment with which a method runs a task.
+
+    Raises:
+        ExperimentError: if the method is unknown, if a setting is wrong, or if the task and the method do not go
+            together: with the reason and the methods that can.
+    """
+    chosen = find_task(task)
+    if method not in methods():
+        raise ExperimentError(_unknown("method", method, methods()))
+    own = methods()[method].set
+    if reason := _refusal(task, own):
+        can = ", ".join(able(task))
+        raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
+    return load_experiment(shipped()[task], [*chosen.set, *own, *chosen.tuned.get(method, ()), *overrides])
+
+
+def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
+    """The keys that a method sets: what it is; none for an unknown one."""
+    return tuple(read_setting(setting)[0] for setting in methods()[method].set) if method in methods() else ()
+
+
+@functools.cache
+def able(task: str) -> tuple[str, ...]:
+    """The methods that can run a task, found by building its experiment with each."""
+    return tuple(name for name, method in methods().items() if _refusal(task, method.set) is None)
+
+
+def _refusal(task: str, settings: Sequence[str]) -> str | None:
+    """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
+    trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
+    try:
+        load_experiment(shipped()[task], [*find_task(task).set, *settings])
+    except ExperimentError as fault:
+        whole = str(fault)
+    else:
+        return None
+    try:
+        load_experiment(shipped()[task], trust)
+    except ExperimentError as fault:
+        return str(fault).removeprefix("experiment: ")
+    return whole.removeprefix("experiment: ")
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = "".join(f"nearest: {close!r}; " for close in difflib.get_close_matches(name, names, n=1))
+    return f"no {kind} {name!r}; {near}known: {', '.join(names)}"
+
+
+@functools.cache
+def _comparable() -> Comparable:
+    return Comparable.model_validate(tomllib.loads(_FILE.read_text(encoding="utf-8")))
+
+
+def _readable(settings: tuple[str, ...]) -> tuple[str, ...]:
+    for setting in settings:
+        read_setting(setting)
+    return settings

@@ -1,0 +1,141 @@
+"""Processes that a deployment starts, and only those, are stopped again: on exit, on an error, and if it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from fedsw.deploy.watchdog import end, marked
+from fedsw.federation import OFFLINE
+
+MARK = "FEDSW_DEPLOYMENT"
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+
+class Processes:
+    """A set of processes with everything they start, marked by a random word in their environment.
+
+    Each has a session of its own (Ctrl-C reaches only us, and we stop them in order) and a log file. A watchdog that
+    holds one end of a pipe stops the marked processes if this process dies without doing so, whatever killed it.
+
+    Use it as a context manager.
+
+    Args:
+        logs: folder of the log files; None to print where this process prints.
+        environment: set for every process besides ours; telemetry, update checks and run-time installs are off.
+    """
+
+    def __init__(self, logs: Path | None, environment: Mapping[str, str] | None = None) -> None:
+        self.mark = secrets.token_hex(16)
+        self._logs = logs
+        own_scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        self._environment = {**os.environ, "PATH": own_scripts, **(environment or {}), **OFFLINE, MARK: self.mark}
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._logged: dict[str, int] = {}  # bytes in a log before its last process started
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-P", str(_WATCHDOG), MARK, self.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command; what it prints goes to `<name>.log`, after what one of that name printed before."""
+        path = self._log(name)
+        self._logged[name] = path.stat().st_size if path is not None and path.exists() else 0
+        with contextlib.ExitStack() as stack:
+            log = None if path is None else stack.enter_context(path.open("ab"))
+            process = subprocess.Popen(
+                list(command),
+                env={**self._environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if log is None else subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started[name] = process
+        return process
+
+    def said(self, name: str, characters: int = 2000) -> str:
+        """The end of what a process, the last of its name, printed into its log file."""
+        path = self._log(name)
+        if path is None or not path.exists():
+            return ""
+        said = path.read_bytes()[self._logged.get(name, 0) :]
+        return said.decode("utf-8", errors="replace")[-characters:].strip()
+
+    def ended(self, name: str) -> bool:
+        """Whether the process of this name has ended."""
+        return self._started[name].poll() is not None
+
+    def pid(self, name: str) -> int:
+        """The process number of the last process of this name."""
+        return self._started[name].pid
+
+    def alive(self) -> list[psutil.Process]:
+        """Every living process that carries the mark: those started here, and all that they started."""
+        return marked(MARK, self.mark)
+
+    def stop(self) -> None:
+        """Ask all of them to end (SIGTERM), wait, and kill what is left; returns when none is left."""
+        end(MARK, self.mark)
+        for process in self._started.values():
+            process.wait()
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+            self._watchdog.wait()
+
+    def _log(self, name: str) -> Path | None:
+        return None if self._logs is None else self._logs / f"{name}.log"
+
+
+def script(name: str) -> str:
+    """The path of one of Flower's commands, beside the Python that runs this.
+
+    Raises:
+        FileNotFoundError: if the app's extra is not installed.
+    """
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{name} is not installed beside {sys.executable}; install the extra: pip install 'fedsw[app]'"
+        )
+    return str(path)
+
+
+def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
+    """Wait until a process that was started here listens on a port of this machine.
+
+    Raises:
+        RuntimeError: with what it printed, if it ends or takes more than `limit` seconds.
+    """
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    what = "ended" if process.poll() is not None else f"did not listen on port {port} within {limit:g} s"
+    raise RuntimeError(f"the {name} {what}; it said:\n{processes.said(name)}")

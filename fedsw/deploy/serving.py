@@ -1,0 +1,117 @@
+"""A SuperLink and SuperNodes on machines of their own: what `fedsw server` and `fedsw client` keep running."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
+from fedsw.deploy.keys import NodeKey, write_node_key
+from fedsw.deploy.ports import free_port
+from fedsw.deploy.processes import Processes
+from fedsw.deploy.secret_files import private_folder
+from fedsw.deploy.superlink import SuperLink
+from fedsw.deploy.supernode import NodeSettings, supernode_command
+
+PORT = 9092
+RETRY_SECONDS = 10.0
+_PROBE_SECONDS = 10.0
+
+
+def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
+    """Certificates and node keys of a federation, a folder for every machine: server, client0, client1, ...
+
+    The server's folder has its certificate and the public keys to admit; a client's has its key and the authority's
+    certificate. Each folder is all that its machine needs and nothing that another machine must not see.
+
+    Raises:
+        FileExistsError, ValueError: see `write_certificates` and `write_node_key`.
+    """
+    server = private_folder(folder / "server")
+    certificates = write_certificates(server, [*hosts, *LOOPBACK])
+    admitted = private_folder(server / "nodes")
+    places = []
+    for client in range(clients):
+        place = private_folder(folder / f"client{client}")
+        key: NodeKey = write_node_key(place / "node.key")
+        (admitted / f"client{client}.pub").write_bytes(key.public.read_bytes())
+        (place / "ca.crt").write_bytes(certificates.authority.read_bytes())
+        places.append(place)
+    return server, places
+
+
+@contextlib.contextmanager
+def serving(folder: Path, home: Path, *, port: int, stock: bool) -> Iterator[SuperLink]:
+    """A SuperLink on all interfaces that admits the keys in `folder`/nodes; stopped on the way out.
+
+    Args:
+        folder: the server's folder of `write_federation`.
+        home: Flower's folder and the logs.
+
+    Raises:
+        FileNotFoundError: if certificates or keys are missing. RuntimeError: if it does not start.
+    """
+    certificates = ServerCertificates.of(folder)
+    for path in (certificates.authority, certificates.certificate, certificates.key):
+        if not path.is_file():
+            raise FileNotFoundError(f"no {path.name} in {folder}; `fedsw certs --host NAME --out DIR` makes it")
+    keys = sorted((folder / "nodes").glob("*.pub"))
+    if not keys:
+        raise FileNotFoundError(f"no public key in {folder / 'nodes'}; without one every client would be refused")
+    with Processes(private_folder(private_folder(home) / "logs")) as processes:
+        link = SuperLink.start(processes, certificates, home, host="0.0.0.0", port=port, stock=stock)
+        link.register(keys)
+        yield link
+
+
+def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable[[str], None]) -> None:
+    """Run a SuperNode and start it again whenever it ends, until this process is stopped.
+
+    A SuperLink takes a node that vanished without a word back only when its lease has run out, after 20 s, or a minute
+    with `stock`; so every end is followed by another attempt, and only a certificate that can't be trusted ends this
+    function.
+
+    Args:
+        say: is told why the node is started again.
+
+    Raises:
+        ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
+    """
+    with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
+        while True:
+            if fault := probe(node.superlink, node.authority):
+                say(f"the SuperLink at {node.superlink} is out of reach ({fault}); next attempt in {RETRY_SECONDS:g} s")
+            else:
+                port = free_port()
+                code = processes.start("supernode", supernode_command(node, stock=stock, port=port)).wait()
+                say(f"the SuperNode ended with code {code}; it starts again in {RETRY_SECONDS:g} s")
+            time.sleep(RETRY_SECONDS)
+
+
+def probe(address: str, authority: Path) -> str | None:
+    """Why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
+
+    Raises:
+        ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{address!r} is no address of a SuperLink; it is HOST:PORT, without https://")
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host.strip("[]")),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as untrusted:
+        raise ConnectionError(
+            f"the certificate of {address} is not to be trusted: {untrusted.verify_message}. Is {authority} the ca.crt "
+            f"that was made with this server's certificate, and is {host} one of its --host names?"
+        ) from None
+    except OSError as fault:
+        return str(fault)

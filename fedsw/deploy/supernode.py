@@ -1,0 +1,108 @@
+"""The SuperNode of one client: its command line, and a supervisor that starts it again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw.deploy.processes import script
+from fedsw.federation.node.limits import read_limit, read_trust
+
+_WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a client's SuperNode is started with.
+
+    `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
+    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
+    for a schema of the node's own files; `own_data` says that a folder named by the experiment is
+    not read; `state_dir` keeps what must outlive the process. They reach the ClientApp as `context.node_config`, and
+    nothing of them leaves the node.
+    """
+
+    superlink: str
+    authority: Path
+    key: Path
+    client: int
+    clients: int
+    data_dir: Path | None = None
+    state_dir: Path | None = None
+    data_path: Path | None = None
+    schema: Path | None = None
+    trust: str | None = None
+    max_epsilon: float | None = None
+    own_data: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.client < self.clients:
+            raise ValueError(
+                f"partition-id {self.client} is not below num-partitions {self.clients}; clients are numbered from 0"
+            )
+        for path, what in ((self.authority, "certificate of the authority"), (self.key, "node key")):
+            if not path.is_file():
+                raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it for this machine")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise FileNotFoundError(f"no data directory at {self.data_dir}")
+        for file, what in ((self.data_path, "data file"), (self.schema, "schema")):
+            if file is not None and not file.is_file():
+                raise FileNotFoundError(f"no {what} at {file}")
+        if self.trust is not None:
+            read_trust(self.trust)
+        if self.max_epsilon is not None:
+            read_limit(self.max_epsilon)
+
+    @property
+    def node_config(self) -> dict[str, int | str]:
+        """The configuration the ClientApp sees."""
+        config: dict[str, int | str] = {"partition-id": self.client, "num-partitions": self.clients}
+        paths = {
+            "data-dir": self.data_dir,
+            "state-dir": self.state_dir,
+            "data-path": self.data_path,
+            "schema": self.schema,
+        }
+        if self.own_data:
+            config["own-data"] = 1
+        if self.trust is not None:
+            config["trust"] = self.trust
+        if self.max_epsilon is not None:
+            config["max-epsilon"] = str(self.max_epsilon)
+        return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
+
+
+def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
+    """The command that starts a SuperNode.
+
+    Args:
+        port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
+            one has none.
+    """
+    start = [script("flower-supernode")] if stock else list(_WARM)
+    options = [
+        "--superlink",
+        node.superlink,
+        "--root-certificates",
+        str(node.authority),
+        "--auth-supernode-private-key",
+        str(node.key),
+        "--node-config",
+        node_config_text(node.node_config),
+    ]
+    return [*start, *options, *(["--host", "127.0.0.1", "--port", str(port)] if stock else [])]
+
+
+def node_config_text(config: Mapping[str, int | str]) -> str:
+    """The configuration as `--node-config` wants it: TOML pairs in one line.
+
+    Raises:
+        ValueError: for a text with a double quote in it, which Flower's reader would cut in two.
+    """
+    for key, value in config.items():
+        if '"' in str(value):
+            raise ValueError(f"{key} {value!r} holds a double quote, which a node's configuration cannot; rename it")
+    return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())

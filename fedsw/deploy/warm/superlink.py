@@ -1,0 +1,340 @@
+"""Flower 1.41's SuperLink for warm clients: whole messages in one request, answered when there is something to answer.
+
+    python -P warm_superlink.py superlink [the options of flower-superlink]
+    python -P warm_superlink.py register ADDRESS CA PUBLIC_KEY...
+
+Optional: `flower-superlink` serves the same apps and keys, and this one serves `flower-supernode` too. Flower moves a
+message in ten to twenty requests, one for each of its objects, each through six layers of middleware, and asks again
+after a pause. Here a request carries all objects, waits for what it asks for, and runs Flower's own handlers: what is
+checked, stored and counted is the same. The requests of nodes are signed and checked as Flower's are.
+
+From other machines it answers SuperNodes only. Flower asks nobody who registers a key or starts a run for a proof of
+who is asking; here those requests must come from the machine the SuperLink runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+PINNED = "1.41."
+WAIT_SECONDS = 5.0
+_COLLECT_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+_OBJECT_SECONDS = 10.0
+_FROM_OUTSIDE = ("/v1/fleet/", "/health")
+_SERVER_APPS = [sys.executable, "-P", str(Path(__file__).with_name("serverapp.py")), "superexec"]
+
+
+def superlink(arguments: list[str]) -> None:
+    """`flower-superlink` with the requests below, and its control interface for this machine only."""
+    import uvicorn
+    from flwr.superlink import extensions
+    from starlette.middleware import Middleware
+
+    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
+    replaced: Any = extensions
+    stock_superexec, serve = command._get_superexec_command, uvicorn.run
+    command._get_superexec_command = lambda *a, **k: [*_SERVER_APPS, *stock_superexec(*a, **k)[1:]]
+    replaced.get_middleware = lambda: (Middleware(LoopbackOnly), Middleware(Express))
+    uvicorn.run = lambda *a, **k: serve(*a, **{**k, "access_log": False})  # it would log a line for every request
+    sys.argv = ["flower-superlink", *arguments]
+    command.flower_superlink()
+
+
+class LoopbackOnly:
+    """Refuses (403) every request of another machine that is not a SuperNode's."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] != "http" or scope["path"].startswith(_FROM_OUTSIDE) or _is_local(scope.get("client")):
+            await self._app(scope, receive, send)
+        else:
+            await _respond(send, 403, b"only from the machine the SuperLink runs on", "text/plain")
+
+
+class Express:
+    """Four requests of several parts: take and give for nodes, offer and collect for the server app.
+
+    The first part is Flower's own request or response without objects, the others are the objects. A message is
+    shown to its receiver only with all its objects.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._for_nodes, self._for_server = News(), News()
+        self._requests = {
+            "/v1/fleet/take": self._take,
+            "/v1/fleet/give": self._give,
+            "/v1/runtime/offer": self._offer,
+            "/v1/runtime/collect": self._collect,
+        }
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one of the four, pass on any other; Flower's errors keep their status and form."""
+        if scope["type"] != "http" or scope["path"] not in self._requests:
+            await self._app(scope, receive, send)
+            return
+        from fastapi import HTTPException, Request
+        from flwr.proto.recorddict_pb2 import BytesList
+        from flwr.supercore.error import FlowerError
+        from flwr.supercore.error.catalog import API_ERROR_MAP
+
+        malformed: Any = importlib.import_module("google.protobuf.message").DecodeError
+        request = Request(scope, receive)
+        try:
+            parts = list(BytesList.FromString(await request.body()).vals)
+            answer = await self._requests[scope["path"]](request, parts[0], parts[1:])
+        except FlowerError as fault:
+            known = API_ERROR_MAP[fault.code]
+            content = fault.to_json(known.public_message)
+            await _respond(send, known.http_status_code, _json(content), "application/json")
+        except HTTPException as fault:
+            await _respond(send, fault.status_code, _json({"detail": fault.detail}), "application/json")
+        except (malformed, IndexError):
+            await _respond(send, 400, b"not a request of several parts", "text/plain")
+        else:
+            await _respond(send, 200, BytesList(vals=answer).SerializeToString(), "application/protobuf")
+
+    async def _take(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
+        """A node asks for its next message; waits for one."""
+        from flwr.proto.fleet_pb2 import PullMessagesRequest
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+        from flwr.superlink.servicer.fleet import fleet_handlers
+
+        pull = PullMessagesRequest.FromString(header)
+        state = _authenticated(request, pull)
+        gone, until = asyncio.ensure_future(_disconnected(request)), _now() + WAIT_SECONDS
+        try:
+            while True:
+                news = self._for_nodes.next()
+                answer = fleet_handlers.pull_messages(pull, state, state.object_store)
+                if answer.messages_list or gone.done() or _now() >= until:
+                    break
+                await _first((news.wait(), gone), _LOOK_SECONDS)
+        finally:
+            gone.cancel()
+        contents = list[bytes]()
+        for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+            run_id = message.metadata.run_id
+
+            def one(name: str, run_id: int = run_id) -> Any:
+                item = PullObjectRequest(node=pull.node, run_id=run_id, object_id=name)
+                return fleet_handlers.pull_object(item, state)
+
+            contents += await _contents([tree], one)
+            confirm = ConfirmMessageReceivedRequest(
+                node=pull.node, run_id=run_id, message_object_id=message.metadata.message_id
+            )
+            fleet_handlers.confirm_message_received(confirm, state, state.object_store)
+        return [answer.SerializeToString(), *contents]
+
+    async def _give(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
+        """A node brings a reply."""
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.superlink.servicer.fleet import fleet_handlers
+
+        push = PushMessagesRequest.FromString(header)
+        state = _authenticated(request, push)
+        run_id = push.messages_list[0].metadata.run_id
+        answer = fleet_handlers.push_messages(push, state)
+        for name, content in _named(objects, answer.objects_to_push):
+            item = PushObjectRequest(
+                node=push.node, run_id=run_id, session_id=answer.session_id, object_id=name, object_content=content
+            )
+            fleet_handlers.push_object(item, state)
+        self._for_server.tell()
+        return [answer.SerializeToString()]
+
+    async def _offer(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
+        """The server app sends messages."""
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.proto.node_pb2 import Node
+        from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+        from flwr.superlink.servicer.runtime import runtime_handlers
+
+        state, task = _task(request)
+        answer = runtime_handlers.push_messages(PushAppMessagesRequest.FromString(header), state, task)
+        for name, content in _named(objects, answer.objects_to_push):
+            item = PushObjectRequest(
+                node=Node(node_id=1),
+                run_id=task.run_id,
+                session_id=answer.session_id,
+                object_id=name,
+                object_content=content,
+            )
+            runtime_handlers.push_object(item, state, task)
+        self._for_nodes.tell()
+        return [answer.SerializeToString()]
+
+    async def _collect(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
+        """The server app asks for replies; waits a moment for all of them."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+        from flwr.proto.node_pb2 import Node
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
+        from flwr.superlink.servicer.runtime import runtime_handlers
+
+        state, task = _task(request)
+        missing = set(PullAppMessagesRequest.FromString(header).message_ids)
+        answer, until = PullAppMessagesResponse(), _now() + _COLLECT_SECONDS
+        while True:
+            news = self._for_server.next()
+            found = runtime_handlers.pull_messages(PullAppMessagesRequest(message_ids=sorted(missing)), state, task)
+            answer.MergeFrom(found)
+            missing -= {message.metadata.reply_to_message_id for message in found.messages_list}
+            if not missing or _now() >= until:
+                break
+            await _first((news.wait(),), _LOOK_SECONDS)
+        server = Node(node_id=1)
+        contents = await _contents(
+            answer.message_object_trees,
+            lambda name: runtime_handlers.pull_object(
+                PullObjectRequest(node=server, run_id=task.run_id, object_id=name), state, task
+            ),
+        )
+        for message in answer.messages_list:
+            confirm = ConfirmMessageReceivedRequest(
+                node=server, run_id=task.run_id, message_object_id=message.metadata.message_id
+            )
+            runtime_handlers.confirm_message_received(confirm, state, task)
+        return [answer.SerializeToString(), *contents]
+
+
+class News:
+    """Something that happens again and again and can be waited for."""
+
+    def __init__(self) -> None:
+        self._event: asyncio.Event | None = None
+
+    def next(self) -> asyncio.Event:
+        """The next time; to be asked for before looking, so that nothing is missed in between."""
+        if self._event is None:
+            self._event = asyncio.Event()
+        return self._event
+
+    def tell(self) -> None:
+        """It happened: wake who waits."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+
+def register(arguments: list[str]) -> None:
+    """Admit node keys, all in one process; a key that is admitted already stays so."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    address, authority, *keys = arguments
+    version = RuntimeVersionHttpInterceptor(component_name="flwr")
+    with ControlHttpClient.from_server_address(address, False, authority, [version]) as client:
+        for key in keys:
+            response = client.RegisterNode(RegisterNodeRequest(public_key=try_load_public_key(Path(key))))
+            print(f"node {response.node_id}: {key}")
+
+
+def _authenticated(request: Any, message: Any) -> Any:
+    """The SuperLink's state, for a request that is signed with the key of the node it names.
+
+    Raises:
+        HTTPException: 401, as Flower's own middleware does.
+    """
+    from flwr.superlink.dependencies.linkstate import get_linkstate
+    from flwr.superlink.routers.fleet.node_auth import authenticate_node
+
+    request.state.protobuf_request = message
+    authenticate_node(request)
+    return get_linkstate(request)
+
+
+def _task(request: Any) -> tuple[Any, Any]:
+    from flwr.supercore.constant import TASK_TOKEN_HEADER
+    from flwr.supercore.dependencies.task import authenticate_task
+    from flwr.superlink.dependencies.linkstate import get_linkstate
+
+    state = get_linkstate(request)
+    return state, authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
+
+
+async def _contents(trees: Iterable[Any], pull: Callable[[str], Any]) -> list[bytes]:
+    """All objects of these trees, each once; waits for those still on their way, leaves out what never comes."""
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+    names = dict.fromkeys(item.object_id for tree in trees for item in iterate_object_tree(tree))
+    contents, until = list[bytes](), _now() + _OBJECT_SECONDS
+    for name in names:
+        while (item := pull(name)).object_found and not item.object_available and _now() < until:
+            await asyncio.sleep(_LOOK_SECONDS / 10)
+        if item.object_found and item.object_available:
+            contents.append(item.object_content)
+    return contents
+
+
+def _named(objects: list[bytes], wanted: Iterable[str]) -> list[tuple[str, bytes]]:
+    from flwr.supercore.inflatable.inflatable_object import get_object_id
+
+    named = {get_object_id(content): content for content in objects}
+    return [(name, named[name]) for name in wanted if name in named]
+
+
+async def _disconnected(request: Any) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first(events: Iterable[Any], seconds: float) -> None:
+    """Wait until one of these happens, or some seconds."""
+    waiting = [asyncio.ensure_future(event) for event in events]
+    await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    waiting[0].cancel()
+
+
+async def _respond(send: Any, status: int, body: bytes, kind: str) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _json(content: Any) -> bytes:
+    import json
+
+    return json.dumps(content).encode()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_local(peer: Any) -> bool:
+    return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
+
+
+ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in (superlink, register)}
+
+
+def main(arguments: list[str]) -> None:
+    """Play the role the first argument names.
+
+    Raises:
+        SystemExit: for an unknown role, or another Flower than the one this module was written for.
+    """
+    version = importlib.metadata.version("flwr")
+    if not version.startswith(PINNED):
+        raise SystemExit(f"warm clients need Flower {PINNED}x, not {version}; --stock uses Flower's own SuperLink")
+    if arguments[:1] == [] or arguments[0] not in ROLES:
+        raise SystemExit(f"choose a role: {', '.join(ROLES)}")
+    ROLES[arguments[0]](arguments[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

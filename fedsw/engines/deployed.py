@@ -1,0 +1,77 @@
+"""Real client processes on this machine: a SuperLink with TLS, and a SuperNode with its own key for every client."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+from fedsw.deploy.following import Follower, Replaced
+from fedsw.deploy.local import local_federation
+from fedsw.deploy.superlink import SuperLink
+from fedsw.experiment import Experiment
+from fedsw.runs.observer import Observer
+from fedsw.runs.recovery import held, is_held, require_free
+
+_DEPLOYED = "deployment.lock"
+_LOOK_SECONDS = 0.2
+_LOCK_SECONDS = 2.0
+_GONE = 3  # times that nobody holds a run which has no summary; its last words may still be on their way
+
+
+def run(
+    directory: Path, experiment: Experiment, observer: Observer, *, resume: bool = False, stock: bool = False
+) -> None:
+    """Run the prepared job of `directory` on a federation of processes that lives as long as the run.
+
+    Certificates, node keys and Flower's folders are made for this run in `directory`/deployment (mode 0700) and
+    removed at its end, with every process; after a failure the logs stay. What a client must remember beyond its
+    process is in `directory`/nodes/<client>.
+
+    Args:
+        stock: Flower's own executors, which start a Python process for every message, instead of warm ones.
+
+    Raises:
+        RunBusy: if the run is going on; nothing of it is touched.
+        RuntimeError: with the end of the output, if a process does not start or the run leaves no completed summary.
+    """
+    place = directory / "deployment"
+    with held(directory, _DEPLOYED):  # before the server has started, its own lock does not tell
+        require_free(directory)
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+        with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
+            follow(link, directory, experiment, observer, resume=resume)
+        shutil.rmtree(place)
+
+
+def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
+    """Submit the prepared job of a folder to a running SuperLink, show its rounds, and return when it is done.
+
+    Raises:
+        RuntimeError: with the end of the output, if it leaves no completed summary.
+    """
+    summary = Replaced(directory / "summary.json")  # the run's own look at where the ledger stood is in the old one
+    follower = Follower(directory, experiment, observer)
+    submitted = link.submit(directory, resume=resume)
+    begun, gone, next_look = False, 0, 0.0
+    while submitted.poll() is None:
+        follower.look()
+        if link.process.poll() is not None:
+            raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + _LOCK_SECONDS
+            running = is_held(directory)
+            gone = 0 if running or not begun or summary.is_new() else gone + 1
+            begun = begun or running
+        if gone == _GONE:  # Flower itself takes most of a minute to find it out
+            break
+        time.sleep(_LOOK_SECONDS)
+    follower.look()
+    absent = "ended without a word (its process was killed, or the disk took no summary)" if begun else "never started"
+    content = json.loads(summary.path.read_text(encoding="utf-8")) if summary.is_new() else {"status": absent}
+    if content["status"] != "completed" and not content["status"].startswith("stopped"):
+        raise RuntimeError(
+            f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
+        )
+    observer.finished(content)

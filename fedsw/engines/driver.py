@@ -1,0 +1,133 @@
+"""Run an experiment, or go on with one: the Python call behind `fedsw run` and `fedsw resume`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from fedsw.runs.observer import Observer, Silent
+
+if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
+
+Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
+
+_SUBMITTED = ("flwr", "deployed", "deployed-stock")
+"""Engines whose server is another process, which reads what to run from the folder."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, what ran, the summary and the round records."""
+
+    directory: Path
+    experiment: Experiment
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+
+
+def run(
+    experiment: Experiment,
+    *,
+    engine: Engine = "inprocess",
+    runs: Path = Path("runs"),
+    observer: Observer | None = None,
+) -> RunResult:
+    """Run an experiment in a fresh folder `runs/<name>/<time>/`.
+
+    Raises:
+        ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
+    """
+    return _drive(experiment, fresh_directory(runs / experiment.name), engine, observer, resume=False)
+
+
+def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
+    """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
+
+    Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
+    released, before and after.
+
+    Raises:
+        FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
+    """
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.recovery import require_free
+
+    if not directory.is_dir():
+        raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
+    experiment, engine = RunDirectory(directory).read_config()
+    require_free(directory)
+    return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
+
+
+def _drive(
+    experiment: Experiment, directory: Path, engine: Engine, observer: Observer | None, *, resume: bool
+) -> RunResult:
+    from fedsw.engines import deployed, flwr_run, inprocess, ray
+    from fedsw.federation.client.app import app as client_app
+    from fedsw.federation.node.account import held_open, ledgers_in
+    from fedsw.federation.server.app import app_for
+    from fedsw.federation.server.federation import Job
+    from fedsw.runs.directory import RunDirectory
+
+    clients = experiment.federation.clients
+    ledgers = directory / "clients"
+    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume))
+    try:
+        if engine in _SUBMITTED and not resume:
+            RunDirectory(directory).write_config(experiment, engine)
+        if engine == "inprocess":
+            with held_open(ledgers):
+                inprocess.run(hosted, client_app, clients, ledgers)
+        elif engine == "ray":
+            with ledgers_in(ledgers):
+                ray.run(hosted, client_app, clients)
+        elif engine == "flwr":
+            with ledgers_in(ledgers):
+                flwr_run.run(directory, clients, resume=resume)
+        else:
+            stock = engine == "deployed-stock"
+            deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
+    except Exception:
+        with contextlib.suppress(OSError):
+            if ledgers.is_dir():
+                ledgers.rmdir()
+            directory.rmdir()  # only a folder that nothing was written to: the run was refused
+        raise
+    return read_result(directory, experiment)
+
+
+def read_result(directory: Path, experiment: Experiment) -> RunResult:
+    """What a finished run left; its history is empty if it stopped before its first round."""
+    from fedsw.runs.record import read_history
+
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    return RunResult(directory, experiment, summary, read_history(directory / "metrics.jsonl"))
+
+
+def _engine(name: str, directory: Path) -> Engine:
+    from fedsw.runs.resuming import ELSEWHERE, command_for
+
+    if name in ELSEWHERE:
+        command = command_for(directory)
+        raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
+    if name not in get_args(Engine):
+        raise ValueError(f"engine {name!r} is unknown; choose one of {', '.join(get_args(Engine))}")
+    return cast(Engine, name)
+
+
+def fresh_directory(parent: Path) -> Path:
+    """A new folder in `parent`, named for the time."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
+        directory = parent / f"{stamp}{suffix}"
+        try:
+            directory.mkdir(parents=True)
+            return directory
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"no free folder name for {stamp} in {parent}")

@@ -1,0 +1,200 @@
+"""An in-process Flower grid: messages are handed over without copies, by one worker thread, within time limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedsw.engines import _flower
+from fedsw.engines._flower import Run
+
+_FIRST_NODE = 1000
+_APP_RAISED = 2  # Flower's error code for "the ClientApp raised"
+_PULL_SECONDS = 0.5
+
+
+class InProcessGrid(Grid):
+    """Drives an unmodified ClientApp for every node of a simulated federation.
+
+    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. The server
+    waits on a condition, not by polling. A message lives for its time from when it was sent: afterwards nobody waits
+    for it, and it is neither answered nor delivered. When a client takes half of the time that the next message has
+    left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to the others: a
+    hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python thread cannot
+    be stopped).
+
+    Args:
+        client_app: the app every node runs.
+        node_configs: each node's own configuration; nodes are numbered in this order.
+    """
+
+    def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
+        self.run_id = secrets.randbits(62)
+        self._app, self._run = client_app, _flower.empty_run(self.run_id)
+        _flower.identify(self.run_id)
+        self._contexts = {
+            _FIRST_NODE + i: _flower.context(self.run_id, _FIRST_NODE + i, config)
+            for i, config in enumerate(node_configs)
+        }
+        self._ids = itertools.count(1)
+        self._state = threading.Condition()
+        self._queue: deque[_Sent] = deque()
+        self._replies: dict[str, _Sent] = {}
+        self._worker: _Worker | None = None
+        self._closed = False
+
+    @property
+    def run(self) -> Run:
+        """Run information."""
+        return self._run
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A new message (the old way; `Message(...)` is the new one)."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes; they are always online."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Queue messages; returns their ids in order."""
+        ids = []
+        with self._state:
+            now = time.monotonic()
+            self._replies = {i: reply for i, reply in self._replies.items() if now < reply.until}
+            for message in messages:
+                ids.append(str(next(self._ids)))
+                _flower.number(message, ids[-1])
+                self._queue.append(_Sent(message, now + message.metadata.ttl))
+            if self._worker is None:
+                self._worker = _Worker(self)
+            self._state.notify_all()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that are there; waits a moment for all of them, so that callers need not poll hard."""
+        wanted, deadline = list(message_ids), time.monotonic() + _PULL_SECONDS
+        with self._state:
+            while not all(i in self._replies for i in wanted) and (now := time.monotonic()) < deadline:
+                if now >= self._relief():
+                    self._relieve()
+                self._state.wait(max(0.0, min(deadline, self._relief()) - now))
+            return [self._replies.pop(i).message for i in wanted if i in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push, then pull until all replies are there or the time is up."""
+        pending, replies = set(self.push_messages(messages)), []
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while pending and (deadline is None or time.monotonic() < deadline):
+            for reply in self.pull_messages(pending):
+                pending.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+        return replies
+
+    def close(self) -> None:
+        """Let the worker end, whatever waits; a hanging one is left behind as a daemon."""
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+
+    def _relief(self) -> float:
+        """When the messages that wait go to another worker; not before that, whatever the worker takes meanwhile."""
+        if self._worker is None or not self._queue:
+            return math.inf
+        since = self._worker.since or time.monotonic()
+        return (since + self._queue[0].until) / 2
+
+    def _relieve(self) -> None:
+        assert self._worker is not None
+        self._worker.relieved = True
+        self._worker = _Worker(self)
+
+    def _answer(self, message: Message) -> Message:
+        try:
+            return self._app(_flower.delivered(message), self._contexts[message.metadata.dst_node_id])
+        except Exception as failure:
+            return Message(Error(_APP_RAISED, f"{type(failure).__name__}: {failure}"), reply_to=message)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message on its way, and the moment from which nobody waits for it."""
+
+    message: Message
+    until: float
+
+
+class _Worker:
+    """A daemon thread that answers queued messages one by one until it is relieved or the grid closes.
+
+    `since` is when it began with the message at hand; None while there is none.
+    """
+
+    def __init__(self, grid: InProcessGrid) -> None:
+        self.relieved = False
+        self.since: float | None = None
+        self._grid = grid
+        threading.Thread(target=self._work, name="fedsw-clients", daemon=True).start()
+
+    def _work(self) -> None:
+        grid = self._grid
+        while (sent := self._next()) is not None:
+            reply = grid._answer(sent.message)
+            with grid._state:
+                self.since = None
+                if grid._closed or time.monotonic() >= sent.until:
+                    continue
+                _flower.number(reply, "r" + sent.message.metadata.message_id)
+                grid._replies[sent.message.metadata.message_id] = _Sent(reply, sent.until)
+                if not grid._queue:
+                    grid._state.notify_all()
+
+    def _next(self) -> _Sent | None:
+        """The next message that somebody waits for; None when there is nothing more to do here."""
+        grid = self._grid
+        with grid._state:
+            while True:
+                grid._state.wait_for(lambda: grid._queue or grid._closed or self.relieved)
+                if self.relieved or grid._closed:
+                    return None
+                sent, now = grid._queue.popleft(), time.monotonic()
+                if now < sent.until:
+                    self.since = now
+                    return sent
+
+
+def run(server_app: ServerApp, client_app: ClientApp, clients: int, ledgers: Path) -> None:
+    """Run both apps in this process, with `clients` simulated nodes that keep their ledgers in a folder."""
+    grid = InProcessGrid(client_app, node_configs(clients, ledgers))
+    try:
+        server_app(grid=grid, context=_server_context(grid))
+    finally:
+        grid.close()
+
+
+def node_configs(clients: int, ledgers: Path) -> list[dict[str, int | str]]:
+    """What each of the simulated nodes is told about itself."""
+    state = str(ledgers.resolve())
+    return [{"partition-id": client, "num-partitions": clients, "state-dir": state} for client in range(clients)]
+
+
+def _server_context(grid: InProcessGrid) -> Context:
+    return _flower.context(grid.run_id, _flower.SERVER_NODE, {})

@@ -1,0 +1,19 @@
+"""Flower's own simulation engine, unchanged: Ray actors, one node each."""
+
+from __future__ import annotations
+
+import os
+
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedsw.engines import _flower
+
+
+def run(server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
+    """Run both apps on Ray with telemetry, update checks and run-time installs off.
+
+    The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
+    experiment or from FEDSW_DATA.
+    """
+    _flower.simulate_with_ray(server_app, client_app, clients, cpus=max(1, os.cpu_count() or 1))

@@ -1,0 +1,146 @@
+"""What an experiment is: every setting of a run, validated before anything is spent."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from fedsw.experiment.compatibility import misfit
+from fedsw.experiment.no_effect import ignored
+from fedsw.experiment.sections import (
+    Clip,
+    Data,
+    Federation,
+    Local,
+    Model,
+    Objective,
+    Partition,
+    PositiveInt,
+    Privacy,
+    Section,
+    Seed,
+    Slicing,
+    Training,
+    resolve_delta,
+)
+from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+
+__all__ = [
+    "Clip",
+    "Data",
+    "Experiment",
+    "ExperimentError",
+    "Federation",
+    "Local",
+    "Model",
+    "Objective",
+    "Partition",
+    "Privacy",
+    "Slicing",
+    "Training",
+    "load_experiment",
+    "parse_experiment",
+    "planned_releases",
+    "resolve_delta",
+]
+
+
+class Experiment(Section):
+    """One run, whole.
+
+    Settings that do not go together, or that nothing would look at, are refused.
+
+    A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
+    """
+
+    name: str
+    title: str = ""
+    data: Data = Data()
+    partition: Partition = Partition()
+    model: Model = Model()
+    objective: Objective = Objective()
+    clip: Clip = Clip()
+    slicing: Slicing = Slicing()
+    training: Training = Training()
+    privacy: Privacy = Privacy()
+    local: Local = Local()
+    federation: Federation = Federation()
+    seed: Seed | None = None
+    evaluate_every: PositiveInt = 25
+    unsafe_metrics: bool = False
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            raise ValueError(f"name {name!r} must be letters, digits, '.', '_' and '-' (it names a folder)")
+        return name
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        found = misfit(self.data, self.model, self.objective, self.clip, self.privacy, self.local, self.training)
+        found = found or ignored(
+            self.data, self.model, self.objective, self.privacy, self.local, unsafe_metrics=self.unsafe_metrics
+        )
+        if found:
+            raise ValueError(found)
+        least = self.federation.min_clients
+        if least is not None and least > self.federation.clients:
+            raise ValueError(
+                f"federation.min_clients is {least}, above federation.clients = {self.federation.clients}; lower it"
+            )
+        return self
+
+
+def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
+
+    Raises:
+        ExperimentError: naming the key, the nearest known name, or the value and its limit.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExperimentError(f"no experiment file at {path}; `fedsw list` shows the shipped ones") from None
+    except OSError as fault:
+        raise ExperimentError(f"the experiment file {path} cannot be read: {fault.strerror}") from None
+    except (ValueError, RecursionError) as fault:
+        raise ExperimentError(f"{path} is not valid TOML: {fault}") from None
+    return parse_experiment(raw, overrides)
+
+
+def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> Experiment:
+    """Validate a mapping as an experiment; see `load_experiment`.
+
+    Overriding one of privacy.epsilon, privacy.noise_multiplier and privacy.trust = "none" drops what `raw`
+    says of the others, since they exclude each other; overriding two that conflict is an error.
+    """
+    merged = deep_copy(raw)
+    settings = [read_setting(override) for override in overrides]
+    _drop_overridden_privacy(merged, settings)
+    for keys, value in settings:
+        apply_setting(merged, keys, value)
+    try:
+        return Experiment.model_validate(merged)
+    except ValidationError as fault:
+        raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+
+
+def planned_releases(experiment: Experiment) -> int:
+    """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
+    slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
+    return 1 if slices or experiment.privacy.trust == "local-release" else experiment.training.rounds
+
+
+def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:
+    section = raw.get("privacy")
+    overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}
+    unprotected = (("privacy", "trust"), "none") in settings
+    if isinstance(section, dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
+        section.pop("epsilon", None)
+        section.pop("noise_multiplier", None)

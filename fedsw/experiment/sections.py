@@ -1,0 +1,319 @@
+"""The sections of an experiment: every setting with its type, its limits and its default."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+
+from fedsw.columns import Columns
+from fedsw.settings import ExperimentError
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+_DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
+
+
+class Section(BaseModel):
+    """Unknown keys are refused; values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    """Which records the clients hold.
+
+    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
+    bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
+    round.
+
+    With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
+    file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
+    refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+    """
+
+    source: Literal[
+        "synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"
+    ] = "synthetic"
+    public: Literal["mnist", "usps"] | None = None
+    public_batch: PositiveInt = 512
+    records: PositiveInt = 30_000
+    test_records: PositiveInt = 10_000
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
+    core_features: PositiveInt = 8
+    spurious_features: PositiveInt = 8
+    core_variance: PositiveFloat = 0.2
+    spurious_variance: PositiveFloat = 0.4
+    seed: Seed = 0
+    row_norm: PositiveFloat | None = None
+    data_dir: str | None = None
+    columns: Columns | None = None
+    held_out: str | None = None
+    held_out_overlap: Literal["refuse", "allow"] = "refuse"
+
+    @model_validator(mode="after")
+    def _declared_for_files(self) -> Data:
+        if self.source == "files" and self.columns is None:
+            raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
+        if self.source != "files" and (self.columns is not None or self.held_out is not None):
+            raise ValueError(f"columns and held_out belong to source 'files', not to {self.source!r}; leave them out")
+        if self.held_out is None and self.held_out_overlap != "refuse":
+            raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
+        return self
+
+    @property
+    def shows_private_rows(self) -> bool:
+        """Whether metrics may be those of private records, un-noised: by the operator's own word."""
+        return self.held_out_overlap == "allow"
+
+
+class Partition(Section):
+    """How the records are spread over simulated clients."""
+
+    scheme: Literal["iid", "group", "dirichlet"] = "iid"
+    concentration: PositiveFloat = 0.5
+    by: Literal["sensitive", "target"] = "sensitive"
+    seed: Seed = 0
+
+
+class Model(Section):
+    """The trained model and its initialisation seed (apart from sampling and noise).
+
+    `latent` is the dimension of a representation, of an autoencoder's latent space or of a generator's input;
+    `particles` the number of points of a flow.
+    """
+
+    kind: Literal[
+        "logistic", "mlp", "encoder-decoder", "image-autoencoder", "generator", "particles", "adaptor"
+    ] = "logistic"
+    hidden: tuple[PositiveInt, ...] = ()
+    latent: PositiveInt = 2
+    particles: PositiveInt = 1_000
+    activation: Literal["relu", "tanh", "elu"] = "tanh"
+    seed: Seed = 0
+
+
+class Objective(Section):
+    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
+
+    An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
+    its samples to the private records, and adaptation matches the private records' features to public ones'.
+    The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
+    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them.
+    """
+
+    task: Literal[
+        "classification", "regression", "representation", "autoencoder", "generation", "adaptation"
+    ] = "classification"
+    penalty: Literal[
+        "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"
+    ] = "statistical-parity"
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    prior_radius: PositiveFloat = 1.0
+    protected: Literal["target", "both"] = "target"
+
+
+class Clip(Section):
+    """Clipping: outputs to radius M about a fixed `centre`, Jacobians to L, loss gradients to C.
+
+    The centre is public and fixed in advance; the W2 gradient is translation invariant, so a radius about the
+    middle of the output range bounds the same gradient with half the noise (0.5 for probabilities).
+    """
+
+    output: PositiveFloat = 1.0
+    jacobian: PositiveFloat = 1.0
+    loss: PositiveFloat = 5.0
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    mode: Literal["spectral", "row"] = "spectral"
+
+
+class Slicing(Section):
+    """Directions of the sliced distance; 1-D outputs use the single direction 1."""
+
+    directions: PositiveInt = 50
+    scheme: Literal["orthogonal", "iid"] = "orthogonal"
+    ties: Literal["shared", "stable"] = "shared"
+    seed: Seed = 0
+    memory_limit_mb: PositiveInt = 1024
+
+
+class Training(Section):
+    """Rounds, batches and the optimizer; everything here is fixed in advance.
+
+    A round's batch takes `batch_fraction` of every group (rounded down, at least one record), or `batch_size`
+    records of every group where that is given.
+
+    `averaging` in (0, 1) releases the mean of that last fraction of the iterates (post-processing, free).
+    `decay` in (0, 1] lets the learning rate fall linearly to 0 over that last fraction of the rounds.
+    `momentum` is Adam's first coefficient too (0.9 where it is 0); `second_moment` its second.
+    """
+
+    rounds: PositiveInt = 500
+    batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
+    batch_size: PositiveInt | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: PositiveFloat = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    precision: Literal["float32", "float64"] = "float32"
+    micro_batch: PositiveInt = 65_536
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class Privacy(Section):
+    """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
+
+    `delta` is a number or an expression in the number n of private records: "0.1/n", "1/n^2".
+    Either `epsilon` is given and the noise multiplier is calibrated, or `noise_multiplier` (sigma/Delta, with
+    Delta the full replacement sensitivity) is given and epsilon follows.
+    """
+
+    trust: Literal["central", "none", "local-gradient", "local-slices", "local-release"] = "central"
+    epsilon: float | None = 1.0
+    noise_multiplier: PositiveFloat | None = None
+    delta: float | str = "0.1/n"
+    bound: Literal["auto", "paper", "slice", "vector"] = "auto"
+    accountant: Literal[
+        "pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt"
+    ] = "pld"
+    sampling: Literal["global", "stratified"] = "global"
+    relation: Literal["replace-one", "add-remove"] = "replace-one"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping) and "epsilon" not in raw:
+            if raw.get("noise_multiplier") is not None:
+                return {**raw, "epsilon": None}
+            if raw.get("trust") == "none":
+                return {**raw, "epsilon": math.inf}
+        return raw
+
+    @field_validator("epsilon")
+    @classmethod
+    def _positive_epsilon(cls, epsilon: float | None) -> float | None:
+        if epsilon is not None and not epsilon > 0:
+            raise ValueError(f"epsilon is {epsilon}; it must be above 0 (or inf for no privacy)")
+        return epsilon
+
+    @field_validator("delta", mode="before")
+    @classmethod
+    def _number_or_text(cls, delta: Any) -> Any:
+        if not isinstance(delta, int | float | str):
+            raise ValueError("delta cannot be read; write a number, '0.1/n' or '1/n^2'")
+        return delta
+
+    @field_validator("delta")
+    @classmethod
+    def _readable_delta(cls, delta: float | str) -> float | str:
+        if not 0 < _read_delta(delta, records=10**6) < 1:
+            raise ValueError(f"delta is {delta!r}; it must lie strictly between 0 and 1, and well below 1/n")
+        return delta
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Privacy:
+        if self.relation == "add-remove":
+            raise ValueError(
+                "relation 'add-remove' is refused: removing a record re-ranks every other one, and the bound "
+                "of a sliced-Wasserstein gradient is proven for replacement only; use 'replace-one'"
+            )
+        if self.noise_multiplier is not None and self.epsilon is not None and math.isfinite(self.epsilon):
+            raise ValueError("epsilon and noise_multiplier are both given; keep one (the other follows)")
+        if self.noise_multiplier is None and self.epsilon is None:
+            raise ValueError("neither epsilon nor noise_multiplier is given; set one")
+        if self.trust == "none" and (self.noise_multiplier is not None or self.epsilon != math.inf):
+            raise ValueError(
+                f"trust 'none' adds no noise, so epsilon = {self.epsilon} with noise_multiplier = "
+                f"{self.noise_multiplier} cannot hold; use trust 'central', or epsilon inf"
+            )
+        return self
+
+    @field_serializer("epsilon", when_used="json")
+    def _infinity_in_words(self, epsilon: float | None) -> float | str | None:
+        return "inf" if epsilon == math.inf else epsilon
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a run adds noise: any trust but 'none', with a finite epsilon or a noise multiplier."""
+        finite = self.epsilon is not None and math.isfinite(self.epsilon)
+        return self.trust != "none" and (finite or self.noise_multiplier is not None)
+
+    @property
+    def local(self) -> bool:
+        """Whether every client protects its own records, from the server too."""
+        return self.trust.startswith("local-")
+
+
+class Local(Section):
+    """How clients protect their own records under the local trust models; docs/threat-models.md.
+
+    Attributes:
+        bins: `local-gradient`: bins of [-M, M] in the noised table of every direction and group.
+        table_share: `local-gradient`: the table's share of mu^2, the rest is the contribution's.
+        algorithm: `local-slices`: gradients of a sliced distance to noised slices, or a particle flow, with fresh
+            slices every round or with `directions` stored slices that were noised once.
+        order: q of `dp-swd`. (The losses of `local-release` take theirs from the noise: 2 for Gaussian, 1 for Laplace.)
+        diffusion: lambda of a flow's own noise.
+        loss: `local-release`: what the generator is trained with on the privatised records.
+        norm, mechanism, calibration: the ball that released records are projected onto and their noise.
+        diameter: "replacement" (2 rho), or "paper" for RCO's sup ||x||, which is not a guarantee.
+        dct: release cosine coefficients of square images.
+    """
+
+    bins: PositiveInt = 32
+    table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
+    order: Literal[1, 2] = 2
+    diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    loss: Literal["entropic", "plain", "sinkhorn", "wavelet"] = "entropic"
+    norm: Literal["l1", "l2"] = "l2"
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    calibration: Literal["analytic", "rco"] = "analytic"
+    diameter: Literal["replacement", "paper"] = "replacement"
+    dct: bool = False
+
+
+class Federation(Section):
+    """Who takes part and how long the server waits."""
+
+    clients: PositiveInt = 4
+    min_clients: PositiveInt | None = None
+    timeout: PositiveFloat = 120.0
+    max_attempts: PositiveInt = 3
+    threads: PositiveInt = 1
+
+
+def resolve_delta(delta: float | str, *, records: int) -> float:
+    """The number behind a delta such as 1e-5, "0.1/n" or "1/n^2", with n = `records`.
+
+    Raises:
+        ExperimentError: if it cannot be read or is not in (0, 1). Warns if it is 1/n or more.
+    """
+    value = _read_delta(delta, records=records)
+    if not 0 < value < 1:
+        raise ExperimentError(f"delta is {value}; it must lie strictly between 0 and 1, and well below 1/n")
+    if value >= 1 / records:
+        warnings.warn(
+            f"delta = {value:.3g} is not below 1/n = {1 / records:.3g}: publishing a random record would "
+            "satisfy it; use '0.1/n' or less",
+            stacklevel=2,
+        )
+    return value
+
+
+def _read_delta(delta: float | str, *, records: int) -> float:
+    try:
+        if isinstance(delta, str) and (match := _DELTA.match(delta)):
+            return float(match["factor"]) / math.pow(records, float(match["power"] or 1))
+        return float(delta)
+    except (ValueError, ArithmeticError):
+        raise ExperimentError(f"delta {delta!r} cannot be read; write a number, '0.1/n' or '1/n^2'") from None

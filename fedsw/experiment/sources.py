@@ -1,0 +1,172 @@
+"""From an experiment's settings to its records: private and held-out ones, and a public domain where one is asked."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw import data
+from fedsw.columns import Columns
+from fedsw.data import Dataset, Records, read_table, require_groups
+from fedsw.experiment import Data, Experiment, ExperimentError, Partition
+
+Target = Literal["class", "point"]
+
+_IMAGE_SIDE = 28
+"""Side at which two image sets of different sizes meet."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is public of a data set before a record is read: number of inputs, names of groups, number of classes."""
+
+    features: int
+    groups: tuple[str, ...]
+    classes: int
+
+
+def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
+    """The shape of an experiment's data; from the declared columns alone where clients bring their own records.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
+    columns = experiment.data.columns
+    if columns is not None:
+        return Shape(columns.inputs, columns.groups, len(columns.classes))
+    dataset = load_dataset(experiment, data_dir)
+    return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes))
+
+
+def load_held_out(experiment: Experiment) -> Records | None:
+    """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
+
+    Raises:
+        FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
+        ExperimentError: if it is a private file, or shares rows with one that can be seen from here.
+    """
+    spec = experiment.data
+    if spec.columns is None:
+        return load_dataset(experiment).test
+    if spec.held_out is None:
+        return None
+    records = read_table(Path(spec.held_out).expanduser(), spec.columns)
+    require_groups(records, f"data.held_out {spec.held_out}", spec.columns.groups)
+    _require_apart(experiment, records)
+    return records
+
+
+def visible_tables(experiment: Experiment) -> list[Path]:
+    """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
+    if experiment.data.columns is None or experiment.data.data_dir is None:
+        return []
+    shared = Path(experiment.data.data_dir).expanduser()
+    folders = [shared / str(client) for client in range(experiment.federation.clients)]
+    return data.tables_in(shared) or [table for folder in folders for table in data.tables_in(folder)]
+
+
+def shared_table(path: Path, columns: Columns) -> Records:
+    """A file of a simulation, read once for everybody in this process, and again when it has changed."""
+    return _shared(path, columns, path.stat().st_mtime_ns)
+
+
+def _require_apart(experiment: Experiment, held_out: Records) -> None:
+    """Refuse a held-out file that is private, or shares rows with one: its metrics are published without noise.
+
+    The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
+    simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
+
+    Raises:
+        ExperimentError: naming the files, the number of rows and what to do.
+    """
+    spec, tables = experiment.data, visible_tables(experiment)
+    assert spec.held_out is not None and spec.columns is not None
+    for table in tables:
+        if data.same_content(Path(spec.held_out).expanduser(), table):
+            raise ExperimentError(
+                f"data.held_out {spec.held_out} is the private file {table}, or a copy of it: metrics of private "
+                "records would be published without noise. Name a file of other records, or leave data.held_out out"
+            )
+    if spec.shows_private_rows:
+        return
+    columns = spec.columns
+    if common := data.rows_in_common(held_out, (shared_table(table, columns) for table in tables)):
+        raise ExperimentError(
+            f"data.held_out {spec.held_out}: {common} of its {len(held_out)} rows are also in the private records in "
+            f"{spec.data_dir}, whose metrics would be published without noise. Part the files by person, not by what "
+            "the rows say. If these are different people whose rows happen to be equal, data.held_out_overlap = "
+            "'allow' goes on, and the record then says epsilon = infinity for its reader"
+        )
+
+
+def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
+    """The experiment's data set, kept in memory for the other nodes of this process.
+
+    Raises:
+        FileNotFoundError: with the folders searched and what to do.
+        ValueError: for source "files", which is no data set: `fedsw.federation.node.partition` reads a client's own.
+    """
+    if experiment.data.source == "files":
+        raise ValueError("with data.source 'files' records are at their clients, and there is no data set to load")
+    target: Target = "point" if experiment.objective.task == "regression" else "class"
+    return _load(experiment.data, target, data_dir or experiment.data.data_dir)
+
+
+def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset | None:
+    """The public labelled data set of domain adaptation; None for other tasks.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
+    spec = experiment.data
+    if spec.public is None:
+        return None
+    return _load(spec.model_copy(update={"source": spec.public}), "class", data_dir or spec.data_dir)
+
+
+def split(records: Records, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
+    """Positions of each client's records; disjoint, exhaustive, decided by the partition seed."""
+    return data.partition(
+        records,
+        clients,
+        scheme=partition.scheme,
+        concentration=partition.concentration,
+        by=partition.by,
+        seed=partition.seed,
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _shared(path: Path, columns: Columns, written: int) -> Records:
+    return read_table(path, columns)
+
+
+@functools.lru_cache(maxsize=4)
+def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
+    if spec.source == "synthetic":
+        return data.synthetic(
+            spec.records,
+            n_test=spec.test_records,
+            p=spec.correlation,
+            d_core=spec.core_features,
+            d_spurious=spec.spurious_features,
+            var_core=spec.core_variance,
+            var_spurious=spec.spurious_variance,
+            target=target,
+            seed=spec.seed,
+        )
+    if spec.source == "adult":
+        return data.adult(data_dir)
+    if spec.source == "ring":
+        return data.ring(spec.records, spec.test_records, seed=spec.seed)
+    if spec.source == "gaussians":
+        return data.gaussians(spec.records, spec.test_records, seed=spec.seed)
+    if spec.source == "digits":
+        return data.digits(seed=spec.seed)
+    images = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist, "usps": data.usps}[spec.source](data_dir)
+    return images if spec.public is None else data.resized(images, _IMAGE_SIDE)

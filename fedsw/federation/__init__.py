@@ -1,0 +1,15 @@
+"""One ServerApp, one ClientApp, the messages between them, and a folder for each trust model.
+
+Importing this package switches Flower's telemetry, update checks and run-time installs off in this process and its
+children: Flower reads the switches when it is imported, so they are set before anything here can import it.
+"""
+
+import os
+
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+os.environ.update(OFFLINE)

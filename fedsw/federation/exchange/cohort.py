@@ -1,0 +1,154 @@
+"""Who takes part: nodes, their public group sizes, and who is online when a round begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedsw.errors import FederationError
+from fedsw.federation import wire
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.replies import count_of, counts_of, epsilon_of, whole_numbers_of
+from fedsw.tasks.task import Task
+
+MOST_RECORDS = 2**28
+"""Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids.
+
+    `spent` is the epsilon that its own ledger stood at when it was greeted; None where it has none.
+    """
+
+    node: int
+    client: int
+    sizes: tuple[int, ...]
+    ids: tuple[NDArray[np.int64], ...] | None
+    spent: float | None
+
+
+def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, ...]:
+    """Wait for the asked number of nodes, greet them, and return them in client order.
+
+    Every client loads and validates its records here, before anything is spent.
+
+    Raises:
+        FederationError: if too few nodes come within the time limit, or a client refuses (with its reason).
+    """
+    settings = task.experiment.federation
+    nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
+    requests = [Request(node, greeting(task, run)) for node in nodes]
+    replies = exchange(grid, wire.HELLO, requests, group="hello", timeout=settings.timeout, traffic=traffic)
+    members = []
+    for node, reply in replies.items():
+        if isinstance(reply, Fault):
+            raise FederationError(f"a client could not join: {reply.reason}")
+        try:
+            members.append(member_of(node, reply, task))
+        except ValueError as fault:
+            raise FederationError(f"a client's greeting is unreadable: {fault}") from None
+    members.sort(key=lambda member: member.client)
+    clients = [member.client for member in members]
+    if len(set(clients)) != len(clients):
+        raise FederationError(f"two nodes claim the same partition-id: {clients}; give each node its own")
+    _refuse_empty(task, members)
+    _refuse_crowds(task, members)
+    return tuple(members)
+
+
+def greeting(task: Task, run: str) -> RecordDict:
+    """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
+    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
+
+
+def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
+    """The members that are available now; settled before a round's counts are drawn."""
+    present = set(grid.get_node_ids())
+    return tuple(member for member in members if member.node in present)
+
+
+def too_few(round_: int, left: int, members: int, least: int) -> str:
+    """What is said, and may be written, of a round with too few clients."""
+    return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
+
+
+def _wait_for_nodes(grid: Grid, wanted: int, timeout: float) -> list[int]:
+    deadline = time.monotonic() + timeout
+    while len(nodes := sorted(grid.get_node_ids())) < wanted:
+        if time.monotonic() >= deadline:
+            raise FederationError(
+                f"{len(nodes)} of {wanted} clients are online after {timeout:g} s; start the others, "
+                "or lower federation.clients"
+            )
+        time.sleep(_POLL_SECONDS)
+    return nodes[:wanted]
+
+
+def member_of(node: int, reply: RecordDict, task: Task) -> Member:
+    """The client behind a greeting's reply.
+
+    Raises:
+        FederationError, ValueError: if the reply is no client's of this experiment.
+    """
+    client, sizes = count_of(reply, "partition-id"), counts_of(reply, "sizes")
+    if len(sizes) != len(task.objective.cells):
+        raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
+    for name, size in zip(task.objective.cells, sizes, strict=True):
+        if size > MOST_RECORDS:
+            raise FederationError(
+                f"client {client} states {size} records of group {name}; a federation holds at most {MOST_RECORDS} of "
+                "one, for each of which a round draws a key. Remove this client, or mend what it states"
+            )
+    privacy = task.experiment.privacy
+    spent = None
+    if privacy.local and privacy.noisy:
+        try:
+            spent = epsilon_of(reply, noisy=True)
+        except ValueError as fault:
+            raise FederationError(f"client {client} does not say what its ledger stands at: {fault}") from None
+    if task.experiment.seed is None:
+        return Member(node, client, sizes, None, spent)
+    ids = []
+    for cell, size in enumerate(sizes):
+        what = f"record ids of client {client}"
+        ids.append(whole_numbers_of(reply, str(cell), (size,), what=what).numpy())
+        if size and not (ids[-1].min() >= 0 and ids[-1].max() < MOST_RECORDS):
+            raise FederationError(
+                f"client {client} has record ids from {ids[-1].min()} to {ids[-1].max()}; a seeded run draws a key for "
+                f"every id up to the largest, and takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
+            )
+    return Member(node, client, sizes, tuple(ids), spent)
+
+
+def _refuse_crowds(task: Task, members: Sequence[Member]) -> None:
+    for cell, name in enumerate(task.objective.cells):
+        total = sum(member.sizes[cell] for member in members)
+        if total > MOST_RECORDS:
+            most = max(members, key=lambda member: member.sizes[cell])
+            raise FederationError(
+                f"{len(members)} clients state {total} records of group {name} together, client {most.client} the most "
+                f"({most.sizes[cell]}); a federation holds at most {MOST_RECORDS} of one, for each of which a round "
+                "draws a key. Give it fewer clients or records"
+            )
+
+
+def _refuse_empty(task: Task, members: Sequence[Member]) -> None:
+    for cell, name in enumerate(task.objective.cells):
+        if sum(member.sizes[cell] for member in members) == 0:
+            raise FederationError(
+                f"group {name} is empty: none of the {len(members)} clients holds a record of it; "
+                "a distance between groups needs both. Add clients that hold it, or choose other groups"
+            )
+    for member in members:
+        if sum(member.sizes) == 0:
+            raise FederationError(f"client {member.client} holds no record at all; remove it or give it data")

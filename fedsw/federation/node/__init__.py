@@ -1,0 +1,1 @@
+"""What one client keeps and allows: its records, its limits, its ledger."""

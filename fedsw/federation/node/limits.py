@@ -1,0 +1,135 @@
+"""What the operator of a node agrees to, whatever the server asks: trust models, an epsilon, columns, folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from fedsw.accounting import ACCOUNTANTS
+from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
+from fedsw.federation.trust.local_plans import local_accountant
+
+
+def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    """Refuse an experiment beyond this node's own `trust` (names, separated by commas) and `max-epsilon`.
+
+    The experiment comes from the server, and under the local trust models the server is not trusted: it could ask for
+    no noise, for noise from a seed that it knows, or for a delta that protects nobody. A node with `max-epsilon` takes
+    part only where its records have that guarantee; without either key it takes part in whatever it is asked to.
+
+    Nothing of this needs a record, so that it is settled before a file is opened; `require_delta` is the rest.
+
+    Raises:
+        ExperimentError: naming the setting, its value and the limit.
+    """
+    privacy, agreed = experiment.privacy, _agreed(node_config)
+    if agreed and privacy.trust not in agreed:
+        raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
+    if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
+        raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
+    alone = limit is not None or (agreed and all(name.startswith("local-") for name in agreed))
+    if alone and experiment.data.source == "files" and not node_config.get("schema"):
+        raise ExperimentError(
+            "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
+            "column is the public group and which bounds the records must keep, and read records off the answers; "
+            "start the node with --schema FILE (`fedsw client`), the columns that it agrees to"
+        )
+
+
+def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
+    """Refuse a delta that protects nobody, on a node with `max-epsilon`.
+
+    Args:
+        records: this node's own number of records.
+
+    Raises:
+        ExperimentError: naming it and the limit.
+    """
+    delta, limit = experiment.privacy.delta, _limit(node_config)
+    if limit is not None and not resolve_delta(delta, records=records) * records < 1:
+        raise ExperimentError(
+            f"privacy.delta {delta!r} is not below 1/n of this node's {records} records; this node takes part up to a "
+            f"guaranteed epsilon of {limit:g} only"
+        )
+
+
+def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) -> bool:
+    """Whether the server is not told what is wrong with a record: under local trust, or on a node with limits."""
+    return experiment.privacy.local or bool(_agreed(node_config)) or "max-epsilon" in node_config
+
+
+def read_trust(names: str) -> tuple[str, ...]:
+    """The trust models of a node's `trust`.
+
+    Raises:
+        ExperimentError: naming one that there is not, since such a node would never take part.
+    """
+    known = get_args(Privacy.model_fields["trust"].annotation)
+    agreed = tuple(name.strip() for name in names.split(","))
+    for name in agreed:
+        if name not in known:
+            raise ExperimentError(f"this node's trust names {name!r}; known are {', '.join(known)}")
+    return agreed
+
+
+def read_limit(epsilon: float | str) -> float:
+    """The epsilon of a node's `max-epsilon`.
+
+    Raises:
+        ExperimentError: if it is not positive and finite.
+    """
+    limit = float(epsilon)
+    if not 0 < limit < math.inf:
+        raise ExperimentError(f"this node's max-epsilon is {limit:g}; it must be positive and finite")
+    return limit
+
+
+def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
+
+    A simulation's clients find their data where the experiment says. On a client's machine that path would be the
+    server's word, and could name anything there: what is read is for the node's operator to say.
+
+    Raises:
+        ExperimentError: naming the folder, and what to start the node with.
+    """
+    if not node_config.get("own-data") or node_config.get("data-dir"):
+        return
+    folder, files = experiment.data.data_dir, experiment.data.source == "files"
+    if files and node_config.get("data-path"):
+        return  # of named data sets a file is not looked at, and the folder would be
+    if folder is not None or files:
+        raise ExperimentError(
+            f"this node reads only what it was started with, and data.data_dir is {folder!r}, the server's word; start "
+            "the node with --data-path FILE or --data-dir DIR (`fedsw client`)"
+        )
+
+
+def _agreed(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+    return read_trust(str(node_config["trust"])) if "trust" in node_config else ()
+
+
+def _limit(node_config: Mapping[str, Any]) -> float | None:
+    return read_limit(node_config["max-epsilon"]) if "max-epsilon" in node_config else None
+
+
+def _beyond(experiment: Experiment, limit: float) -> str | None:
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return "no noise would be added (privacy.trust 'none' or epsilon inf)"
+    if experiment.seed is not None:
+        return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
+    if experiment.unsafe_metrics:
+        return "unsafe_metrics asks for un-noised training losses"
+    if experiment.data.shows_private_rows:
+        return "data.held_out_overlap 'allow' publishes metrics of records that may be private, without noise"
+    if privacy.epsilon is None:
+        return "privacy.noise_multiplier is given and no privacy.epsilon"
+    if not privacy.epsilon <= limit:
+        return f"privacy.epsilon is {privacy.epsilon:g}"
+    if not ACCOUNTANTS[local_accountant(experiment)].guarantee:
+        return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
+    if privacy.trust == "local-release" and experiment.local.diameter == "paper":
+        return "local.diameter 'paper' is not a guarantee"
+    return None

@@ -1,0 +1,1 @@
+"""The ServerApp and the loop of a run."""

@@ -1,0 +1,63 @@
+"""The ServerApp: one entry point for Flower's own commands and for `fedsw run`."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsw.experiment import ExperimentError, load_experiment
+from fedsw.federation.server.federation import Job, federate
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.resuming import SERVICE
+from fedsw.shipped import EXPERIMENTS
+
+_SIMULATION = "InMemoryGrid"
+"""Flower's grid to simulated clients; by any other name clients are taken for real ones, which is safe."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment that the run configuration names (`flwr run . -c "experiment='fair-classification'"`)."""
+    federate(grid, job_from(context, simulated=type(grid).__name__ == _SIMULATION))
+
+
+def app_for(job: Job) -> ServerApp:
+    """The same ServerApp for a job that is already at hand."""
+    hosted = ServerApp()
+
+    @hosted.main()
+    def _main(grid: Grid, context: Context) -> None:
+        federate(grid, job)
+
+    return hosted
+
+
+def job_from(context: Context, *, simulated: bool) -> Job:
+    """The job behind a Flower run configuration.
+
+    Keys: `experiment` (a shipped name or a TOML file), `set` (overrides, separated by ';') and `runs` (where to keep
+    the run); or `directory`, a folder with everything in its config.json: one that `fedsw run` prepared, or with
+    `resume` that of a run to go on with.
+
+    Args:
+        simulated: the clients are those of Flower's simulation engine, which `fedsw resume` can start again; those of
+            other machines must be met where they are.
+    """
+    config = context.run_config
+    if prepared := str(config.get("directory", "")):
+        experiment, engine = RunDirectory(Path(prepared)).read_config()
+        return Job(experiment, Path(prepared), engine, resume=bool(config.get("resume", False)))
+    name = str(config.get("experiment", ""))
+    path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
+    if not name:
+        raise ExperimentError("the run configuration names no experiment; pass -c \"experiment='fair-classification'\"")
+    overrides = [item for item in str(config.get("set", "")).split(";") if item.strip()]
+    experiment = load_experiment(path, overrides)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    place = Path(str(config.get("runs", "runs"))) / experiment.name / stamp
+    return Job(experiment, place, engine="flwr" if simulated else SERVICE)

@@ -1,0 +1,286 @@
+"""A whole run over a grid: greet, plan, rounds, releases, and what stays on disk whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.serverapp import Grid
+
+from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.experiment import Experiment
+from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.cohort import Member, gather
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.spending import Spending
+from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
+from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.federation.trust.local_gradient import server as local_gradient
+from fedsw.federation.trust.local_release import server as local_release
+from fedsw.federation.trust.local_slices import server as local_slices
+from fedsw.federation.trust.method import Method, Trusted
+from fedsw.federation.trust.plan import Plan, make_plan
+from fedsw.models import flatten
+from fedsw.runs import checkpoint, recovery, telemetry
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import Evaluator
+from fedsw.runs.observer import Observer, Silent, Witness
+from fedsw.runs.pace import total_seconds
+from fedsw.runs.releases import Releases
+from fedsw.runs.trainer import Trainer, signal_to_noise
+from fedsw.tasks.task import Task
+
+_PLANS: Mapping[str, Callable[[Task, Sequence[Member]], Plan]] = {
+    "local-gradient": local_gradient.make_plan,
+    "local-slices": local_slices.make_plan,
+    "local-release": local_release.make_plan,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run and where to keep it."""
+
+    experiment: Experiment
+    directory: Path
+    engine: str = "inprocess"
+    observer: Observer = field(default_factory=Silent)
+    resume: bool = False
+
+
+def federate(grid: Grid, job: Job) -> dict[str, Any]:
+    """Run (or resume) a job on a grid; returns the summary, which is also in the job's directory.
+
+    Everything that can be refused is refused before the ledger exists. Afterwards a failure keeps the checkpoint,
+    the ledger and the metrics, writes a summary that names the fault, and is raised.
+
+    Raises:
+        FederationError: when clients are missing or refuse; ValueError: for a bad experiment or bad records.
+    """
+    started = time.monotonic()
+    directory = RunDirectory(job.directory)
+    task = Task.from_experiment(job.experiment)
+    torch.set_num_threads(job.experiment.federation.threads)
+    traffic, name, spending = Traffic(), directory.name(), Spending()
+    members = gather(grid, task, name, traffic)
+    plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
+    evaluator = Evaluator(task)
+    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
+    trusted = not job.experiment.privacy.local
+    attendance = Attendance(grid, task, members, name, traffic, spending)
+    rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
+    with (
+        recovery.explaining_storage(directory.path),
+        recovery.held(directory.path),
+        telemetry.logging_to(directory.path) as log,
+    ):
+        state = _take_up(directory, traffic) if job.resume else None
+        earlier = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
+        if not job.resume:
+            directory.write_config(job.experiment, job.engine)
+        directory.keep_name(name)
+        described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
+        ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
+        if job.resume:
+            spending.recall(_told_before(directory))
+        attendance.hear_members()
+        with _method(grid, plan, members, attendance, traffic, directory, rounds, ledger, resume=job.resume) as method:
+            _keep_promise(directory, plan, ledger, resume=job.resume)
+            job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
+            log.info("run begins", extra=_beginning(job, described))
+            if job.resume:
+                _restore(trainer, directory, state)
+
+            def conclude(stopped: str, held_out: dict[str, float]) -> dict[str, Any]:
+                summary = summarise(
+                    job.experiment,
+                    plan,
+                    engine=job.engine,
+                    clients=len(members),
+                    stopped=stopped,
+                    released=method.released_rounds(),
+                    spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
+                    spent_by_client=method.epsilon_by_client(),
+                    held_out=held_out,
+                    seconds=earlier + time.monotonic() - started,
+                    begun=directory.begun(),
+                    traffic=traffic,
+                )
+                summary["ledger"] = None if ledger is None else asdict(ledger.head())
+                directory.write_summary(summary)
+                log.info("run ended", extra=_ending(summary))
+                return summary
+
+            try:
+                stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
+                held_out = _write_model(task, trainer, evaluator, directory)
+            except BaseException as failure:
+                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
+                    conclude(describe_failure(failure), {})
+                raise
+            summary = conclude(stopped, held_out)
+    job.observer.finished(summary)
+    return summary
+
+
+def _train(
+    job: Job,
+    method: Method,
+    trainer: Trainer,
+    evaluator: Evaluator,
+    directory: RunDirectory,
+    ledger: Ledger | None,
+    traffic: Traffic,
+    log: logging.Logger,
+) -> str:
+    """Rounds from where the trainer stands to the planned last one; returns why it stopped."""
+    planned = job.experiment.training.rounds
+    checkpoints = checkpoint.Checkpoints(directory.path)
+    for round_ in range(trainer.steps + 1, planned + 1):
+        recovery.require_space(directory.path, checkpoints.size)
+        try:
+            released = method.round(round_, trainer.theta)
+        except BudgetExhausted as exhausted:
+            return f"stopped before round {round_}: {exhausted}"
+        if isinstance(job.observer, Witness):
+            job.observer.released(round_, trainer.theta.clone(), released)
+        trainer.step(released.vector)
+        checkpoints.save(replace(trainer.state(), ledger=None if ledger is None else ledger.head()))
+        record: dict[str, Any] = {
+            "round": round_,
+            "attempt": released.attempt,
+            "epsilon": released.spent,
+            "sigma": released.sigma,
+            "snr": signal_to_noise(released.vector, released.sigma),
+            "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+            "clients": released.clients,
+            "bytes_up": traffic.up,
+            "bytes_down": traffic.down,
+        }
+        if by_client := method.epsilon_by_client():
+            record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
+        if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
+            record["held_out"] = evaluator.metrics(trainer.model)
+        if job.experiment.unsafe_metrics and released.training_loss is not None:
+            record["training_loss"] = released.training_loss
+        directory.append_metrics(record)
+        log.info("round released", extra=_round_line(record))
+        job.observer.round_done(record)
+    return "completed"
+
+
+def _write_model(task: Task, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> dict[str, float]:
+    """Store the released model and its held-out outputs; returns its held-out metrics."""
+    model = task.prepared(task.build_model(), trainer.model)
+    directory.write_model(model)
+    return evaluator.write_outputs(model, directory)
+
+
+def _method(
+    grid: Grid,
+    plan: Plan,
+    members: Sequence[Member],
+    attendance: Attendance,
+    traffic: Traffic,
+    directory: RunDirectory,
+    rounds: Rounds | None,
+    ledger: Ledger | None,
+    *,
+    resume: bool,
+) -> Method:
+    """What the trust model does in a round. Under local trust the clients account, each for itself."""
+    trust = plan.task.experiment.privacy.trust
+    if rounds is None or ledger is None:
+        releases = Releases(directory.releases)
+        history = directory.read_metrics() if resume else []
+        before = releases.rounds() or {int(record["round"]) for record in history}
+        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, before)
+        if trust == "local-gradient":
+            return local_gradient.LocalGradient(*shared)
+        if trust == "local-slices":
+            return local_slices.LocalSlices(releases, *shared)
+        return local_release.LocalRelease(releases, *shared)
+    directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
+    return Trusted(rounds, plan, ledger)
+
+
+def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
+    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's or, without one, its plan's.
+
+    Raises:
+        FederationError: naming both.
+    """
+    if not (resume and directory.plan.exists()):
+        groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
+        directory.write_plan({"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups})
+    if ledger is not None:
+        promised, by = (ledger.budget, ledger.delta), directory.ledger
+    else:
+        promised, by = directory.read_promise(), directory.plan
+    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
+
+
+def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
+    """The run's ledger: the one it had, if nothing that was remembered of it is missing, or a new one."""
+    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state)):
+        return found
+    privacy = plan.task.experiment.privacy
+    return Ledger.create(
+        directory.ledger,
+        groups=plan.task.objective.cells,
+        delta=plan.delta,
+        epsilon=plan.epsilon,
+        accountant=privacy.accountant,
+        nominal=plan.task.experiment.seed is not None,
+    )
+
+
+def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkpoint | None) -> None:
+    if state is not None:
+        trainer.restore(state)
+    directory.read_metrics(through=trainer.steps)
+
+
+def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
+    tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
+    tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
+    told = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*told, Releases(directory.releases).epsilons()]
+
+
+def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
+    """The state to go on from; the bytes of the run up to its last round on record are added to the traffic.
+
+    Read with the run's lock held: another process that ran it until then has changed both.
+    """
+    state, history = checkpoint.load(directory.path), directory.read_metrics()
+    last = history[-1] if history else {}
+    traffic.down += int(last.get("bytes_down", 0))
+    traffic.up += int(last.get("bytes_up", 0))
+    return state
+
+
+def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **told)
+
+
+def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
+    return telemetry.event("round released", **{name: record[name] for name in names})
+
+
+def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """How it ended, in one word: the summary's own words may repeat a client's."""
+    word = str(summary["status"]).split(":")[0].split(" ")[0]
+    ledger = summary["ledger"] and summary["ledger"]["sequence"]
+    return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

@@ -1,0 +1,1 @@
+"""Trust model `central`: the server adds the noise."""

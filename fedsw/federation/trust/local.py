@@ -1,0 +1,242 @@
+"""What the local trust models share at the server: attempts, drop-outs, and what the clients say they have spent."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedsw.accounting import BudgetExhausted
+from fedsw.errors import FederationError
+from fedsw.federation import wire
+from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.cohort import Member, too_few
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.replies import array_of, epsilon_of
+from fedsw.federation.trust.method import Outcome
+from fedsw.federation.trust.plan import Plan
+from fedsw.runs.releases import Releases
+from fedsw.runs.telemetry import event
+
+_log = logging.getLogger("fedsw.server")
+_T = TypeVar("_T")
+
+
+class LocalMethod(ABC):
+    """Runs rounds in which every client protects its own records; a `Method`.
+
+    There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
+    that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
+    the run stops: a fresh attempt would charge everybody who answered again, so that is for the operator to decide
+    (`fedsw resume` makes one), and `federation.max_attempts` is not used here.
+
+    Args:
+        begin: the next unused attempt number of a round.
+        rounds: those of which something had arrived before the run was resumed.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        plan: Plan,
+        members: Sequence[Member],
+        attendance: Attendance,
+        traffic: Traffic,
+        begin: Callable[[int], int],
+        rounds: Iterable[int],
+    ) -> None:
+        self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
+        self._plan, self._attendance, self._spending = plan, attendance, attendance.spending
+        settings = plan.task.experiment.federation
+        self._least = settings.min_clients or settings.clients
+        self._timeout = settings.timeout
+        self._rounds = set(rounds)
+        self._exhausted: set[int] = set()
+        self._lost: dict[int, str] = {}
+
+    @abstractmethod
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        """One attempt with these clients; see `round` for what it raises."""
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """One round at the model `theta` (flat, float64).
+
+        Raises:
+            BudgetExhausted: when too few clients are left because the others' budgets are used up.
+            FederationError: when fewer clients than `federation.min_clients` answer.
+        """
+        members = self._attendance.present(self._least, without=self._exhausted)
+        self._require_enough(round_, members, self._attendance.away)
+        return self._attempt(round_, self._begin(round_), theta, members)
+
+    def epsilon(self) -> float:
+        """Epsilon spent so far by the worst client, as the clients tell."""
+        return self._spending.worst()
+
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Epsilon that each client last told."""
+        return self._spending.by_client()
+
+    def released_rounds(self) -> int:
+        """Rounds of which something noised arrived."""
+        return len(self._rounds)
+
+    def __enter__(self) -> LocalMethod:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to let go of: the ledgers are the clients'."""
+        return None
+
+    def _ask(
+        self,
+        kind: str,
+        round_: int,
+        members: Sequence[Member],
+        content: Mapping[str, ArrayRecord | ConfigRecord],
+        read: Callable[[Member, RecordDict], _T],
+    ) -> dict[Member, _T]:
+        """One exchange: what the clients that answer released, in client order.
+
+        Args:
+            read: a client's release from its reply; a ValueError of it means that the client is lost.
+
+        Raises:
+            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
+        """
+        answers: dict[Member, _T] = {}
+        self._exchange(kind, round_, members, content, read, answers.__setitem__)
+        self._require_enough(round_, list(answers), self._lost)
+        return {member: answers[member] for member in members if member in answers}
+
+    def _collect(
+        self,
+        kind: str,
+        round_: int,
+        members: Sequence[Member],
+        content: Mapping[str, ArrayRecord | ConfigRecord],
+        read: Callable[[Member, RecordDict], Mapping[str, Tensor]],
+        releases: Releases,
+    ) -> None:
+        """See to it that enough clients have released once: those that have not are asked.
+
+        Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
+
+        Raises:
+            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
+        """
+        if len(releases.clients) >= self._least:
+            return
+        missing = [member for member in members if member.client not in releases.clients]
+
+        def keep(member: Member, arrays: Mapping[str, Tensor]) -> None:
+            releases.keep(member.client, arrays, round_, self._spending.by_client()[member.client])
+
+        self._exchange(kind, round_, missing, content, read, keep)
+        there = [member for member in self._members if member.client in releases.clients]
+        self._require_enough(round_, there, self._lost)
+
+    def _exchange(
+        self,
+        kind: str,
+        round_: int,
+        members: Sequence[Member],
+        content: Mapping[str, ArrayRecord | ConfigRecord],
+        read: Callable[[Member, RecordDict], _T],
+        take: Callable[[Member, _T], None],
+    ) -> None:
+        """Ask every client, and take what each releases as it arrives; who released nothing is lost."""
+        of_node, heard = {member.node: member for member in members}, set[int]()
+        lost: dict[int, str] = {}
+
+        def arrived(node: int, reply: RecordDict | Fault) -> None:
+            heard.add(node)
+            answer = self._answer(of_node[node], reply, read)
+            if isinstance(answer, Fault):
+                self._lose(of_node[node], answer, lost)
+            else:
+                take(of_node[node], answer)
+                self._rounds.add(round_)
+
+        requests = [Request(member.node, RecordDict(dict(content))) for member in members]
+        replies = exchange(
+            self._grid,
+            kind,
+            requests,
+            group=kind,
+            timeout=self._timeout,
+            traffic=self._traffic,
+            arrived=arrived,
+        )
+        for node in [node for node in replies if node not in heard]:
+            arrived(node, replies[node])
+        self._lost = dict(sorted(lost.items()))
+
+    def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
+        lost[member.client] = fault.reason
+        self._attendance.lose(member.client, fault.reason)
+        if fault.code == wire.BUDGET_EXHAUSTED:
+            self._exhausted.add(member.client)
+        lines = event("client lost", client=member.client, code=fault.code)
+        _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
+
+    def _answer(
+        self, member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
+    ) -> _T | Fault:
+        """A client's release, once the epsilon that its ledger stands at is taken note of."""
+        if isinstance(reply, Fault):
+            return reply
+        try:
+            self._spending.hear(member.client, epsilon_of(reply, noisy=self._task.experiment.privacy.noisy))
+            return read(member, reply)
+        except FederationError as fault:
+            return Fault(str(fault))
+        except ValueError as fault:
+            return Fault(f"unreadable release: {fault}")
+
+    def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
+        if len(members) >= self._least:
+            return
+        if self._exhausted:
+            used_up = ", ".join(f"client {client}" for client in sorted(self._exhausted))  # not in words of theirs
+            raise BudgetExhausted(
+                f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
+                f"federation.min_clients. Budgets that are used up: {used_up}"
+            )
+        left = too_few(round_, len(members), len(self._members), self._least)
+        raise FederationError(
+            f"{left}. {describe(lost)} The checkpoint and the clients' ledgers are kept: mend the clients, then "
+            "resume the run",
+            recorded=left,
+        )
+
+
+def require_array(reply: RecordDict, name: str, shape: tuple[int | None, ...]) -> Tensor:
+    """The finite array of that name and shape in a reply.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    values = array_of(reply, name, shape)
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{name} are not all finite")
+    return values
+
+
+def describe(reasons: Mapping[int, str]) -> str:
+    """One sentence for each client."""
+    return " ".join(f"Client {client}: {reason}." for client, reason in reasons.items())
+
+
+def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Totals of every column of rows of one length, of which there is at least one."""
+    return tuple(sum(column) for column in zip(*rows, strict=True))

@@ -1,0 +1,1 @@
+"""Trust model `local-gradient`: clients release noised tables and their own noised contribution."""

@@ -1,0 +1,228 @@
+"""Trust model `local-gradient` at a client: every number is noised here, and charged here before it is."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedsw.federation.node import account
+from fedsw.federation.node.node import MOST_RECORDS, Batch, Node, batch_key
+from fedsw.federation.trust.local_gradient import split as shares
+from fedsw.objectives import Objective
+from fedsw.objectives import histograms as tables
+from fedsw.privacy.gaussian import noised, spacing
+from fedsw.randomness import Stream
+from fedsw.subnormal import flushing_to_zero
+from fedsw.transport.sliced import spread
+
+Purpose = Literal["table", "gradient"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server says of an attempt; all of it public, and none of it decides how much a client's noise hides.
+
+    Attributes:
+        sizes: records of every cell in the batch of the whole federation; the noise follows them.
+        records: of the whole federation, for a delta such as "0.1/n".
+    """
+
+    round: int
+    attempt: int
+    sizes: tuple[int, ...]
+    records: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What leaves the client: noised values, their noise, and the epsilon its ledger then stands at (public)."""
+
+    values: Tensor
+    sigma: float
+    epsilon: float
+
+
+def noised_table(
+    node: Node, place: Path, theta: Tensor, request: Request, state: MutableMapping[str, Any]
+) -> Answer:
+    """First exchange: a fresh secret batch, charged; its histograms (cells, k, bins) with Gaussian noise.
+
+    Guarantee: with the contribution that the same attempt may be asked for, one step C_p(G_mu) of the client's own
+    (epsilon, delta), against everyone who sees both; charged on disk before the noise is drawn. Cells of which this
+    client holds no record (public) are 0.
+
+    Raises:
+        ValueError: if the server's sizes, or the noise that follows from them, are out of range; nothing is charged.
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    noise = _begin(node, place, request, state)
+    task, settings = node.task, node.task.experiment
+    own = _own(node)
+    records = node.draw(bytes(state["key"]), own)
+    _, outputs = node.forward(theta, records, request.round, request.attempt)
+    directions = task.directions(request.round, request.attempt)
+    counts = torch.stack(
+        [
+            tables.histograms(cell, directions, task.clip.output, settings.local.bins)
+            for cell in torch.split(outputs, list(own))
+        ]
+    )
+    held = torch.tensor([count > 0 for count in own])
+    counts[held] = noised(counts[held], noise.table, _stream(node, place, request, "table"))
+    return Answer(counts, noise.table, float(state["epsilon"]))
+
+
+def noised_contribution(
+    node: Node, place: Path, theta: Tensor, request: Request, table: Tensor | None, state: MutableMapping[str, Any]
+) -> Answer:
+    """Second exchange: the same batch's clipped contribution (r,) for the broadcast tables, with Gaussian noise.
+
+    Where no ranks are needed (alpha = 0) this is the only exchange and has the whole budget. A batch is answered for
+    once and then forgotten.
+
+    Args:
+        table: slot means (cells, k, bins); a function of noised tables if the server is honest, anything if not.
+
+    Raises:
+        RuntimeError: if this node holds no batch for the attempt.
+        BudgetExhausted, AlreadySpent: as `noised_table`, where this is the only exchange.
+    """
+    task = node.task
+    objective = _objective(node)
+    if table is None:
+        noise = _begin(node, place, request, state)
+    else:
+        asked = (request.round, request.attempt)
+        if (state.get("round"), state.get("attempt")) != asked or "key" not in state:
+            raise RuntimeError(
+                f"a contribution was asked for round {asked[0]}, attempt {asked[1]}, but this node holds no batch for "
+                "it; the server must start a fresh attempt"
+            )
+        request = Request(*asked, tuple(int(size) for size in state["sizes"]), request.records)
+        noise = _noise(node, request, _shares(node, float(state["delta"])))
+    batch, outputs = _batch(node, theta, request, state)
+    q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
+    if table is not None:
+        directions = task.directions(request.round, request.attempt)
+        cells = torch.split(outputs, list(_own(node)))
+        q = torch.cat(
+            [
+                tables.cotangents(
+                    cell, directions, table[index], objective, cell=index, size=size, radius=task.clip.output
+                )
+                for index, (cell, size) in enumerate(zip(cells, request.sizes, strict=True))
+            ]
+        )
+    vector, _ = node.contribution(batch, q, objective.task_weight(sum(request.sizes)))
+    spent = float(state["epsilon"])
+    node.batch = None
+    for used in ("key", "sizes", "round", "attempt", "delta", "epsilon"):
+        del state[used]
+    values = noised(vector, noise.contribution, _stream(node, place, request, "gradient"))
+    return Answer(values, noise.contribution, spent)
+
+
+def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> shares.Noise:
+    """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
+    sizes = _believed(request.sizes, _own(node))
+    request = Request(request.round, request.attempt, sizes, request.records)
+    delta = node.delta(request.records)
+    share = _shares(node, delta)
+    noise = _noise(node, request, share)
+    for sigma in filter(None, (noise.table, noise.contribution)):
+        spacing(sigma)
+    with account.opened(place, promise(node, delta)) as ledger:
+        spent = ledger.spend(request.round, request.attempt, [noise.charge(share.rate)], noise.contribution)
+    state.update(
+        {
+            "round": request.round,
+            "attempt": request.attempt,
+            "key": batch_key(node.task, request.round, request.attempt),
+            "sizes": list(request.sizes),
+            "delta": delta,
+            "epsilon": spent,
+        }
+    )
+    return noise
+
+
+def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the federation's batch as far as a server can be believed: its own records are in it.
+
+    Raises:
+        ValueError: if there is not one for each cell, or one is larger than any federation's.
+    """
+    if len(sizes) != len(own):
+        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
+    if max(sizes) > MOST_RECORDS:
+        raise ValueError(
+            f"the server said that a group has {max(sizes):.6g} records in the batch; this client believes up to "
+            f"{MOST_RECORDS} and charged nothing"
+        )
+    return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
+
+
+@flushing_to_zero
+def _batch(
+    node: Node, theta: Tensor, request: Request, state: MutableMapping[str, Any]
+) -> tuple[Batch, Tensor]:
+    """The attempt's batch and its projected outputs (n_c, d): at hand, or drawn again from its key."""
+    batch = node.batch
+    if batch is not None and (batch.round, batch.attempt) == (request.round, request.attempt):
+        if batch.tape is not None:
+            return batch, node.task.projected(batch.tape.raw)
+        records = batch.records
+    else:
+        records = node.draw(bytes(state["key"]), _own(node))
+    return node.forward(theta, records, request.round, request.attempt)
+
+
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta."""
+    experiment = node.task.experiment
+    epsilon = _shares(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+
+
+def _own(node: Node) -> tuple[int, ...]:
+    return shares.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
+
+
+def _shares(node: Node, delta: float) -> shares.Shares:
+    rate = shares.sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
+    return shares.shares(node.task.experiment, rate=rate, delta=delta)
+
+
+def _noise(node: Node, request: Request, share: shares.Shares) -> shares.Noise:
+    task = node.task
+    directions = task.directions(request.round, request.attempt)
+    covered = 1.0 if task.dimension == 1 else spread(directions)
+    return shares.noise(
+        share,
+        _objective(node),
+        task.clip,
+        sizes=request.sizes,
+        own=_own(node),
+        spread=covered,
+        k=directions.shape[1],
+    )
+
+
+def _objective(node: Node) -> Objective:
+    objective = node.task.objective
+    assert isinstance(objective, Objective)
+    return objective
+
+
+def _stream(node: Node, place: Path, request: Request, purpose: Purpose) -> Stream:
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream.secure()
+    return Stream.seeded(seed, "noise", place.stem, request.round, request.attempt, purpose)
+
+

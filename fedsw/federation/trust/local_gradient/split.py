@@ -1,0 +1,125 @@
+"""How a client divides its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
+from fedsw.experiment import Experiment
+from fedsw.objectives import Clip, Objective
+from fedsw.objectives.histograms import contribution_sensitivity, table_sensitivity
+from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
+
+GROUP = "records"
+"""The one group of a client's ledger: all of its records, at the largest rate and sensitivity of its cells."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One round of one client's guarantee.
+
+    Attributes:
+        rate: p_c, the largest sampling rate of its cells.
+        multiplier: noise multiplier of table and contribution together, 1/mu.
+        epsilon: of all planned rounds.
+        table: mu of the table alone; 0 where none is asked.
+        contribution: mu of the contribution alone, given the table: mu^2 = table^2 + contribution^2.
+    """
+
+    rate: float
+    multiplier: float
+    epsilon: float
+    table: float
+    contribution: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one attempt: standard deviations and the joint sensitivity, in units of `contribution`."""
+
+    table: float
+    contribution: float
+    joint: Sensitivity
+
+    def charge(self, rate: float) -> Charge:
+        """What the attempt costs the client's records: table and contribution on one batch are one step."""
+        return Charge(GROUP, rate, self.joint.value)
+
+
+def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
+    """Records of every cell in a client's batches: its fraction rounded down, at least 1 where it holds any; public."""
+    return tuple(min(size, max(1, math.floor(fraction * size))) for size in sizes)
+
+
+def sampling_rate(sizes: Sequence[int], fraction: float) -> float:
+    """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: all that amplifies its guarantee is its own sampling."""
+    return max(count / size for count, size in zip(own_batch(sizes, fraction), sizes, strict=True) if size)
+
+
+def shares(experiment: Experiment, *, rate: float, delta: float) -> Shares:
+    """The noise multipliers with which a client at sampling rate `rate` keeps (epsilon, delta) over all rounds.
+
+    Guarantee: one attempt a round, each a table of noise multiplier 1/table and a contribution of 1/contribution on one
+    fresh sample, satisfies (epsilon, delta) for the replacement of one of the client's records, against everyone:
+    given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose.
+
+    Source: theory of docs/guarantees.md, "Local gradients"; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
+    """
+    privacy, rounds = experiment.privacy, experiment.training.rounds
+    multiplier, epsilon = _calibrated(
+        privacy.epsilon, privacy.noise_multiplier, delta, rate, rounds, privacy.accountant
+    )
+    share = experiment.local.table_share if asks_tables(experiment) else 0.0
+    return Shares(rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
+
+
+def asks_tables(experiment: Experiment) -> bool:
+    """Whether ranks are needed at all: with alpha = 0 the contribution has the whole budget."""
+    return experiment.objective.alpha > 0
+
+
+def noise(
+    shares_: Shares,
+    objective: Objective,
+    clip: Clip,
+    *,
+    sizes: Sequence[int],
+    own: Sequence[int],
+    spread: float,
+    k: int,
+) -> Noise:
+    """Standard deviations of one attempt's noise, at the sensitivity of the worst cell that the client holds.
+
+    Args:
+        sizes: records of every cell in the batch of the whole federation.
+        own: the client's own.
+        spread: of the attempt's directions.
+        k: number of directions.
+    """
+    bound = SLACK * worst(
+        contribution_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
+        for cell, count in enumerate(own)
+        if count
+    )
+    sigma = bound.value / shares_.contribution
+    if not shares_.table:
+        return Noise(0.0, sigma, bound)
+    table = table_sensitivity(k)
+    joint = bound + table
+    value = math.hypot(bound.value, sigma * shares_.table)
+    return Noise(
+        table.value / shares_.table, sigma, Sensitivity(value, joint.bound, joint.relation, joint.public)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _calibrated(
+    epsilon: float | None, multiplier: float | None, delta: float, rate: float, rounds: int, accountant: str
+) -> tuple[float, float]:
+    if multiplier is not None:
+        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta)
+    assert epsilon is not None
+    return noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant), epsilon

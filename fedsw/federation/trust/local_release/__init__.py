@@ -1,0 +1,1 @@
+"""Trust model `local-release`: clients release privatised records, once."""

@@ -1,0 +1,97 @@
+"""Trust model `local-release` at the server: privatised records arrive once, and a generator learns from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedsw.experiment import resolve_delta
+from fedsw.federation import wire
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.trust.local import LocalMethod, require_array
+from fedsw.federation.trust.local_plans import release_charge, release_epsilon, release_of
+from fedsw.federation.trust.method import Outcome
+from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.randomness import Stream, smallest_keys
+from fedsw.runs.releases import Releases
+from fedsw.tasks.learner import imitation_of
+from fedsw.tasks.task import Task
+from fedsw.transport.denoise import wavelet_denoise
+from fedsw.transport.entropic import Matching, entropic_loss, plain_loss, sinkhorn_divergence
+
+_LEAST_IMAGE = 64
+"""Features from which a square number of them is taken for the pixels of an image."""
+
+
+def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+    """What is fixed before the release: every record, once."""
+    experiment = task.experiment
+    sizes = sum(sum(member.sizes) for member in members)
+    delta = resolve_delta(experiment.privacy.delta, records=sizes)
+    release = release_of(experiment, delta)
+    charge = release_charge(release)
+    diameter = Sensitivity(charge.sensitivity, "diameter of the ball", public=("the number of every client's records",))
+    epsilon = release_epsilon(experiment, delta)
+    return Plan(task, (sizes,), (sizes,), (1.0,), delta, epsilon, release.scale / charge.sensitivity, (diameter,))
+
+
+class LocalRelease(LocalMethod):
+    """One exchange; then rounds of post-processing in which a generator learns from the privatised records.
+
+    Args:
+        releases: the released records, "released" in its space (N_c, p); who is among them is not asked again.
+    """
+
+    def __init__(self, releases: Releases, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._release = release_of(self._task.experiment, self._plan.delta)
+        self._imitation = imitation_of(self._task)
+        self._releases = releases
+        self._target: Tensor | None = None
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        if self._target is None:
+            self._ask_all(round_, attempt, members)
+            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._releases.read()]))
+        stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
+        count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
+        target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
+        points = self._imitation.points(theta, count, round_, attempt).requires_grad_()
+        match = self._loss(points, target)
+        (cotangents,) = torch.autograd.grad(match.loss, points)
+        vector, clients = self._imitation.gradient(cotangents), len(self._releases.clients)
+        return Outcome(vector, None, self.epsilon(), attempt, clients)
+
+    def _loss(self, points: Tensor, target: Tensor) -> Matching:
+        local, release = self._task.experiment.local, self._release
+        if local.loss == "wavelet":
+            return plain_loss(points, target, order=release.order)
+        encoded = release.encode(points)
+        if local.loss == "plain":
+            return plain_loss(encoded, target, order=release.order)
+        solve = entropic_loss if local.loss == "entropic" else sinkhorn_divergence
+        return solve(encoded, target, order=release.order, scale=release.scale)
+
+    def _prepared(self, released: Tensor) -> Tensor:
+        """The released rows that the loss compares with: denoised features for `wavelet`, else as they came."""
+        if self._task.experiment.local.loss != "wavelet":
+            return released
+        rows, p = self._release.decode(released), self._task.dimension
+        if p >= _LEAST_IMAGE and math.isqrt(p) ** 2 == p:
+            return wavelet_denoise(rows, self._release.deviation)
+        return wavelet_denoise(rows, self._release.deviation, shape="vector", wavelet="haar")
+
+    def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> None:
+        task = self._task
+        config = ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
+
+        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
+            return {"released": require_array(reply, "released", (sum(member.sizes), task.dimension)).double()}
+
+        self._collect(wire.RELEASE, round_, members, {"config": config}, read, self._releases)

@@ -1,0 +1,1 @@
+"""Trust model `local-slices`: clients release noisy random slices."""

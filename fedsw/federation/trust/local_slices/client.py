@@ -1,0 +1,157 @@
+"""Trust models `local-slices` and `local-release` at a client: features are charged, noised, and only then sent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw.data import Records
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_gradient.split import own_batch, sampling_rate
+from fedsw.federation.trust.local_plans import (
+    SlicesPlan,
+    local_accountant,
+    release_charge,
+    release_epsilon,
+    release_of,
+    slices_plan,
+)
+from fedsw.privacy.gaussian import spacing
+from fedsw.privacy.records import privatise
+from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
+from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.subnormal import flushing_to_zero
+from fedsw.transport.sliced import project
+from fedsw.transport.slices import Slices
+
+
+def require_ready(node: Node) -> None:
+    """Refuse, at the greeting, a run whose guarantee this client could not give.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    experiment = node.task.experiment
+    if experiment.privacy.trust == "local-release":
+        release_of(experiment, node.delta(0))
+
+
+def noised_slices(
+    node: Node, place: Path | None, theta: Tensor, round_: int, attempt: int, federation: int
+) -> tuple[Slices, float]:
+    """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
+
+    Where whole orthogonal blocks make the profile hold for any directions, all clients use the task's public ones, so
+    that the server can pool them; elsewhere this client draws its own, after the features are fixed. The batch is in
+    uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
+
+    Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
+    against everybody; see `fedsw.federation.trust.local_plans.slices_plan`.
+
+    Args:
+        place: of its ledger; None without privacy, where there is nothing to account for.
+        theta: the model; looked at only if the features pass through it. They are detached: private features are never
+            differentiated.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+
+    Returns:
+        The slices, and the epsilon that this client's ledger then stands at (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    task = node.task
+    delta = node.delta(federation)
+    plan = _plan(node, delta)
+    spent = float("inf")
+    if plan.sigma:
+        spacing(plan.sigma)  # what no noise can have is refused before it is charged
+    if place is not None:
+        with account.opened(place, promise(node, delta)) as ledger:
+            spent = ledger.spend(round_, attempt, [plan.charge], plan.sigma)
+    features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+    directions = task.directions(round_, attempt)
+    if plan.sigma == 0:
+        return unprotected_slices(project(features, task.clip.output), directions), spent
+    noise = _stream(node, round_, attempt, "slices noise")
+    radius = task.clip.output
+    if plan.shared_directions:
+        return release_on(features, directions, radius=radius, sigma=plan.sigma, noise_stream=noise), spent
+    own = release_slices(
+        features,
+        radius=radius,
+        k=plan.slicing.k,
+        scheme=plan.slicing.scheme,
+        sigma=plan.sigma,
+        directions_stream=DirectionStream(_stream(node, round_, attempt, "slices directions")),
+        noise_stream=noise,
+    )
+    return own, spent
+
+
+def released_records(node: Node, place: Path, round_: int, attempt: int, federation: int) -> tuple[Tensor, float]:
+    """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
+
+    Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn.
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
+    """
+    delta = node.delta(federation)
+    release = release_of(node.task.experiment, delta)
+    spacing(release.scale)  # as for slices
+    with account.opened(place, promise(node, delta)) as ledger:
+        spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
+    features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
+    return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
+
+
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta."""
+    experiment = node.task.experiment
+    released = experiment.privacy.trust == "local-release"
+    epsilon = release_epsilon(experiment, delta) if released else _plan(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+
+
+def _plan(node: Node, delta: float) -> SlicesPlan:
+    return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=_rate(node), delta=delta)
+
+
+def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
+    count = len(node.records) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    keys = _stream(node, round_, attempt, "slices batch").words(len(node.records))
+    return node.records.take(np.argsort(keys, kind="stable")[:count])
+
+
+@flushing_to_zero
+def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
+    task = node.task
+    if not task.private_parameters:
+        return task.inputs(records).cpu() - task.experiment.clip.centre
+    model = task.prepared(node.model, theta)
+    with torch.no_grad():
+        parts = [task.outputs(model(task.inputs(chunk))).cpu() for chunk in task.chunks(records)]
+    return torch.cat(parts)
+
+
+def _rate(node: Node) -> float:
+    return sampling_rate(node.sizes, _fraction(node))
+
+
+def _fraction(node: Node) -> float:
+    return node.task.experiment.training.batch_fraction
+
+
+def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream(os.urandom(KEY_BYTES))
+    first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
+    return Stream.seeded(seed, purpose, first, round_, attempt)

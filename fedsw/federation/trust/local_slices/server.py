@@ -1,0 +1,148 @@
+"""Trust model `local-slices` at the server: what learns from noised slices, fresh every round or stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedsw.experiment import resolve_delta
+from fedsw.federation import wire
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.exchange import array_record
+from fedsw.federation.exchange.replies import deviation_of
+from fedsw.federation.trust.local import LocalMethod, require_array
+from fedsw.federation.trust.local_gradient.split import own_batch, sampling_rate
+from fedsw.federation.trust.local_plans import slices_plan
+from fedsw.federation.trust.method import Outcome
+from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.randomness import Stream
+from fedsw.runs.releases import Releases
+from fedsw.runs.trainer import learning_rate
+from fedsw.tasks.learner import imitation_of
+from fedsw.tasks.task import Task
+from fedsw.transport.flow import draw_stored, flow_step
+from fedsw.transport.slices import Slices, UnprotectedSlices
+from fedsw.transport.smoothed import noised_swd
+
+_STORED_PER_STEP = 50
+"""Directions of a one-release flow that a step looks at."""
+
+
+def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+    """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
+
+    Every client makes its own plan from its own sizes (`trust.local_plans`); this one is what may be shown.
+    """
+    experiment = task.experiment
+    fraction = experiment.training.batch_fraction
+    once = experiment.local.algorithm == "flow-one-release"
+    sizes = sum(sum(member.sizes) for member in members)
+    batch = sizes if once else sum(sum(own_batch(member.sizes, fraction)) for member in members)
+    rate = max(sampling_rate(member.sizes, fraction) for member in members)
+    delta = resolve_delta(experiment.privacy.delta, records=sizes)
+    plan = slices_plan(task.experiment, dimension=task.dimension, rate=rate, delta=delta)
+    public = ("the number of every client's records",)
+    diameter = Sensitivity(plan.diameter, "diameter of the features", public=public)
+    multiplier = plan.sigma / plan.diameter
+    return Plan(task, (sizes,), (batch,), (plan.rate,), delta, plan.epsilon, multiplier, (diameter,))
+
+
+class LocalSlices(LocalMethod):
+    """Gradients of a sliced distance to noised slices (DP-SWD), or steps of a particle flow towards them.
+
+    Args:
+        releases: the slices of a one-release flow; who is among them is not asked again.
+    """
+
+    def __init__(self, releases: Releases, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._imitation = imitation_of(self._task)
+        self._releases = releases
+        self._stored: list[Slices] = []
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        experiment = self._task.experiment
+        stream = Stream.seeded(experiment.slicing.seed, "public noise", round_, attempt)
+        if experiment.local.algorithm == "flow-one-release":
+            if not self._stored:
+                self._stored = self._released(round_, attempt, theta, members)
+            least = min(_STORED_PER_STEP, self._stored[0].count)
+            slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
+        else:
+            slices = self._slices(round_, attempt, theta, members)
+        vector = self._direction(round_, attempt, theta, slices, stream)
+        return Outcome(vector, None, self.epsilon(), attempt, len(slices))
+
+    def _direction(
+        self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream
+    ) -> Tensor:
+        """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
+        local = self._task.experiment.local
+        points = self._imitation.points(theta, sum(len(each) for each in slices), round_, attempt)
+        dummy = not isinstance(slices[0], UnprotectedSlices)
+        if local.algorithm == "dp-swd":
+            match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
+            return self._imitation.gradient(match.cotangents)
+        step = learning_rate(self._task.experiment.training, round_ - 1)
+        moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
+        return ((points - moved) / step).reshape(-1)
+
+    def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """One exchange: the clients' slices in client order."""
+        public, content = self._request(round_, attempt, theta)
+        noisy = self._task.experiment.privacy.noisy
+        fraction = self._task.experiment.training.batch_fraction
+
+        def read(member: Member, reply: RecordDict) -> Slices:
+            return _read_slices(reply, sum(own_batch(member.sizes, fraction)), public, noisy=noisy)
+
+        return list(self._ask(wire.SLICES, round_, members, content, read).values())
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """The slices of all records that every client releases once, in client order."""
+        public, content = self._request(round_, attempt, theta)
+        noisy = self._task.experiment.privacy.noisy
+
+        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
+            return _arrays_of(_read_slices(reply, sum(member.sizes), public, noisy=noisy))
+
+        self._collect(wire.SLICES, round_, members, content, read, self._releases)
+        return [_slices_of(arrays) for arrays in self._releases.read()]
+
+    def _request(
+        self, round_: int, attempt: int, theta: Tensor
+    ) -> tuple[Tensor, dict[str, ArrayRecord | ConfigRecord]]:
+        """The attempt's public directions, and what every client is told."""
+        task = self._task
+        content: dict[str, ArrayRecord | ConfigRecord] = {
+            "config": ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
+        }
+        if task.private_parameters:
+            content["model"] = array_record("theta", theta.to(task.dtype))
+        return task.directions(round_, attempt), content
+
+
+def _read_slices(reply: RecordDict, rows: int, public: Tensor, *, noisy: bool) -> Slices:
+    """A client's slices: as many rows as its public count, on the public directions or on some of its own."""
+    projections = require_array(reply, "projections", (rows, public.shape[1]))
+    sigma = deviation_of(reply, noisy=noisy)
+    drawn = "directions" in cast(ArrayRecord, reply["arrays"])
+    directions = require_array(reply, "directions", tuple(public.shape)) if drawn else public
+    kind = UnprotectedSlices if sigma == 0 else Slices
+    return kind(directions, projections.double(), sigma)
+
+
+def _arrays_of(slices: Slices) -> dict[str, Tensor]:
+    sigma = torch.tensor(slices.sigma, dtype=torch.float64)
+    return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
+
+
+def _slices_of(arrays: Mapping[str, Tensor]) -> Slices:
+    sigma = float(arrays["sigma"])
+    kind = UnprotectedSlices if sigma == 0 else Slices
+    return kind(arrays["directions"], arrays["projections"], sigma)

@@ -1,0 +1,105 @@
+"""What a trust model does in a round, for the loop of a run that is the same for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from torch import Tensor
+
+from fedsw.accounting import Ledger
+from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.federation.trust.none import server as none
+from fedsw.federation.trust.plan import Plan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round released.
+
+    Attributes:
+        vector: what the optimizer moves against (r,), float64, a noised gradient or a function of noised features.
+        sigma: standard deviation of the noise in each of its coordinates; None where the vector is not a noised
+            gradient but post-processing of noised features.
+        spent: epsilon of everything released so far, of the worst client where each has its own guarantee.
+        attempt: the attempt that succeeded.
+        clients: how many it came from.
+        training_loss: un-noised, only where `unsafe_metrics` asks for it.
+    """
+
+    vector: Tensor
+    sigma: float | None
+    spent: float
+    attempt: int
+    clients: int
+    training_loss: float | None = None
+
+
+class Method(Protocol):
+    """A trust model at work; a context manager that holds what accounts for it."""
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """Everything of one round at the model `theta` (flat, float64).
+
+        Raises:
+            BudgetExhausted: when it would cost more than was asked for; nothing of it is then used.
+            FederationError: when clients are missing.
+        """
+
+    def epsilon(self) -> float:
+        """Epsilon spent so far."""
+
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Epsilon spent so far by each client that has a guarantee of its own; empty where there is one for all."""
+
+    def released_rounds(self) -> int:
+        """Rounds of which something was released."""
+
+    def __enter__(self) -> Method: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Trusted:
+    """`central` and `none`: the server sees the un-noised sum, charges its ledger, and releases."""
+
+    def __init__(self, rounds: Rounds, plan: Plan, ledger: Ledger) -> None:
+        self._rounds, self._plan, self._ledger = rounds, plan, ledger
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `Method`."""
+        release = central.release if self._plan.task.experiment.privacy.noisy else none.release
+        aggregate = self._rounds.run(round_, theta)
+        released = release(aggregate, self._plan, self._ledger)
+        return Outcome(
+            released.vector,
+            released.sigma,
+            released.spent,
+            aggregate.attempt,
+            aggregate.clients,
+            aggregate.training_loss,
+        )
+
+    def epsilon(self) -> float:
+        """See `Method`."""
+        return self._ledger.epsilon()
+
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Empty: the guarantee is the federation's."""
+        return {}
+
+    def released_rounds(self) -> int:
+        """See `Method`."""
+        return self._ledger.released_rounds()
+
+    def __enter__(self) -> Trusted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ledger.close()

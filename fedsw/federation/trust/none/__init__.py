@@ -1,0 +1,1 @@
+"""Trust model `none`: no noise; the non-private reference."""

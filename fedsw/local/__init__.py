@@ -1,1 +1,0 @@
-"""Local privacy: what a client protects before anything leaves it. Import from the modules of this folder."""

@@ -1,0 +1,256 @@
+"""What a run minimises: a task loss plus weighted Wasserstein distances between groups of records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw.privacy.sensitivity import SIZES, Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity
+from fedsw.transport import sliced
+
+PenaltyName = Literal["statistical-parity", "equality-of-odds"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The three norms that bound a record's influence.
+
+    Attributes:
+        output: M, radius of the ball that outputs are projected onto before they are compared.
+        jacobian: L, spectral norm that per-sample Jacobians of the unprojected output are clipped to.
+        loss: C, l2 norm that per-record gradients of the task loss are clipped to.
+    """
+
+    output: float
+    jacobian: float
+    loss: float
+
+    def __post_init__(self) -> None:
+        for name in ("output", "jacobian", "loss"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"clip.{name} = {value}; it must be positive and finite.")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """(1 - alpha) * task loss + alpha * penalty, where the penalty compares the outputs of cells of records.
+
+    Statistical parity compares the outputs of every two groups: the cells are the groups. Equality of odds
+    compares them within every class, with weight 1/classes: the cells are the pairs (class, group). Batches
+    are drawn cell by cell, so a record's cell and the cells' sizes are public.
+
+    Attributes:
+        penalty: "statistical-parity" or "equality-of-odds".
+        groups: number of values of the sensitive attribute, at least 2.
+        classes: number of labels that equality of odds conditions on; 1 for statistical parity.
+        alpha: weight of the penalty, between 0 and 1.
+
+    Source: RLL, Section 5 and Appendix A.
+    """
+
+    penalty: PenaltyName
+    groups: int
+    classes: int
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if self.penalty not in ("statistical-parity", "equality-of-odds"):
+            raise ValueError(
+                f"penalty {self.penalty!r} is unknown: choose 'statistical-parity' or 'equality-of-odds'."
+            )
+        if self.groups < 2:
+            raise ValueError(f"groups = {self.groups}; comparing groups needs at least 2.")
+        if self.classes < 1:
+            raise ValueError(f"classes = {self.classes}; it must be at least 1.")
+        if self.penalty == "statistical-parity" and self.classes != 1:
+            raise ValueError(
+                f"statistical parity does not look at labels, but classes = {self.classes}: "
+                "set classes to 1 or choose 'equality-of-odds'."
+            )
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha = {self.alpha}; the weight of the penalty lies between 0 and 1.")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Names of the strata of records, in the order of all per-cell sequences: "A=0" or "Y=1,A=0"."""
+        if self.penalty == "statistical-parity":
+            return tuple(f"A={group}" for group in range(self.groups))
+        return tuple(f"Y={y},A={group}" for y in range(self.classes) for group in range(self.groups))
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int, float], ...]:
+        """The compared cells and the weight of their distance: (cell, cell, weight), alpha left out."""
+        return tuple(
+            (y * self.groups + i, y * self.groups + j, 1 / self.classes)
+            for y in range(self.classes)
+            for i, j in combinations(range(self.groups), 2)
+        )
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """Index into `cells` of every record, as int64, from its group and (equality of odds) its label.
+
+        Args:
+            sensitive: groups of shape (n,), integers below `groups`.
+            target: labels of shape (n,), integers below `classes`; not looked at by statistical parity.
+
+        Raises:
+            ValueError: if a value is not an integer in its range, naming the record.
+        """
+        group = _indices(sensitive, "sensitive attribute", self.groups)
+        if self.penalty == "statistical-parity":
+            return group
+        return _indices(target, "label", self.classes) * self.groups + group
+
+    def cotangents(
+        self,
+        outputs: Sequence[Tensor],
+        directions: Tensor,
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> list[Tensor]:
+        """Gradient of alpha * penalty with respect to the outputs, cell by cell, float64.
+
+        Args:
+            outputs: for every cell, outputs (n_j, d) already projected onto the ball of radius M.
+            directions: unit columns (d, k), independent of the data.
+            ties: see `fedsw.transport.sliced.slot_means`.
+            memory_limit: bytes of working memory of the rank matching.
+
+        Raises:
+            ValueError: if there is not one tensor per cell, or alpha is positive and a cell is empty.
+        """
+        self._require_one_per_cell("output tensors", len(outputs))
+        total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
+        for i, j, weight in self._weighted_pairs():
+            q_i, q_j = sliced.cotangents(
+                outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit
+            )
+            total[i].add_(q_i, alpha=weight)
+            total[j].add_(q_j, alpha=weight)
+        return total
+
+    def penalty_value(self, outputs: Sequence[Tensor], directions: Tensor) -> Tensor:
+        """The penalty itself, without alpha, as a float64 scalar tensor.
+
+        It is a function of the records: to show or store it is a release of its own (docs/guarantees.md).
+
+        Args:
+            outputs: for every cell, outputs (n_j, d).
+            directions: unit columns (d, k).
+
+        Raises:
+            ValueError: if there is not one tensor per cell, or a cell is empty.
+        """
+        self._require_one_per_cell("output tensors", len(outputs))
+        terms = [weight * sliced.sliced_w2(outputs[i], outputs[j], directions) for i, j, weight in self.pairs]
+        return torch.stack(terms).sum()
+
+    def task_weight(self, batch: int) -> float:
+        """Weight (1 - alpha) / batch of one record's task loss in a batch of that many records."""
+        if batch < 1:
+            raise ValueError(f"batch = {batch}; the task loss is a mean over at least 1 record.")
+        return (1 - self.alpha) / batch
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+    ) -> tuple[Sensitivity, ...]:
+        """Sensitivity of the clipped gradient to the replacement of one record, for every cell.
+
+        It is (1 - alpha) 2C / sum(sizes) for the task loss, plus alpha times the weighted sensitivities of
+        all the distances that the record's cell takes part in, each at the size of the record's own cell.
+
+        Guarantee: for two batches with these cell sizes that differ by one record replaced at its position in
+        cell j, the summed contributions differ by at most the j-th value in l2 norm. Protects every record
+        against whoever sees the noised sum; the record's cell and all sizes stay public.
+
+        Args:
+            sizes: records of every cell in the batch.
+            clip: the norms M, L and C.
+            d: dimension of the outputs.
+            spread: of the directions (`fedsw.transport.sliced.spread` or `orthogonal_spread`); 1 if d is 1.
+            bound: see `swd_sensitivity`.
+
+        Raises:
+            ValueError: if there is not one size per cell, alpha is positive and a cell is empty, or the
+                spread is impossible in dimension d.
+        """
+        self._require_one_per_cell("sizes", len(sizes))
+        if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
+            raise ValueError(f"spread = {spread} in dimension d = {d}: it is at least 1/d, and d at least 1.")
+        if d == 1:
+            spread = 1.0
+        task = (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
+        public = (self._public_cell(), SIZES)
+        totals = [replace(task, public=public) for _ in sizes]
+        for i, j, weight in self._weighted_pairs():
+            for own, other in ((i, j), (j, i)):
+                totals[own] += weight * swd_sensitivity(
+                    self._side(sizes, own, clip), self._side(sizes, other, clip), bound=bound, spread=spread
+                )
+        return tuple(totals)
+
+    def _weighted_pairs(self) -> tuple[tuple[int, int, float], ...]:
+        if self.alpha == 0:
+            return ()
+        return tuple((i, j, self.alpha * weight) for i, j, weight in self.pairs)
+
+    def _side(self, sizes: Sequence[int], cell: int, clip: Clip) -> Side:
+        if sizes[cell] < 1:
+            raise ValueError(
+                f"cell {self.cells[cell]} has {sizes[cell]} records in the batch; the penalty needs at least "
+                "1. Raise the batch fraction, merge the cell with another, or set alpha to 0."
+            )
+        return Side(sizes[cell], clip.output, clip.jacobian)
+
+    def _public_cell(self) -> str:
+        if self.penalty == "statistical-parity":
+            return "each record's sensitive group"
+        return "each record's sensitive group and label"
+
+    def _require_one_per_cell(self, what: str, count: int) -> None:
+        if count != len(self.cells):
+            raise ValueError(
+                f"{count} {what} for {len(self.cells)} cells: give one for each of {', '.join(self.cells)}."
+            )
+
+
+def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: float) -> float:
+    """The most that the contribution of a client can weigh in l2 norm if it clips as asked.
+
+    L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
+    that something is broken at the client; it is no defence against one that lies within the bound.
+
+    Args:
+        cotangents: for every cell, the rows (n_j, d) sent to this client.
+        clip: the norms L and C that the client was told.
+        task_weight: weight of one record's task loss, `Objective.task_weight(batch)` of the whole batch.
+    """
+    pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)
+    records = sum(q.shape[0] for q in cotangents)
+    return clip.jacobian * pulled + records * task_weight * clip.loss
+
+
+def _indices(values: Tensor, name: str, count: int) -> Tensor:
+    if values.ndim != 1:
+        raise ValueError(f"{name} has shape {tuple(values.shape)}: expected (n,), one value per record.")
+    wrong = ((values != values.floor()) | (values < 0) | (values >= count)).nonzero()
+    if wrong.numel():
+        record = int(wrong[0])
+        raise ValueError(
+            f"{name} {values[record].item()} at record {record}: expected an integer from 0 to {count - 1}."
+        )
+    return values.to(torch.int64)

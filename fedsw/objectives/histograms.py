@@ -1,0 +1,174 @@
+"""Ranks from noised tables: histograms of projections that a client may release, and the cotangents they allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedsw.objectives import Clip, Objective
+from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
+
+_NARROW = 1e-12
+
+
+def table_sensitivity(k: int) -> Sensitivity:
+    """Sensitivity sqrt(2 k) of a cell's histograms in k directions, under the replacement of one record.
+
+    Guarantee: in every direction the replaced record takes its count from one bin to at most one other, so the tables
+    (k, bins) of two batches that differ in one record of the cell differ by at most this in l2 norm; it is attained
+    when the record changes bins in every direction. The cell's size stays public.
+
+    Source: docs/guarantees.md, "Local gradients".
+    """
+    if k < 1:
+        raise ValueError(f"k = {k} directions; a table needs at least 1.")
+    return Sensitivity(math.sqrt(2 * k), "histogram")
+
+
+def bin_of(slices: Tensor, radius: float, bins: int) -> Tensor:
+    """Index of the bin of [-radius, radius] that holds each value, int64; values outside go to the end bins."""
+    return ((slices + radius) * (bins / (2 * radius))).floor().clamp(0, bins - 1).to(torch.int64)
+
+
+def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) -> Tensor:
+    """Counts (k, bins) of the projections of outputs (n, d) on directions (d, k), in equal bins of [-M, M]; float64.
+
+    Un-noised: they stay with the client until noise of standard deviation sigma is added, at `table_sensitivity`.
+    """
+    where = bin_of(_slices(outputs, directions), radius, bins).T.contiguous()
+    counts = torch.zeros((directions.shape[1], bins), dtype=torch.float64)
+    return counts.scatter_add_(1, where, torch.ones_like(where, dtype=torch.float64))
+
+
+def monotone(noisy: Tensor, total: float) -> Tensor:
+    """Counts (k, bins) that are not negative and add up to the public `total`, from noisy ones: post-processing.
+
+    The missing total is spread evenly over the bins. Then each row's cumulated counts are replaced by the mean of their
+    running maximum and their reversed running minimum, inside [0, total]: of all monotone rows these are nearest in the
+    largest deviation, and this step never enlarges the largest error of the cumulated counts.
+
+    Source: Barlow, Bartholomew, Bremner and Brunk 1972 (isotonic regression in the maximum norm).
+    """
+    even = noisy + (total - noisy.sum(dim=-1, keepdim=True)) / noisy.shape[-1]
+    cumulated = even.cumsum(dim=-1)
+    above = cumulated.cummax(dim=-1).values
+    below = cumulated.flip(-1).cummin(dim=-1).values.flip(-1)
+    monotone_ = ((above + below) / 2).clamp(0, total)
+    monotone_[..., -1] = total
+    return torch.nn.functional.pad(monotone_, (1, 0)).diff(dim=-1)
+
+
+def slot_means(own: Tensor, other: Tensor, radius: float) -> Tensor:
+    """Mean of the other distribution's quantiles over the rank interval of every own bin: (k, bins), in [-M, M].
+
+    The records of bin b have the ranks [F(b-1), F(b)] of their own distribution; the other's quantile function takes
+    its values at the centres of bins, which moves it by at most half a bin. A bin without records sees the quantile at
+    its rank. With one record to a bin this is the slot mean of rank matching (`fedsw.transport.sliced.slot_means`).
+
+    Args:
+        own: counts (k, bins), not negative, with positive row sums; see `monotone`.
+        other: the same for the other distribution.
+        radius: M, half of the range that the bins divide.
+    """
+    bins = own.shape[-1]
+    centres = (torch.arange(bins, dtype=torch.float64) + 0.5) * (2 * radius / bins) - radius
+    ranks, knots = _cumulated(own), _cumulated(other)
+    integral = torch.nn.functional.pad((knots.diff(dim=-1) * centres).cumsum(dim=-1), (1, 0))
+    # The bin that a rank falls in; the last rank belongs to the last bin that holds anything.
+    at = torch.searchsorted(knots, ranks.clamp(max=1 - _NARROW), right=True).sub_(1).clamp_(0, bins - 1)
+    upto = integral.gather(-1, at) + centres[at] * (ranks - knots.gather(-1, at))
+    width = ranks.diff(dim=-1)
+    wide = width > _NARROW
+    means = torch.where(wide, upto.diff(dim=-1) / torch.where(wide, width, 1.0), centres[at][..., 1:])
+    return means.clamp(-radius, radius)
+
+
+def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> list[Tensor]:
+    """For every cell, the table (k, bins) of slot means that its records see, averaged over the compared cells.
+
+    Args:
+        counts: for every cell, counts (k, bins); see `monotone`.
+    """
+    tables = [torch.zeros_like(cell) for cell in counts]
+    for cell, other, share in _shares(objective):
+        tables[cell] += share * slot_means(counts[cell], counts[other], radius)
+    return tables
+
+
+def cotangents(
+    outputs: Tensor, directions: Tensor, table: Tensor, objective: Objective, *, cell: int, size: int, radius: float
+) -> Tensor:
+    """Cotangents (n, d) of one client's outputs of a cell: alpha times the penalty's, with ranks from a table; float64.
+
+    Row i is alpha W (2 / size) (1/k) sum_l (<theta_l, u_i> - T_l(bin of <theta_l, u_i>)) theta_l, W the summed weight
+    of the cell's comparisons. The table is clamped to [-M, M] and cleaned of NaN here: a server's word is not a bound.
+
+    Guarantee: row i depends on record i and on the table alone, and its norm is at most `cotangent_bound`.
+
+    Args:
+        outputs: (n, d), projected onto the ball of radius M.
+        directions: unit columns (d, k).
+        table: slot means (k, bins) by bin; see `matched`.
+        size: records of the cell in the batch of the whole federation.
+    """
+    radius_ = float(radius)
+    means = table.to(torch.float64).nan_to_num().clamp(-radius_, radius_)
+    slices = _slices(outputs, directions)
+    where = bin_of(slices, radius_, means.shape[1])
+    gaps = slices - means.T.gather(0, where)
+    scale = objective.alpha * _weight(objective, cell) * 2 / (size * directions.shape[1])
+    return scale * (gaps @ directions.to(torch.float64).T)
+
+
+def cotangent_bound(objective: Objective, *, cell: int, size: int, radius: float, spread: float) -> float:
+    """The largest norm of a cotangent of `cotangents`: alpha W (2 / size) (lambda M + sqrt(lambda) M)."""
+    weight = objective.alpha * _weight(objective, cell)
+    return weight * 2 / size * (spread * radius + math.sqrt(spread) * radius)
+
+
+def contribution_sensitivity(
+    objective: Objective, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
+) -> Sensitivity:
+    """How far replacing one record of a cell moves a client's contribution, once the noised tables are given.
+
+    It is 2 L max ||q|| + (1 - alpha) 2 C / sum(sizes): only the replaced record's own terms move, since every other
+    record's cotangent depends on itself and on the tables.
+
+    Guarantee: protects the client's record against everyone, jointly with the noised table that the same batch was
+    asked for (compose the two, then amplify by the sampling); its cell and all sizes stay public.
+
+    Args:
+        sizes: records of every cell in the batch of the whole federation, as the cotangents are scaled.
+        clip: the norms M, L and C.
+        spread: of the directions; 1 in dimension 1.
+
+    Source: docs/guarantees.md, "Local gradients".
+    """
+    public = objective.sensitivities(sizes, clip, d=1)[cell].public
+    pulled = cotangent_bound(objective, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
+    penalty = Sensitivity(2 * clip.jacobian * pulled, "own terms", public=public)
+    return penalty + (1 - objective.alpha) * loss_sensitivity(clip.loss, sum(sizes))
+
+
+def _shares(objective: Objective) -> list[tuple[int, int, float]]:
+    """(cell, compared cell, share of the cell's comparisons)."""
+    both = [(a, b, weight) for i, j, weight in objective.pairs for a, b in ((i, j), (j, i))]
+    return [(cell, other, weight / _weight(objective, cell)) for cell, other, weight in both]
+
+
+def _weight(objective: Objective, cell: int) -> float:
+    """Summed weight of the distances that a cell takes part in."""
+    return sum(weight for i, j, weight in objective.pairs if cell in (i, j))
+
+
+def _cumulated(counts: Tensor) -> Tensor:
+    """Ranks (k, bins + 1) from 0 to 1 at the edges of the bins."""
+    sums = torch.nn.functional.pad(counts.cumsum(dim=-1), (1, 0))
+    return sums / sums[..., -1:]
+
+
+def _slices(outputs: Tensor, directions: Tensor) -> Tensor:
+    return outputs.to(torch.float64) @ directions.to(torch.float64)

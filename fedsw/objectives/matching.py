@@ -1,0 +1,120 @@
+"""Objectives that match the outputs of private records to another sample: a prior's, a generator's, a domain's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw.objectives import Clip
+from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
+from fedsw.transport import sliced
+
+Counterpart = Literal["prior", "generator", "domain"]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """(1 - alpha) * task loss + alpha * SW2^2(outputs of the private records, outputs of a counterpart).
+
+    The counterpart is a `prior` (a public sample without parameters; the private side is an encoder), a
+    `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
+    whose records go through the same encoder as the private ones.
+
+    Attributes:
+        counterpart: what the private outputs are matched to.
+        alpha: weight of the distance, between 0 and 1. Only a prior comes with a private task loss: a generator has
+            none, and a domain's is over public records.
+        radius: A, the ball that holds the counterpart's outputs; a generator's alone need none, as no bound on
+            records without parameters looks at it.
+        both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
+            is that of the records; it is none for the generator's inputs, see docs/guarantees.md, "One side public".
+
+    Source: RLL, Sections 4 and 6, Appendix D.2.
+    """
+
+    counterpart: Counterpart
+    alpha: float
+    radius: float
+    both: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """One stratum: every private record."""
+        return ("all",)
+
+    @property
+    def private_parameters(self) -> bool:
+        """Whether private records pass through the trained parameters."""
+        return self.counterpart != "generator"
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """All records are in cell 0, whatever their group and label."""
+        return torch.zeros(len(sensitive), dtype=torch.int64)
+
+    def cotangents(
+        self,
+        outputs: Tensor,
+        counterpart: Tensor,
+        directions: Tensor,
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient of alpha * SW2^2 with respect to both samples, float64.
+
+        Args:
+            outputs: (n, d), already projected onto the ball of radius M.
+            counterpart: (m, d), in the ball of radius A.
+            directions: unit columns (d, k), independent of the data.
+            ties: see `fedsw.transport.sliced.slot_means`.
+            memory_limit: bytes of working memory of the rank matching.
+        """
+        own, other = sliced.cotangents(outputs, counterpart, directions, ties=ties, memory_limit=memory_limit)
+        return self.alpha * own, self.alpha * other
+
+    def task_weight(self, batch: int) -> float:
+        """Weight of one private record's task loss in a batch of that many; 0 without a private task loss."""
+        return (1 - self.alpha) / batch if self.counterpart == "prior" else 0.0
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+    ) -> tuple[Sensitivity, ...]:
+        """Sensitivity of the clipped gradient to the replacement of one private record.
+
+        Guarantee: for two batches of `sizes[0]` records that differ by one record replaced at its position, the
+        sums of all clipped contributions, the counterpart's included, differ by at most the value in l2 norm.
+        Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
+        `both` the value is the larger of the bounds of either side, m = n.
+
+        Args:
+            sizes: (n,), the number of private records in the batch.
+            clip: the norms M, L and C.
+            d: dimension of the outputs.
+            spread: of the directions; 1 if d is 1.
+            bound: see `swd_sensitivity`.
+
+        Source: docs/guarantees.md, "One side public"; RLL, Theorem 4.1.
+        """
+        (n,) = sizes
+        spread = 1.0 if d == 1 else spread
+        own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
+        parameters = 0.0 if self.counterpart == "prior" else clip.jacobian
+        other = Side(n, self.radius, parameters, private=False)
+        found = swd_sensitivity(own, other, bound=bound, spread=spread)
+        if self.both:
+            exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
+            found = worst([found, exchanged])
+        total = self.alpha * found
+        if self.counterpart == "prior":
+            total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)
+        return (total,)

@@ -1,0 +1,1 @@
+"""Sensitivities, noise, and what may be released of private records."""

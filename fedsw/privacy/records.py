@@ -1,0 +1,218 @@
+"""One-shot local release: a record is projected onto a ball, noised once, and sent; the rest is post-processing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedsw.privacy.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale, privatised
+from fedsw.randomness import Stream
+from fedsw.transport import sliced
+from fedsw.transport.denoise import image_side
+
+Norm = Literal["l2", "l1"]
+Diameter = Literal["replacement", "paper"]
+
+
+@dataclass(frozen=True)
+class Release:
+    """How a client releases its records, once.
+
+    The features x of a record become `centre + projection(x - centre) + noise`; with `dct` the same in the space of
+    the orthonormal two-dimensional cosine coefficients, which is then the released space (`encode`, `decode`). All
+    fields are public and chosen without looking at private records.
+
+    Guarantee: with diameter "replacement", what is released of a record is (epsilon, delta)-locally differentially
+    private: for any two values of the record, with noise for a distance of 2 rho, against everybody who sees it, the
+    server included. delta is 0 for Laplace noise. It is for one release of one record: a record that is released
+    twice pays twice. "paper" takes the noise for a distance of rho, as RCO's corollaries do (sup ||x||): half of what
+    a replacement can move, so it is not a guarantee. Proofs: docs/guarantees.md, "One-shot local release".
+
+    Attributes:
+        epsilon: budget of a record, positive.
+        delta: failure probability of Gaussian noise, in [1e-100, 1); Laplace noise does not use it.
+        radius: rho of the ball, in the units of the features.
+        norm: the ball's norm. Laplace noise needs "l1".
+        mechanism: "gaussian" or "laplace".
+        calibration: of Gaussian noise, see `fedsw.privacy.mechanisms.gaussian_sigma`.
+        diameter: "replacement" (2 rho) or "paper" (rho, not a guarantee).
+        centre: public centre of the ball: one number, or one for each feature.
+        dct: release cosine coefficients; the features are then square images, row by row.
+
+    Raises:
+        ValueError: if a field is outside its range or two do not fit.
+
+    Source: RCO, Section 3 and equation (4).
+    """
+
+    epsilon: float
+    delta: float
+    radius: float
+    norm: Norm = "l2"
+    mechanism: Mechanism = "gaussian"
+    calibration: Calibration = "analytic"
+    diameter: Diameter = "replacement"
+    centre: float | tuple[float, ...] = 0.0
+    dct: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("norm", self.norm, get_args(Norm)),
+            ("mechanism", self.mechanism, get_args(Mechanism)),
+            ("diameter", self.diameter, get_args(Diameter)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}.")
+        if not 0.0 < self.radius < math.inf:
+            raise ValueError(f"radius is {self.radius}; the ball of a release has a positive, finite radius.")
+        if not all(math.isfinite(value) for value in _numbers(self.centre)):
+            raise ValueError("the centre of a release has a value that is not finite; give public, finite numbers.")
+        if self.mechanism == "laplace" and self.norm == "l2":
+            raise ValueError(
+                "Laplace noise needs the l1 norm, and norm is 'l2'. Over an l2 ball of radius rho in R^p it would need "
+                "scale 2 rho sqrt(p) / epsilon; norm 'l1' with radius rho sqrt(p) has the same noise and a larger ball."
+            )
+        _ = self.scale  # raises what the mechanism refuses
+
+    @property
+    def sensitivity(self) -> float:
+        """What the noise is for: the diameter of the ball (in l2 for Gaussian, l1 for Laplace), or its radius."""
+        return 2 * self.radius if self.diameter == "replacement" else self.radius
+
+    @property
+    def scale(self) -> float:
+        """sigma of Gaussian noise or b of Laplace noise, of every released coordinate."""
+        if self.mechanism == "gaussian":
+            return gaussian_sigma(self.epsilon, self.delta, self.sensitivity, self.calibration)
+        return laplace_scale(self.epsilon, self.sensitivity)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise of every released coordinate."""
+        return self.scale if self.mechanism == "gaussian" else math.sqrt(2) * self.scale
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """p of the loss W_{p, p sigma^p} that undoes this noise: 2 for Gaussian, 1 for Laplace (RCO, Theorem 1)."""
+        return 2 if self.mechanism == "gaussian" else 1
+
+    @property
+    def guarantee(self) -> str:
+        """One sentence: who is protected from whom, and how much."""
+        if self.diameter == "paper":
+            return (
+                f"not a guarantee: the noise is for a diameter of {self.radius:g} and a replaced record can move "
+                f"{2 * self.radius:g} (RCO's corollaries; use diameter 'replacement')"
+            )
+        delta = self.delta if self.mechanism == "gaussian" else 0.0
+        return (
+            f"({self.epsilon:g}, {delta:g})-local differential privacy of each record against everybody, the server "
+            "included, when the record is replaced by any other; one release"
+        )
+
+    def encode(self, features: Tensor) -> Tensor:
+        """Features (n, p) in the released space: cosine coefficients with `dct`, else as they are. Differentiable."""
+        if not self.dct:
+            return features
+        side = image_side(features.shape[1])
+        basis = _cosines(side).to(features)
+        return (basis @ features.reshape(-1, side, side) @ basis.T).reshape(features.shape)
+
+    def decode(self, released: Tensor) -> Tensor:
+        """The inverse of `encode`: released rows (n, p) as features. Post-processing."""
+        if not self.dct:
+            return released
+        side = image_side(released.shape[1])
+        basis = _cosines(side).to(released)
+        return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
+
+    def project(self, features: Tensor) -> Tensor:
+        """What of `features` (n, p) is noised: encode(x - centre) projected onto the ball, float64.
+
+        A row that is not finite, or overflows, counts as the centre. Nothing branches on the values.
+        """
+        rows = features.detach().to(torch.float64)
+        rows = self.encode(rows - self._centre(rows))
+        rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
+        return project_ball(rows, self.radius, self.norm)
+
+    def _centre(self, rows: Tensor) -> Tensor:
+        centre = _numbers(self.centre)
+        if len(centre) not in (1, rows.shape[1]):
+            raise ValueError(
+                f"the centre has {len(centre)} numbers and records have {rows.shape[1]} features: give one or as many."
+            )
+        return torch.tensor(centre, dtype=torch.float64).expand(1, rows.shape[1])
+
+
+def privatise(features: Tensor, release: Release, stream: Stream) -> Tensor:
+    """Release records once: their rows (n, p) projected, noised and moved back to the centre; float64, (n, p).
+
+    Rows are in the released space (`Release.decode` gives features). Guarantee: that of `Release`, for a secure stream
+    that is used for nothing else; every row is protected on its own, whoever sees all the others. The number of
+    rows is public.
+
+    Raises:
+        ValueError: if the features are not a matrix, or do not fit the centre or `dct`.
+    """
+    if features.dim() != 2:
+        raise ValueError(f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row.")
+    rows = release.project(features)
+    return privatised(release.mechanism, rows, release.scale, stream) + release.encode(release._centre(rows))
+
+
+def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:
+    """Nearest points, in l2 distance, of rows (n, p) in the ball of a norm and radius; float64.
+
+    The ball is taken smaller by a relative 8 (p + 8) 2^-53, so that the exact norm of every stored row is at most the
+    radius: norms are computed to less than that. Rows hold finite numbers; `Release.project` sees to it.
+
+    Source: Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1 (l1, by sorting), batched.
+
+    Raises:
+        ValueError: if the norm is unknown.
+    """
+    inner = radius * (1 - 8 * (rows.shape[1] + 8) * 2.0**-53)
+    if norm == "l2":
+        return sliced.project(rows, inner)
+    if norm == "l1":
+        return _project_l1(rows.to(torch.float64), inner)
+    raise ValueError(f"norm is {norm!r}; choose one of {', '.join(get_args(Norm))}.")
+
+
+def _project_l1(rows: Tensor, radius: float) -> Tensor:
+    """Soft-threshold every row where its l1 norm exceeds the radius.
+
+    With gaps d_i = max|x| - |x_i|, the projection keeps (t - d_i)+ where t = (radius + sum of the k smallest d) / k for
+    the largest k that keeps its own smallest entry positive. Gaps, instead of Duchi's cumulated |x|, lose nothing to
+    cancellation in rows far outside the ball; a gap of at least the radius is never kept, so it is cut there.
+    """
+    size = rows.abs()
+    outside = size.sum(dim=1, keepdim=True) > radius
+    largest = size.amax(dim=1, keepdim=True)
+    gaps = (largest - size).clamp(max=radius)
+    ordered = torch.sort(gaps, dim=1).values
+    ranks = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64)
+    heights = (radius + ordered.cumsum(dim=1)) / ranks
+    kept = (ordered < heights).sum(dim=1, keepdim=True).clamp(min=1)
+    height = heights.gather(1, kept - 1)
+    projected = (height - gaps).clamp(min=0.0)
+    projected = projected * (radius / projected.sum(dim=1, keepdim=True))  # what rounding moved, of the order p^2 2^-53
+    return torch.where(outside, torch.sign(rows) * projected, rows)
+
+
+def _cosines(side: int) -> Tensor:
+    """Matrix of the orthonormal cosine transform (DCT-II), float64: its inverse is its transpose."""
+    place = torch.arange(side, dtype=torch.float64)
+    angles = math.pi / side * (place + 0.5) * place.unsqueeze(1)
+    matrix = torch.cos(angles) * math.sqrt(2 / side)
+    matrix[0] = math.sqrt(1 / side)
+    return matrix
+
+
+def _numbers(centre: float | tuple[float, ...]) -> tuple[float, ...]:
+    return centre if isinstance(centre, tuple) else (centre,)

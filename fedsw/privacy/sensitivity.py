@@ -1,0 +1,189 @@
+"""How far replacing one record can move an inner-clipped Wasserstein gradient or a clipped task gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+Bound = Literal["auto", "paper", "slice", "vector"]
+
+SLACK = 1.001
+"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees.md, "Floating point"."""
+
+SIZES = "the sizes of the groups and of their batches"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """An l2-sensitivity that travels with what it bounds, and says for which neighbours and what is public.
+
+    Scaling (`weight * s`) and adding (`s + t`, the triangle inequality) keep the description; adding bounds
+    for different neighbouring relations is refused.
+
+    Attributes:
+        value: the most the l2 norm moves between neighbours.
+        bound: the theorems behind it, joined by " + ".
+        relation: "replace-one": one record is replaced at its position within its group, sizes are fixed.
+        public: what the guarantee does not hide.
+    """
+
+    value: float
+    bound: str
+    relation: str = "replace-one"
+    public: tuple[str, ...] = (SIZES,)
+
+    def __post_init__(self) -> None:
+        _require_magnitude(sensitivity=self.value)
+
+    def __mul__(self, weight: float) -> Sensitivity:
+        return Sensitivity(abs(weight) * self.value, self.bound, self.relation, self.public)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Sensitivity) -> Sensitivity:
+        if self.relation != other.relation:
+            raise ValueError(
+                f"sensitivities for {self.relation!r} and {other.relation!r} neighbours do not add: "
+                "bound both terms for the same relation."
+            )
+        bounds = _union(self.bound.split(" + "), other.bound.split(" + "))
+        public = _union(self.public, other.public)
+        return Sensitivity(self.value + other.value, " + ".join(bounds), self.relation, public)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two samples whose Wasserstein distance is penalised.
+
+    Attributes:
+        n: records of this sample in the batch.
+        radius: norm of the ball that its outputs are projected onto, or the largest norm of a public sample.
+        jacobian: spectral norm that its per-sample Jacobians are clipped to; 0 for a sample without
+            parameters.
+        private: whether its records are protected.
+    """
+
+    n: int
+    radius: float
+    jacobian: float
+    private: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"a side of a distance between samples has n = {self.n}; it needs at least 1.")
+        _require_magnitude(radius=self.radius, jacobian=self.jacobian)
+
+
+def swd_sensitivity(
+    own: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None
+) -> Sensitivity:
+    """Sensitivity of the inner-clipped gradient of SW2^2(own, other) when one record of `own` is replaced.
+
+    Guarantee: for any two pairs of samples that differ by one record of `own`, replaced at its position, and
+    any directions of at most that spread, the two sums of clipped Jacobians (transposed) applied to
+    `fedsw.transport.sliced.cotangents` differ by at most `value` in l2 norm, ties included. Protects the records of
+    `own`, not their group nor the sizes, nor anything of a public `other`. Where both sides are private, a
+    record of `other` has the bound of the exchanged call, and the whole release has `worst` of the two.
+
+    Args:
+        own: the replaced record's side. Its Jacobian is 0 for fixed private records (a generator's target).
+        other: the other side. Its Jacobian is 0 for a public sample without parameters (a prior).
+        bound: "paper" (RLL, Theorem 4.1, with the larger of the two radii), "slice" (never larger than
+            "paper", attained by one slice), "vector" (the slices share one Jacobian; smaller for well
+            spread directions, may be larger for d = 1), or "auto", the smallest of these.
+        spread: largest eigenvalue of directions @ directions.T / k (`fedsw.transport.sliced.spread`, or
+            `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
+
+    Raises:
+        ValueError: if `own` is not private, the bound is unknown, or "vector" lacks its spread.
+
+    Source: docs/guarantees.md, Sensitivity; RLL, Theorems 4.1 and A.1, for "paper".
+    """
+    if not own.private:
+        raise ValueError("the own side is public: its records need no sensitivity. Exchange the two sides.")
+    if spread is not None and not 0 < spread <= 1 + 1e-9:
+        raise ValueError(f"spread = {spread}; for unit directions it lies between 1/d and 1.")
+    public = (SIZES,) if other.private else (SIZES, "the other sample")
+    values = {"paper": _paper(own, other), "slice": _slice(own, other)}
+    if spread is not None:
+        values["vector"] = _vector(own, other, spread)
+    chosen = min(values, key=values.__getitem__) if bound == "auto" else bound
+    if chosen not in ("paper", "slice", "vector"):
+        raise ValueError(f"bound {bound!r} is unknown: choose 'auto', 'paper', 'slice' or 'vector'.")
+    if chosen not in values:
+        raise ValueError("bound 'vector' needs a spread: pass fedsw.transport.sliced.spread(directions).")
+    return Sensitivity(values[chosen], chosen, public=public)
+
+
+def loss_sensitivity(clip: float, n: int) -> Sensitivity:
+    """Sensitivity 2C/n of the mean of n per-record loss gradients clipped to l2 norm C, under replacement.
+
+    Guarantee: protects every record of the batch; its size is public. Source: Abadi et al. 2016.
+
+    Raises:
+        ValueError: if n is below 1 or the clip is negative or not finite.
+    """
+    _require_magnitude(clip=clip)
+    if n < 1:
+        raise ValueError(f"a mean of loss gradients over n = {n} records; it needs at least 1.")
+    return Sensitivity(2 * clip / n, "loss clip")
+
+
+def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
+    """The largest of several sensitivities of one release, one per kind of record: it protects every record.
+
+    A release is charged this way when all records have the same sampling rate; otherwise each group is
+    charged its own sensitivity at its own rate.
+
+    Raises:
+        ValueError: if there are none, or they are for different relations.
+    """
+    candidates = tuple(sensitivities)
+    if not candidates:
+        raise ValueError("worst of no sensitivities: give at least one.")
+    together = reduce(lambda left, right: left + right, candidates)
+    largest = max(candidates, key=lambda sensitivity: sensitivity.value)
+    return Sensitivity(largest.value, largest.bound, together.relation, together.public)
+
+
+def _paper(own: Side, other: Side) -> float:
+    radius = max(own.radius, other.radius)
+    return 4 * radius * (3 * own.jacobian + other.jacobian) / own.n
+
+
+def _slice(own: Side, other: Side) -> float:
+    m, a, own_l, other_l = own.radius, other.radius, own.jacobian, other.jacobian
+    vertices = (
+        own_l * (m + a),
+        2 * own_l * a,
+        max(m, a) * own_l + m * other_l,
+        (2 * a - m) * own_l + m * other_l,
+    )
+    return 4 * max(vertices) / own.n
+
+
+def _vector(own: Side, other: Side, spread: float) -> float:
+    m, a, own_l = own.radius, other.radius, own.jacobian
+    # The proof holds for every other_l of at least the true one, and this is the best one to take it at.
+    reach = math.hypot(a, math.sqrt(spread) * m)
+    other_l = max(other.jacobian, a * own_l * math.sqrt(spread) / reach if reach > 0 else 0.0)
+    # What remains is the maximum over c in [-1, 1] of sqrt(spread (squares - product c)) + spread m own_l c,
+    # which is concave in c: it sits at the stationary point or at the end nearest to it.
+    squares = (m * other_l) ** 2 + (a * own_l) ** 2
+    product = 2 * m * other_l * a * own_l
+    c = max(-1.0, min(1.0, (squares - (a * other_l) ** 2 / spread) / product)) if product > 0 else 1.0
+    aligned = math.sqrt(spread * max(squares - product * c, 0.0)) + spread * m * own_l * c
+    return 4 * (own_l * a + aligned) / own.n
+
+
+def _union(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*left, *right)))
+
+
+def _require_magnitude(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} = {value}; it must be finite and not negative.")

@@ -1,0 +1,166 @@
+"""Random slices: noisy one-dimensional projections of a client's records, which protect them from everybody else."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedsw.privacy.gaussian import noised
+from fedsw.randomness import Stream
+from fedsw.transport.sliced import Scheme, direction_shape, project
+from fedsw.transport.sliced import directions as directions_from
+from fedsw.transport.slices import Slices, UnprotectedSlices, check_unit_columns, require_positive
+
+# ||(d/k) Theta Theta^T - I||_F of directions that a client did not draw itself; float64 blocks stay below 1e-12.
+ISOTROPY = 1e-9
+
+
+class DirectionStream:
+    """The only source of the directions of a release: numbers of this purpose, from a stream's secret key.
+
+    Its key is derived from the source's key, a tag, and a nonce that is read off the source. So it shares no number
+    with the data, sampling or noise of the same seed, and two of them never repeat each other unless they are made
+    from two copies of a seeded stream at the same place (a nominal run).
+    """
+
+    def __init__(self, source: Stream) -> None:
+        nonce = (int(word) for word in source.words(2))
+        self._stream = source.child("directions of random slices", *nonce)
+
+    def draw(self, p: int, k: int, scheme: Scheme = "orthogonal") -> Tensor:
+        """The next k directions of R^p, unit columns of a (p, k) float64 tensor; see `sliced.directions`."""
+        shape = direction_shape(p, k, scheme)
+        normals = torch.from_numpy(self._stream.normals(shape[0] * shape[1])).reshape(shape)
+        return directions_from(p, k, normals=normals, scheme=scheme)
+
+
+def release_slices(
+    features: Tensor,
+    *,
+    radius: float,
+    k: int,
+    scheme: Scheme,
+    sigma: float,
+    directions_stream: DirectionStream,
+    noise_stream: Stream,
+    centre: float = 0.0,
+) -> Slices:
+    """Release X Theta + sigma Z with directions that are drawn here, after the features are fixed.
+
+    Rows are projected onto the ball of `radius` about (centre, ..., centre); one that is not finite becomes the
+    centre. Nothing branches or raises on their values, and nothing is differentiated through.
+
+    Guarantee: for data sets that differ in one replaced record the pair (Theta, X Theta + sigma Z) has the profile
+    E_B[delta_G(s sqrt(B) / sigma)], with s = 2 radius the diameter and B the squared length of a unit vector's
+    projections: a sum of k Beta(1/2, (p-1)/2) for "iid"; for "orthogonal", k = q p + r, q + Beta(r/2, (p-r)/2).
+    It protects each record from everybody outside the client; the number of records is public. The next release of
+    the same records must draw its directions anew: pass the same stream, which never repeats itself.
+
+    Args:
+        features: (n, p), n >= 1.
+        radius: of the ball, in the units of the features; fixed in advance.
+        k: number of directions.
+        scheme: "orthogonal" or "iid".
+        sigma: standard deviation of the noise, in the units of the features.
+        directions_stream: where the directions come from; secret until this release.
+        noise_stream: private randomness of this client, never the one that anybody else holds.
+        centre: a public constant, fixed in advance; the projections returned are those of the uncentred features.
+
+    Returns:
+        Slices with directions (p, k) and projections (n, k).
+
+    Raises:
+        TypeError: if `directions_stream` is not a DirectionStream.
+        ValueError: if sigma or the radius is not finite and above 0, k is below 1, or there is no record.
+
+    Source: RR (mechanism); docs/guarantees.md, "Random slicing" (profile).
+    """
+    if not isinstance(directions_stream, DirectionStream):
+        raise TypeError(
+            f"directions_stream is a {type(directions_stream).__name__}; wrap its source, DirectionStream(stream), so "
+            "that directions share no number with data or noise"
+        )
+    rows = _bounded(features, radius=radius, sigma=sigma, centre=centre)
+    theta = directions_stream.draw(rows.shape[1], k, scheme).to(rows.device)
+    return _noised(rows, theta, centre, sigma, noise_stream)
+
+
+def release_on(
+    features: Tensor,
+    directions: Tensor,
+    *,
+    radius: float,
+    sigma: float,
+    noise_stream: Stream,
+    centre: float = 0.0,
+) -> Slices:
+    """Release X Theta + sigma Z on directions that somebody else chose, if they are whole orthogonal blocks.
+
+    With (p/k) Theta Theta^T = I a replaced record moves its projections by exactly sqrt(k/p) times its own move, at
+    most 2 radius, *whatever* Theta is, even one that was built from the data. So the sender of Theta is not trusted:
+    the equation is checked, here, at the client. Clients that share directions can be pooled.
+
+    Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; the
+    relative excess that the tolerance leaves to mu is below 1e-9. Releases compose, on the same directions or others.
+
+    Args:
+        features: (n, p), n >= 1; treated as in `release_slices`.
+        directions: (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which
+            the sum of the outer products is (k/p) I.
+        radius, sigma, noise_stream, centre: as in `release_slices`.
+
+    Raises:
+        ValueError: if the directions are not of that kind, or as in `release_slices`.
+
+    Source: docs/guarantees.md, "Noised slices".
+    """
+    rows = _bounded(features, radius=radius, sigma=sigma, centre=centre)
+    theta = directions.detach().to(rows)
+    _check_isotropic(theta, rows.shape[1])
+    return _noised(rows, theta, centre, sigma, noise_stream)
+
+
+def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlices:
+    """Projections WITHOUT NOISE OR CLIPPING, epsilon = infinity: the non-private reference, never for private records.
+
+    Args:
+        features: (n, p).
+        directions: (p, k), unit columns.
+    """
+    values = features.detach().to(torch.float64)
+    theta = directions.detach().to(values)
+    return UnprotectedSlices(theta, values @ theta, 0.0)
+
+
+def _bounded(features: Tensor, *, radius: float, sigma: float, centre: float) -> Tensor:
+    """The features about the centre, in the ball: (n, p) float64, detached and copied."""
+    require_positive(radius=radius, sigma=sigma)
+    if not math.isfinite(centre):
+        raise ValueError(f"centre is {centre}; it is a public constant and must be finite")
+    if features.ndim != 2 or 0 in features.shape:
+        raise ValueError(f"features have shape {tuple(features.shape)}; expected (n, p) with at least one record")
+    return project(features.detach().to(torch.float64) - centre, radius)
+
+
+def _noised(rows: Tensor, theta: Tensor, centre: float, sigma: float, stream: Stream) -> Slices:
+    values = noised((rows @ theta).cpu(), sigma, stream).to(rows)
+    return Slices(theta, values + centre * theta.sum(dim=0), sigma)
+
+
+def _check_isotropic(theta: Tensor, p: int) -> None:
+    if theta.ndim != 2 or theta.shape[0] != p or theta.shape[1] == 0 or theta.shape[1] % p:
+        raise ValueError(
+            f"directions have shape {tuple(theta.shape)} for features of dimension {p}: expected ({p}, k) with k a "
+            f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (release_slices)"
+        )
+    check_unit_columns(theta, ISOTROPY)
+    identity = torch.eye(p, dtype=theta.dtype, device=theta.device)
+    gap = float(torch.linalg.matrix_norm(theta @ theta.T * (p / theta.shape[1]) - identity))
+    if not gap <= ISOTROPY:
+        raise ValueError(
+            f"directions are not whole orthogonal blocks: (p/k) Theta Theta^T is {gap:.3g} from the identity, at most "
+            f"{ISOTROPY:g} is allowed. Nothing was released; draw them with fedsw.transport.sliced, or let the client "
+            "draw its own (release_slices)"
+        )

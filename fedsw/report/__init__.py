@@ -1,0 +1,1 @@
+"""Tables, plots and screens made of finished and running runs."""

@@ -1,0 +1,109 @@
+"""What is shown while runs go on: round, ε spent, signal to noise, held-out metrics; releasable numbers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from fedsw.report.names import short_metrics
+from fedsw.text import number
+
+
+class Display:
+    """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal.
+
+    Args:
+        estimate: seconds of the past that tell how long the rest will take.
+    """
+
+    def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            refresh_per_second=5,
+            speed_estimate_period=estimate,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+class RunProgress(Display):
+    """An observer that shows one bar, over one run or several runs in a row.
+
+    Use it as a context manager. `begun` says whether any run got as far as its plan, `directory` where the last is.
+    """
+
+    def __init__(self, *, label: str, runs: int = 1, done: int = 0, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.plan: dict[str, Any] = {}
+        self.begun = False
+        self.directory: Path | None = None
+        self._label, self._runs, self._runs_done = label, runs, done
+        self._held_out = ""
+        self._task: TaskID | None = None
+
+    def begin(self, label: str) -> None:
+        """Say which of several runs comes next."""
+        self._label, self._held_out = label, ""
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Show the bar; its length is the rounds of all runs."""
+        self.plan, self.begun, self.directory = plan, True, Path(plan["directory"])
+        rounds = int(plan["rounds"])
+        if self._task is None:
+            done = self._runs_done * rounds
+            self._task = self._bar.add_task(self._label, total=self._runs * rounds, completed=done, state="")
+        self._bar.update(self._task, description=self._label)
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Advance, and show what the round released."""
+        if self._task is None:
+            return
+        if held_out := record.get("held_out"):
+            self._held_out = short_metrics(held_out)
+        base = self._runs_done * int(self.plan["rounds"])
+        state = describe_round(record, self.plan, self._held_out)
+        self._bar.update(self._task, completed=base + int(record["round"]), state=state)
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Count the run as done."""
+        self._runs_done += 1
+
+
+def describe_round(record: dict[str, Any], plan: dict[str, Any], held_out: str) -> str:
+    """One line: ε spent of the target, the signal-to-noise estimate, the last held-out metrics."""
+    parts = [f"ε {number(record.get('epsilon'))} of {number(plan.get('epsilon'))}"]
+    if record.get("snr") is not None:
+        parts.append(f"SNR {number(record['snr'], 2)}")
+    if record.get("training_loss") is not None:
+        parts.append(f"training loss {number(record['training_loss'])} (unsafe)")
+    if held_out:
+        parts.append(held_out)
+    return "  ".join(parts)

@@ -1,0 +1,226 @@
+"""The one-screen summary of a run: what was trained, the guarantee in a sentence, held-out metrics, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.experiment import Experiment, planned_releases
+from fedsw.report.names import metric_name, ordered_metrics
+from fedsw.runs.resuming import command_for
+from fedsw.text import number, to_float
+
+if TYPE_CHECKING:
+    from fedsw.runs.record import RunRecord
+
+_FILES = (
+    "config.json",
+    "metrics.jsonl",
+    "ledger.sqlite",
+    "model.safetensors",
+    "outputs.npz",
+    "summary.json",
+)
+
+
+def summary_panel(record: RunRecord) -> RenderableType:
+    """What a run was, what it guarantees and what came out; what there is of one that has not ended."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, text in _ended(record) if record.summary else _unfinished(record):
+        rows.add_row(name, text)
+    rows.add_row("files", _files(record))
+    title = ": ".join(part for part in (record.experiment.name, record.experiment.title) if part)
+    return Panel(rows, title=Text(title), title_align="left", box=box.ROUNDED)
+
+
+def experiments_table(experiments: Iterable[Experiment]) -> Table:
+    """The shipped experiments, one a row."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for column in ("α", "ε", "rounds", "clients"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in experiments:
+        table.add_row(
+            one.name,
+            one.title,
+            number(one.objective.alpha),
+            target_epsilon(one),
+            str(one.training.rounds),
+            str(one.federation.clients),
+        )
+    return table
+
+
+def ledger_report(account: Mapping[str, Any]) -> RenderableType:
+    """A ledger's total and its rows; runs of rounds that cost the same share one line."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("rounds")
+    for column in ("releases", "group", "sampling rate", "sensitivity", "σ"):
+        table.add_column(column, justify="left" if column == "group" else "right")
+    for (group, rate, sensitivity, sigma), rounds in _same_cost(account["entries"]).items():
+        span = f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0])
+        table.add_row(span, str(len(rounds)), group, number(rate, 4), number(sensitivity, 4), number(sigma, 4))
+    spent = Text(f"ε = {number(account['epsilon'], 4)} spent of {number(account['budget'], 4)}", style="bold")
+    kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
+    nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
+    spent.append(f" at δ = {number(account['delta'])} ({kind}{nominal})", style="not bold")
+    return Group(table, spent)
+
+
+def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> RenderableType:
+    """The demo's cells: what is weighed, what is guaranteed, what came out on held-out data."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            number(row["alpha"]),
+            number(row["target_epsilon"]),
+            number(row["epsilon"]),
+            number(row["noise_multiplier"]) if row["noise_multiplier"] else "–",
+            number(row["accuracy"]),
+            number(row["disparate_impact"], 2),
+            number(row["seconds"], 2),
+        )
+    return Group(table, Text(caption, style="dim"))
+
+
+def target_epsilon(experiment: Experiment) -> str:
+    """The ε asked for; a noise multiplier when ε follows from it."""
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return "∞"
+    if privacy.noise_multiplier is not None:
+        return f"σ/Δ = {number(privacy.noise_multiplier)}"
+    return number(privacy.epsilon)
+
+
+def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
+    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+    yield "trained", Text(_trained(record))
+    if not record.completed:
+        yield "status", Text(f"{summary.get('status')}\n`{command_for(record.directory)}` goes on", style="yellow")
+    yield "cost", Text(_cost(summary))
+    if statement := guarantee.get("statement"):
+        yield "guarantee", Text(str(statement))
+    yield "privacy", _privacy(record)
+    if record.experiment.privacy.noisy:
+        yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
+        yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
+    if held_out := summary.get("held_out"):
+        yield "held out", _metrics(held_out)
+
+
+def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
+    yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
+    yield "released", Text(_rounds(record.experiment, len(record.history)))
+    if record.history:
+        last = record.history[-1]
+        yield "spent", Text(f"ε {number(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
+        if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
+            yield "held out", _metrics(held_out)
+
+
+def _trained(record: RunRecord) -> str:
+    experiment, summary = record.experiment, record.summary
+    gone = len(record.history) if _once(experiment) else int(summary.get("released_rounds", 0))
+    return (
+        f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
+        f"α = {number(experiment.objective.alpha)}, on {experiment.data.source} data: "
+        f"{summary.get('clients')} clients, {_rounds(experiment, gone)}, engine {summary.get('engine')}"
+    )
+
+
+def _model(experiment: Experiment) -> str:
+    model = experiment.model
+    if model.kind == "particles":  # they have no layers
+        return f"{model.particles} particles"
+    return " ".join([model.kind, *(str(width) for width in model.hidden)])
+
+
+def _rounds(experiment: Experiment, gone: int) -> str:
+    """How many of the planned rounds are over, and whether they all learn from what was released once."""
+    rounds = experiment.training.rounds
+    told = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    return f"{told} on one release" if _once(experiment) else told
+
+
+def _once(experiment: Experiment) -> bool:
+    return planned_releases(experiment) < experiment.training.rounds
+
+
+def _cost(summary: Mapping[str, Any]) -> str:
+    up, down = (_bytes(summary.get(key)) for key in ("bytes_up", "bytes_down"))
+    return f"{number(summary.get('seconds'))} s, {up} up, {down} down"
+
+
+def _privacy(record: RunRecord) -> Text:
+    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+    text = Text(f"ε = {number(summary.get('epsilon'), 4)} at δ = {number(summary.get('delta'))}", style="bold")
+    if not record.completed:
+        text.append(f", {number(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
+    if record.experiment.privacy.noisy:
+        noise = "scale b/Δ" if guarantee.get("accountant") == "laplace" else "noise multiplier σ/Δ"
+        details = [
+            str(guarantee.get("relation", "")),
+            f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",
+            f"bound {guarantee.get('bound')}",
+            f"accountant {guarantee.get('accountant')}",
+            f"{guarantee.get('sampling')} sampling",
+        ]
+        text.append(f" ({', '.join(part for part in details if part)})", style="not bold")
+        if guarantee.get("accountant_is_guarantee") is False:
+            accountant = guarantee.get("accountant")
+            text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
+    if summary.get("nominal"):
+        text.append(
+            f"\nnominal: seed {summary.get('seed')} makes sampling and noise reproducible: who knows it can undo them",
+            style="yellow",
+        )
+    if to_float(summary.get("epsilon_of_reader")) != to_float(summary.get("epsilon")):
+        reader = number(summary.get("epsilon_of_reader"))
+        text.append(f"\nfor a reader of this record ε = {reader}: it shows metrics of private data", style="red")
+    return text
+
+
+def _metrics(held_out: Mapping[str, Any]) -> Text:
+    parts = [f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)]
+    return Text(" · ".join(parts))
+
+
+def _files(record: RunRecord) -> Text:
+    present = [name for name in _FILES if (record.directory / name).is_file()]
+    drawn = sorted(path.name for path in (record.directory / "plots").glob("*.png"))
+    text = Text(f"{record.directory}/", style="cyan")
+    text.append("\n" + ", ".join(present), style="default")
+    if drawn:
+        text.append("\nplots/: " + ", ".join(drawn), style="default")
+    return text
+
+
+def _same_cost(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, float, float, float], list[int]]:
+    costs: dict[tuple[str, float, float, float], list[int]] = {}
+    for entry in entries:
+        cost = (entry["group"], entry["sampling_rate"], entry["sensitivity"], entry["sigma"])
+        costs.setdefault(cost, []).append(entry["round"])
+    return costs
+
+
+def _bytes(count: Any) -> str:
+    size = to_float(count)
+    if size is None:
+        return "–"
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

@@ -1,0 +1,48 @@
+"""Who watches a run: called with releasable numbers only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsw.federation.trust.method import Outcome
+
+
+class Observer(Protocol):
+    """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe)."""
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """The run's plan and its `directory`, before the first round."""
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """One released round; also a line of metrics.jsonl."""
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """The summary; also summary.json."""
+
+
+@runtime_checkable
+class Witness(Observer, Protocol):
+    """An observer that is also shown every model and every released vector, all of which the guarantee is about.
+
+    They are public in the sense of the guarantee (an attacker may have them, `fedsw audit --one-run`), and nothing
+    un-noised is among them.
+    """
+
+    def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
+        """The model (r,), float64, that a round began with, and what the round released; before the step along it."""
+
+
+class Silent:
+    """An observer that looks away."""
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Ignore the plan."""
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Ignore the round."""
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Ignore the summary."""

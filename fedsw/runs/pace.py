@@ -1,0 +1,46 @@
+"""How fast a run goes, by the times of its log: for its operator, never for publication.
+
+How long a round took can depend on what the records hold, a little, whatever is done against it. So no file that may be
+published has the time of a round: of a run, the summary has the total.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from fedsw.runs.telemetry import LOG
+
+_BEGINS, _RELEASED = "run begins", "round released"
+
+
+def round_seconds(directory: Path) -> list[float]:
+    """Seconds between the releases of a run, lives before a resume included; the first of each from its beginning."""
+    return [
+        later - earlier for life in _lives(directory) for earlier, later in pairwise(at for at, event in life if event)
+    ]
+
+
+def total_seconds(directory: Path) -> float:
+    """Seconds of all lives of a run, each from its beginning to its last sign."""
+    return sum(life[-1][0] - life[0][0] for life in _lives(directory))
+
+
+def _lives(directory: Path) -> list[list[tuple[float, bool]]]:
+    """For every life, its lines: when, and whether it begins or releases then."""
+    path = directory / LOG
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lives: list[list[tuple[float, bool]]] = []
+    for line in text.splitlines():
+        try:
+            found = json.loads(line)
+            at, event = datetime.datetime.fromisoformat(found["time"]).timestamp(), found["event"]
+        except (ValueError, LookupError, TypeError):
+            continue  # cut short by a crash
+        if event == _BEGINS:
+            lives.append([])
+        if lives:
+            lives[-1].append((at, event in (_BEGINS, _RELEASED)))
+    return lives

@@ -1,0 +1,132 @@
+"""Reading back what a run left on disk, finished or not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsw.text import json_text
+from fedsw.experiment import Experiment, parse_experiment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Held-out outputs of the released model: `values` (n, d), `sensitive` (n,), `target` (n,) or (n, t).
+
+    Generated samples have neither group nor label: zeros. `extra` holds the other arrays by name: held-out samples to
+    compare with, images, reconstructions, decoded samples.
+    """
+
+    values: NDArray[np.float64]
+    sensitive: NDArray[np.int64]
+    target: NDArray[Any]
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run's directory: `history` has one dict a round.
+
+    `summary` is empty while the run goes on, and after a life that did not end in order: what an earlier one left tells
+    less than was spent since.
+    """
+
+    directory: Path
+    experiment: Experiment
+    summary: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    outputs: Outputs | None = None
+
+    @property
+    def completed(self) -> bool:
+        """Whether every planned round was released."""
+        return self.summary.get("status") == "completed"
+
+
+def read_run(directory: Path) -> RunRecord:
+    """Everything of a run that plots and reports need.
+
+    Raises:
+        ValueError: naming the file that is missing or damaged.
+    """
+    return RunRecord(
+        directory,
+        _read_experiment(directory),
+        (_read_json(directory / "summary.json") or {}) if _ended_in_order(directory / "log.jsonl") else {},
+        read_history(directory / "metrics.jsonl"),
+        _read_outputs(directory / "outputs.npz"),
+    )
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """The rounds of a metrics file; a last line cut short by a crash is left out.
+
+    Raises:
+        ValueError: if any other line is not JSON.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rounds = []
+    for position, line in enumerate(lines, start=1):
+        try:
+            rounds.append(json.loads(line))
+        except json.JSONDecodeError as fault:
+            if position < len(lines):
+                raise ValueError(f"{path}, line {position}: {fault}") from None
+    return rounds
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json_text(value) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _read_experiment(directory: Path) -> Experiment:
+    config = _read_json(directory / "config.json")
+    if config is None:
+        raise ValueError(f"{directory} is not a run: it has no config.json")
+    return parse_experiment(config.get("experiment", {}))
+
+
+def _ended_in_order(log: Path) -> bool:
+    """Whether the last life of a run wrote its summary; without a log, as far as one can see."""
+    if not log.is_file():
+        return True
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        found = [event for line in lines for event in ("run begins", "run ended") if f'"event": "{event}"' in line]
+    return found[-1:] != ["run begins"]
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+    return value
+
+
+def _read_outputs(path: Path) -> Outputs | None:
+    if not path.is_file():
+        return None
+    import numpy as np
+
+    try:
+        with np.load(path) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+            values = np.asarray(found.pop("outputs"), dtype=np.float64)
+            none = np.zeros(len(values), dtype=np.int64)
+            sensitive, target = found.pop("sensitive", none), found.pop("target", none)
+            return Outputs(values.reshape(len(values), -1), sensitive, target, found)
+    except (KeyError, ValueError, OSError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None

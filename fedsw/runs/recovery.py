@@ -1,0 +1,182 @@
+"""What a run can go on from after a crash or on a full disk, and what it refuses to go on from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedsw.accounting import Head, Ledger, LedgerReplaced
+from fedsw.runs.checkpoint import Checkpoint
+from fedsw.errors import FederationError
+from fedsw.runs.resuming import command_for
+
+LOCK = "run.lock"
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+_SQLITE_DISK_FAULTS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+_LEAST_FREE = 2**22  # bytes: the rows, lines and log of a round take some thousands
+
+
+class StorageFault(RuntimeError):
+    """The disk does not take what a run must keep; the message says what to do."""
+
+
+class RunBusy(RuntimeError):
+    """Another process is running this run."""
+
+
+@contextlib.contextmanager
+def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
+    """Be the only server of a run; the kernel lets go when the process dies, whatever killed it.
+
+    Args:
+        lock: what is held; another name is another lock on the same run.
+
+    Raises:
+        RunBusy: if another process is.
+    """
+    path = directory / lock
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(directory) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a process of this machine is running the run."""
+    try:
+        handle = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def require_free(directory: Path) -> None:
+    """Look before a run is touched: whoever goes on with it takes the lock itself.
+
+    Raises:
+        RunBusy: if a process of this machine is running it.
+    """
+    if is_held(directory):
+        raise _busy(directory)
+
+
+def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | None:
+    """The ledger that a run goes on with; None if it had not begun one.
+
+    Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
+    that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
+    whole folder, put back together, is consistent in itself and cannot be told apart here.
+
+    Raises:
+        LedgerReplaced: if it is older than what is remembered, of another run, or gone.
+        LedgerBusy, LedgerDamaged: see `Ledger.open`.
+    """
+    remembered = [] if state is None or state.ledger is None else [("the checkpoint", state.ledger)]
+    remembered += [("summary.json", head) for head in _heads_of_summary(summary)]
+    if not path.exists():
+        for by, head in remembered:
+            if head.sequence:
+                raise LedgerReplaced(
+                    f"{path} is gone, but {by} remembers release {head.sequence} (digest {head.digest[:12]}). Put the "
+                    "ledger back; without it nobody knows what was spent, and nothing more may be released"
+                )
+        return None
+    ledger = Ledger.open(path)
+    try:
+        for by, head in remembered:
+            ledger.require(head, by)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def require_promised(
+    promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path
+) -> None:
+    """Refuse to go on with another guarantee than the run began with: rounds are paid for at one delta.
+
+    Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own.
+
+    Args:
+        promised: (epsilon, delta) that the run began with, as `by` keeps them.
+        planned: (epsilon, delta) for the clients that joined now.
+        records: of these clients.
+
+    Raises:
+        FederationError: if delta is another, or epsilon by more than a millionth, naming both.
+    """
+    if math.isclose(promised[0], planned[0], rel_tol=1e-6) and promised[1] == planned[1]:
+        return
+    was, is_now = (f"epsilon {epsilon:.6g} at delta {delta:.6g}" for epsilon, delta in (promised, planned))
+    raise FederationError(
+        f"{by} keeps a run of {was}; with the {records} records of the clients that joined now the plan is {is_now}. A "
+        "run has one guarantee, and what it has spent is accounted for at that one. Resume with the clients and "
+        "records that it began with, or start a new run; on the same records the two add up"
+    )
+
+
+def require_space(directory: Path, size: int) -> None:
+    """See to it that a round finds room before it is charged: for its checkpoint of `size` bytes, and some.
+
+    Raises:
+        OSError: ENOSPC, if there is less.
+    """
+    free, needed = shutil.disk_usage(directory).free, 2 * size + _LEAST_FREE
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"{free} bytes are free, and a round needs up to {needed}", str(directory))
+
+
+@contextlib.contextmanager
+def explaining_storage(directory: Path) -> Iterator[None]:
+    """Say of a full or failing disk what it means for the run.
+
+    Raises:
+        StorageFault: instead of the error of the operating system or of SQLite; other errors pass unchanged.
+    """
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as fault:
+        of_disk = (
+            (getattr(fault, "sqlite_errorcode", None) or 0) & 0xFF in _SQLITE_DISK_FAULTS
+            if isinstance(fault, sqlite3.Error)
+            else fault.errno in _DISK_FAULTS
+        )
+        if not of_disk:
+            raise
+        raise StorageFault(
+            f"the disk does not take what this run must keep in {directory}: {fault}. Nothing of the round at hand was "
+            f"released; all before it is kept. Make room, then `{command_for(directory)}`"
+        ) from fault
+
+
+def _busy(directory: Path) -> RunBusy:
+    return RunBusy(f"{directory} is being run by another process; wait until it ends, or stop it")
+
+
+def _heads_of_summary(path: Path) -> list[Head]:
+    """Where the ledger stood when a summary was written; none for clients' ledgers."""
+    try:
+        ledger = json.loads(path.read_text(encoding="utf-8")).get("ledger")
+    except (FileNotFoundError, ValueError):
+        return []
+    return [Head(int(ledger["sequence"]), str(ledger["digest"]))] if ledger else []

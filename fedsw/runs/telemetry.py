@@ -1,0 +1,187 @@
+"""What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
+
+But for times: every line of a log and every look at a live run tell when a round was released. That is for the run's
+operator, not for publication (`fedsw.runs.pace`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from fedsw.runs.directory import jsonable
+
+LOG = "log.jsonl"
+LOGGER = "fedsw.server"
+_OPERATOR = "for the operator only, not for publication"
+FIELDS = frozenset(
+    {
+        "attempt",
+        "bytes_down",
+        "bytes_up",
+        "client",
+        "clients",
+        "code",
+        "delta",
+        "engine",
+        "epsilon",
+        "fault",
+        "ledger",
+        "resumed",
+        "round",
+        "rounds",
+        "run",
+        "snr",
+        "status",
+    }
+)
+"""All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out.
+
+Not in it: norms, losses, outputs, sizes of messages, counts of records, and what a client says in its errors, which may
+quote a record. Who drops out may not depend on records (docs/guarantees.md, "Attempts and drop-outs").
+"""
+
+
+def event(name: str, **fields: Any) -> dict[str, Any]:
+    """The `extra` of a log call that makes it a line of the structured log; its text is for terminals only.
+
+    Raises:
+        ValueError: if a field is not among `FIELDS`.
+    """
+    if unknown := fields.keys() - FIELDS:
+        raise ValueError(f"{sorted(unknown)} may not be logged; releasable are {sorted(FIELDS)}")
+    return {"event": name, "fields": fields}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, event, and the event's fields; never the message's text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of one record."""
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        fields = {key: value for key, value in getattr(record, "fields", {}).items() if key in FIELDS}
+        content = {"time": at, "level": record.levelname.lower(), "event": getattr(record, "event", "other"), **fields}
+        return json.dumps(jsonable(content), ensure_ascii=False)
+
+
+class _LogFile(logging.FileHandler):
+    """A log file whose failures stop nobody: a full disk is found out, and explained, where it matters."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave the line out."""
+
+
+@contextmanager
+def logging_to(directory: Path) -> Iterator[logging.Logger]:
+    """Write what the server does to `directory`/log.jsonl meanwhile; warnings go to stderr as well, in words."""
+    logger = logging.getLogger(LOGGER)
+    with ExitStack() as stack:
+        if not logger.hasHandlers():
+            words = logging.StreamHandler(sys.stderr)
+            stack.enter_context(_handled(logger, words, logging.Formatter("%(message)s"), logging.WARNING))
+        lines = _LogFile(directory / LOG, encoding="utf-8", delay=True)
+        stack.enter_context(_handled(logger, lines, JsonLines(), logging.INFO))
+        yield logger
+
+
+@contextmanager
+def logging_to_stderr() -> Iterator[None]:
+    """Print the same lines to stderr meanwhile."""
+    with _handled(logging.getLogger(LOGGER), logging.StreamHandler(sys.stderr), JsonLines(), logging.INFO):
+        yield
+
+
+@contextmanager
+def _handled(
+    logger: logging.Logger, handler: logging.Handler, formatter: logging.Formatter, level: int
+) -> Iterator[None]:
+    handler.setFormatter(formatter)
+    handler.setLevel(level)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()
+
+
+class MetricsEndpoint:
+    """An observer that serves a run's releasable numbers to Prometheus, on this machine's loopback interface.
+
+    Use it as a context manager.
+
+    Args:
+        port: to listen on; 0 for any that is free.
+
+    Raises:
+        OSError: on entering it, if the port is taken.
+    """
+
+    def __init__(self, port: int) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+
+        self._registry = CollectorRegistry()
+
+        def gauge(name: str, text: str) -> Any:
+            return Gauge(f"fedsw_{name}", text, registry=self._registry)
+
+        self._run = Info("fedsw_run", "The experiment", registry=self._registry)
+        self._rounds = gauge("rounds", "Planned rounds")
+        self._target = gauge("epsilon_target", "Epsilon of the planned rounds")
+        self._gauges = {
+            "round": gauge("round", "Last released round"),
+            "epsilon": gauge("epsilon_spent", "Epsilon of everything released so far"),
+            "snr": gauge("signal_to_noise", "Signal-to-noise ratio estimated from the noisy gradient"),
+            "clients": gauge("clients_alive", "Clients that the last round came from"),
+            "bytes_up": gauge("bytes_up", "Bytes of arrays received so far, all clients together"),
+            "bytes_down": gauge("bytes_down", "Bytes of arrays sent so far, all clients together"),
+        }
+        self._pace = gauge("round_seconds", f"Seconds since the round before; {_OPERATOR}")
+        self._seconds = Counter("fedsw_seconds", f"Seconds of all rounds; {_OPERATOR}", registry=self._registry)
+        self._last = time.monotonic()
+        self._finished = gauge("finished", "1 once the run has ended")
+        self._server: Any = None
+        self.port = port
+
+    def __enter__(self) -> Self:
+        from prometheus_client import start_http_server
+
+        self._server, _ = start_http_server(self.port, addr="127.0.0.1", registry=self._registry)
+        self.port = int(self._server.server_port)
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Show the plan."""
+        self._last = time.monotonic()
+        self._run.info({"name": str(plan["name"])})
+        self._rounds.set(plan["rounds"])
+        self._target.set(plan["epsilon"] if plan["epsilon"] is not None else float("nan"))
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Show a round; what it does not have keeps its last value."""
+        for name, gauge in self._gauges.items():
+            if record.get(name) is not None:
+                gauge.set(float(record[name]))
+        now = time.monotonic()
+        self._pace.set(now - self._last)
+        self._seconds.inc(now - self._last)
+        self._last = now
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Show that it is over."""
+        self._finished.set(1)

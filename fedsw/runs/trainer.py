@@ -1,0 +1,86 @@
+"""The optimizer's side of a round: a step along a released vector, and what may be said about it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedsw.experiment import Training
+from fedsw.runs.checkpoint import Checkpoint
+
+
+class Trainer:
+    """Parameters as one flat float64 vector, moved only along released vectors."""
+
+    def __init__(self, theta: Tensor, settings: Training) -> None:
+        self._parameter = torch.nn.Parameter(theta.detach().to(torch.float64).clone())
+        self._average = self._parameter.detach().clone()
+        self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
+        self._settings, self._steps = settings, 0
+        if settings.optimizer == "adam":
+            self._optimizer: torch.optim.Optimizer = torch.optim.Adam(
+                [self._parameter],
+                lr=settings.learning_rate,
+                betas=(settings.momentum or 0.9, settings.second_moment),
+            )
+        else:
+            self._optimizer = torch.optim.SGD(
+                [self._parameter], lr=settings.learning_rate, momentum=settings.momentum
+            )
+
+    @property
+    def steps(self) -> int:
+        """Released rounds so far."""
+        return self._steps
+
+    @property
+    def theta(self) -> Tensor:
+        """The current iterate."""
+        return self._parameter.detach()
+
+    @property
+    def model(self) -> Tensor:
+        """The released model: the mean of the last `averaging` of the iterates (post-processing), or the iterate."""
+        return self._average
+
+    def step(self, released: Tensor) -> None:
+        """One optimizer step along a released gradient."""
+        self._parameter.grad = released
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._settings, self._steps)
+        self._optimizer.step()
+        self._steps += 1
+        averaged = max(1, self._steps - self._first_averaged + 1)
+        self._average.add_(self.theta - self._average, alpha=1 / averaged)
+
+    def state(self) -> Checkpoint:
+        """Everything needed to go on from here."""
+        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), self._optimizer.state_dict())
+
+    def restore(self, state: Checkpoint) -> None:
+        """Go on from a checkpoint, bit for bit."""
+        self._steps = state.round
+        with torch.no_grad():
+            self._parameter.copy_(state.theta)
+            self._average.copy_(state.average)
+        self._optimizer.load_state_dict(state.optimizer)
+
+
+def learning_rate(settings: Training, steps: int) -> float:
+    """The rate of the step after `steps`: constant, then linear to 0 over the last `decay` of the rounds."""
+    decaying = settings.decay * settings.rounds
+    left = settings.rounds - steps
+    return settings.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
+
+
+def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:
+    """Estimated ratio of signal to noise norms, from the released vector alone; None where there is no noise.
+
+    ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2, so this reads nothing private.
+    """
+    if not sigma:
+        return None
+    r = released.numel()
+    return math.sqrt(max(0.0, (float(released.square().sum()) / sigma**2 - r) / r))

@@ -1,0 +1,154 @@
+"""Judging generated samples on held-out ones, and the prior that an autoencoder generates from."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsw.models import mlp
+from fedsw.randomness import Stream
+from fedsw.transport.sliced import directions as unit_directions
+from fedsw.transport.sliced import sliced_w2
+
+_BATCH = 200
+_LEARNING_RATE = 1e-3
+_CHUNK = 8192
+
+
+def uniform_ball(n: int, d: int, radius: float, stream: Stream) -> Tensor:
+    """n points (n, d), float64, that are uniform in the ball of that radius about the origin of R^d.
+
+    A standard normal vector divided by its length is uniform on the sphere; times radius * U^(1/d), with U uniform
+    on (0, 1) and independent, it is uniform in the ball.
+
+    Raises:
+        ValueError: if d is below 1, n below 0, or the radius is not a positive number.
+    """
+    if d < 1 or n < 0:
+        raise ValueError(f"n = {n}, d = {d}; a ball needs d of at least 1, and a sample n of at least 0")
+    if not 0 < radius < math.inf:
+        raise ValueError(f"radius = {radius}; it must be finite and above 0")
+    normals = torch.from_numpy(stream.normals(n * d)).reshape(n, d)
+    length = radius * torch.from_numpy(stream.uniforms(n)).pow(1 / d)
+    points: Tensor = normals * (length / torch.linalg.vector_norm(normals, dim=1)).unsqueeze(1)
+    return points
+
+
+def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> float:
+    """SW2, not squared, between generated samples (m, d) and fresh ones of the data's law (n, d).
+
+    At least `directions` orthogonal directions are used, in whole blocks of d. They are the same at every call,
+    public, and apart from those of any training.
+
+    Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
+
+    Raises:
+        ValueError: if a sample is empty, widths differ, or `directions` is below 1.
+    """
+    if directions < 1:
+        raise ValueError(f"directions = {directions}; it must be at least 1")
+    d = generated.shape[1]
+    k = d * math.ceil(directions / d)
+    normals = torch.from_numpy(Stream.seeded(0, "generation", "directions").normals(d * k)).reshape(d, k)
+    return math.sqrt(float(sliced_w2(generated, fresh, unit_directions(d, k, normals=normals))))
+
+
+def modes_covered(generated: Tensor, centres: Tensor, *, radius: float, least: float = 0.1) -> int:
+    """How many centres (k, d) have their part of the generated samples (m, d) within `radius`.
+
+    A centre is covered if at least `least` times m / k samples lie in the ball about it: one sample that strayed
+    there does not cover a mode.
+
+    Raises:
+        ValueError: if widths differ, there is no sample, or `radius` or `least` is not above 0.
+    """
+    if generated.ndim != 2 or centres.ndim != 2 or generated.shape[1] != centres.shape[1] or not len(generated):
+        raise ValueError(
+            f"samples {tuple(generated.shape)} and centres {tuple(centres.shape)}; (m, d) and (k, d) are expected"
+        )
+    if not (radius > 0 and least > 0):
+        raise ValueError(f"radius = {radius}, least = {least}; both must be above 0")
+    near = torch.cdist(generated.double(), centres.double()) <= radius
+    return int((near.double().mean(dim=0) >= least / len(centres)).sum())
+
+
+def knn_labels(codes: Tensor, reference: Tensor, labels: Tensor, *, neighbours: int = 5) -> Tensor:
+    """Labels (m,) int64 of generated codes (m, d): the majority among their nearest reference codes (n, d).
+
+    A tie goes to the smallest label. The reference codes are those of labelled records under the encoder. They are
+    used as they are: labels found with private records are outside the guarantee and serve to judge a generator.
+
+    Raises:
+        ModuleNotFoundError: if scikit-learn is not installed.
+        ValueError: if there are fewer reference codes than neighbours, or not one label for each.
+    """
+    if not 1 <= neighbours <= len(reference):
+        raise ValueError(
+            f"neighbours = {neighbours}; with {len(reference)} reference codes it is 1 .. {len(reference)}"
+        )
+    if labels.shape != (len(reference),):
+        raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(reference)} reference codes; each has one")
+    try:
+        from sklearn.neighbors import KNeighborsClassifier
+    except ModuleNotFoundError as fault:
+        raise ModuleNotFoundError(
+            "labels by nearest neighbours need scikit-learn, which is not installed: `pip install scikit-learn`"
+        ) from fault
+    model = KNeighborsClassifier(n_neighbors=neighbours)
+    model.fit(reference.detach().double().cpu().numpy(), labels.cpu().numpy())
+    return torch.from_numpy(model.predict(codes.detach().double().cpu().numpy())).to(torch.int64)
+
+
+def classifier_accuracy(
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    *,
+    width: int = 100,
+    epochs: int = 20,
+    seed: int = 0,
+) -> float:
+    """Accuracy on real test images of a perceptron that was trained on generated ones.
+
+    One hidden layer of `width` ReLU units, cross-entropy, Adam at 1e-3 and batches of 200, which are the settings of
+    scikit-learn's `MLPClassifier` that RLL used. The seed alone decides initialisation and order of the batches;
+    torch's global generator is neither read nor moved.
+
+    Args:
+        train_x: generated images (n, p).
+        train_y: their labels (n,), int64.
+        test_x: real images (m, p).
+        test_y: their labels (m,), int64.
+        width: of the hidden layer.
+        epochs: passes over the generated images.
+        seed: of initialisation and order.
+
+    Raises:
+        ValueError: if a set is empty, widths differ, or a set has not one label an image.
+
+    Source: RLL, Section 6 (train on generated, test on real).
+    """
+    for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
+        if x.ndim != 2 or not len(x) or x.shape[1] != train_x.shape[1] or y.shape != (len(x),):
+            raise ValueError(
+                f"{name}: images {tuple(x.shape)} and labels {tuple(y.shape)}; (n, {train_x.shape[-1]}) and (n,) are "
+                "expected, n > 0"
+            )
+    classes = int(max(train_y.max(), test_y.max())) + 1
+    order = torch.Generator().manual_seed(seed)
+    model = mlp(train_x.shape[1], (width,), classes, seed=order).to(train_x.device)
+    features = train_x.detach().to(torch.float32)
+    optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(features), generator=order), _BATCH):
+            optimizer.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(features[batch]), train_y[batch]))
+            optimizer.step()
+    with torch.no_grad():
+        images, labels = torch.split(test_x.to(torch.float32), _CHUNK), torch.split(test_y, _CHUNK)
+        right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in zip(images, labels, strict=True))
+    return right / len(test_x)

@@ -1,0 +1,124 @@
+"""The other side of a matching objective: a sample of a prior, a generator or a public domain, and its gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from fedsw.clipping import Tape, Term, clipped_sum, record
+from fedsw.data import Records
+from fedsw.objectives.matching import Matching
+from fedsw.randomness import Stream
+from fedsw.tasks.generation import uniform_ball
+from fedsw.tasks.public import PublicRecords
+from fedsw.tasks.task import Task
+
+
+class Counterpart(ABC):
+    """Somebody else's sample for one attempt; it lives at the server and is drawn from public randomness."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    @abstractmethod
+    def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """Its outputs (count, d) in its ball, under the model `theta`."""
+
+    @abstractmethod
+    def contribution(self, cotangents: Tensor) -> Tensor:
+        """Its part of the gradient (r,), float64: clipped Jacobians where the cotangents carry private values.
+
+        Guarantee: private records reach it through `cotangents` alone, and it weighs at most L * sum ||q_j|| beyond
+        what is public; `Matching.sensitivities` bounds it together with the clients' contributions.
+        """
+
+
+class Prior(Counterpart):
+    """Uniform points in a ball; they have no parameters."""
+
+    def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """Fresh points for the attempt."""
+        stream = Stream.seeded(self._task.experiment.slicing.seed, "prior", round_, attempt)
+        return uniform_ball(count, self._task.dimension, self._task.experiment.objective.prior_radius, stream)
+
+    def contribution(self, cotangents: Tensor) -> Tensor:
+        """Nothing."""
+        return torch.zeros(self._task.parameters, dtype=torch.float64)
+
+
+class Generator(Counterpart):
+    """A generator's samples: the only side with parameters."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._model = task.build_model()
+        self._tape: Tape | None = None
+
+    def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """Samples of fresh inputs.
+
+        They are projected only where the noise is that of both sides: the bound for public samples does not look at
+        their radius, and a sample that strayed out of the ball must be pulled back along its whole way.
+        """
+        model = self._task.prepared(self._model, theta)
+        self._tape = record(model, self._task.latents(count, "generator", round_, attempt))
+        if self._task.experiment.objective.protected == "both":
+            return self._task.projected(self._tape.raw)
+        return self._task.outputs(self._tape.raw).detach().cpu()
+
+    def contribution(self, cotangents: Tensor) -> Tensor:
+        """Clipped Jacobians of the samples, transposed, applied to their cotangents."""
+        assert self._tape is not None
+        return _matched(self._task, self._tape, cotangents)
+
+
+class Domain(Counterpart):
+    """Public labelled records that go through the model too, and carry the task loss."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._public = PublicRecords(task)
+        self._model = task.build_model()
+        self._tape: Tape | None = None
+        self._batch: Records | None = None
+
+    def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """Features of a public batch."""
+        self._batch = self._public.batch(round_, attempt)
+        model = self._task.prepared(self._model, theta)
+        self._tape = record(model, self._task.inputs(self._batch))
+        return self._task.projected(self._tape.raw)
+
+    def contribution(self, cotangents: Tensor) -> Tensor:
+        """The clipped matching gradient plus the plain gradient of (1 - alpha) * the public task loss."""
+        assert self._tape is not None and self._batch is not None
+        return _matched(self._task, self._tape, cotangents) + self._supervised()
+
+    def _supervised(self) -> Tensor:
+        task, model, batch = self._task, self._model, self._batch
+        assert batch is not None
+        loss = task.losses(model(task.inputs(batch)), batch).mean()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        found = torch.autograd.grad(loss, parameters)
+        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64).cpu() for gradient in found])
+        return (1 - task.experiment.objective.alpha) * flat
+
+
+def counterpart_of(task: Task) -> Counterpart | None:
+    """The other side of the task's objective; None where private groups are compared with each other.
+
+    Raises:
+        ExperimentError, FileNotFoundError: if a public domain is missing or does not fit.
+    """
+    if not isinstance(task.objective, Matching):
+        return None
+    kinds: dict[str, type[Counterpart]] = {"prior": Prior, "generator": Generator, "domain": Domain}
+    return kinds[task.objective.counterpart](task)
+
+
+def _matched(task: Task, tape: Tape, cotangents: Tensor) -> Tensor:
+    head = task.outputs(tape.raw)
+    part = cotangents.to(head.device)
+    return clipped_sum(tape, [Term(head, part, task.clip.jacobian, task.experiment.clip.mode)]).cpu()

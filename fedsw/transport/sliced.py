@@ -1,0 +1,311 @@
+"""Sliced Wasserstein distances between samples of any two sizes: directions, ranks, cotangents, values."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scheme = Literal["orthogonal", "iid"]
+Ties = Literal["shared", "stable"]
+
+DEFAULT_MEMORY_LIMIT = 256 * 2**20
+
+# 8-byte arrays of one direction alive at the same time, per sample of either side (a measured bound).
+_BYTES_PER_SAMPLE = 8 * 14
+
+
+def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
+    """Shape of the standard normals that `directions` turns into k directions of R^d.
+
+    Orthogonal directions come in whole d x d blocks, so k is rounded up to a multiple of d there.
+
+    Raises:
+        ValueError: if d or k is below 1, or the scheme is unknown.
+    """
+    _require_at_least_one(d=d, k=k)
+    if scheme == "orthogonal":
+        return d, d * math.ceil(k / d)
+    if scheme == "iid":
+        return d, k
+    raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")
+
+
+def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme = "orthogonal") -> Tensor:
+    """Turn standard normals into k unit directions of R^d, the columns of a (d, k) float64 tensor.
+
+    "orthogonal" takes the Q of the QR decomposition of every d x d block, with the signs that make the
+    diagonal of R positive: each block is Haar-distributed, each column uniform on the sphere, and for k a
+    multiple of d, directions @ directions.T / k is I/d (a last, partial block is truncated). "iid" normalises
+    the columns. In dimension 1 there is one direction up to sign, and all are 1.
+
+    Guarantee: the result depends on `normals` alone. The sensitivities of docs/guarantees.md need directions
+    that are drawn independently of the data.
+
+    Args:
+        d: dimension of the outputs.
+        k: number of directions.
+        normals: standard normals of shape `direction_shape(d, k, scheme)`; may be None if d is 1.
+        scheme: "orthogonal" or "iid".
+
+    Raises:
+        ValueError: if the normals are missing or have another shape.
+
+    Source: Mezzadri 2007, "How to generate random matrices from the classical compact groups" (sign fix).
+    """
+    shape = direction_shape(d, k, scheme)
+    if normals is not None and tuple(normals.shape) != shape:
+        raise ValueError(
+            f"normals have shape {tuple(normals.shape)}; {k} {scheme} directions of R^{d} take {shape}. "
+            "Draw them with direction_shape(d, k, scheme)."
+        )
+    if d == 1:
+        return torch.ones((1, k), dtype=torch.float64, device=None if normals is None else normals.device)
+    if normals is None:
+        raise ValueError(f"directions of R^{d} need standard normals of shape {shape}; only d = 1 does not.")
+    normals = normals.to(torch.float64)
+    if scheme == "iid":
+        return normals.div(torch.linalg.vector_norm(normals, dim=0, keepdim=True))
+    q, r = torch.linalg.qr(normals.reshape(d, -1, d).transpose(0, 1))
+    signs = torch.where(torch.diagonal(r, dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(torch.float64)
+    blocks: Tensor = q * signs.unsqueeze(-2)
+    return blocks.transpose(0, 1).reshape(d, -1)[:, :k].contiguous()
+
+
+def spread(directions: Tensor) -> float:
+    """Largest eigenvalue of directions @ directions.T / k, between 1/d and 1: how unevenly they cover R^d."""
+    theta = directions.to(torch.float64)
+    if len(theta) == 1:
+        return float(theta.square().mean())
+    return float(torch.linalg.eigvalsh(theta @ theta.T / theta.shape[1])[-1])
+
+
+def orthogonal_spread(d: int, k: int) -> float:
+    """The spread of k orthogonal-block directions of R^d, known before they are drawn: 1/d if d divides k."""
+    _require_at_least_one(d=d, k=k)
+    return math.ceil(k / d) / k
+
+
+def project(outputs: Tensor, radius: float) -> Tensor:
+    """Project the rows of `outputs` (n, d) onto the ball of radius M, in float64.
+
+    A row that is not finite becomes 0, and saturated rows of dimension 1 are exactly +-M. Nothing branches on
+    the values.
+    """
+    rows = outputs.detach().to(torch.float64)
+    if rows.shape[-1] == 1:
+        return torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0).clamp_(-radius, radius)
+    rows = torch.where(torch.isfinite(rows).all(dim=-1, keepdim=True), rows, 0.0)
+    scale = rows.abs().amax(dim=-1, keepdim=True)
+    direction = rows / torch.where(scale > 0, scale, 1.0)
+    length = torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
+    outside = scale * length > radius
+    return torch.where(outside, direction / torch.where(outside, length, 1.0) * radius, rows)
+
+
+def slot_means(
+    own: Tensor, other: Tensor, *, ties: Ties = "shared", memory_limit: int = DEFAULT_MEMORY_LIMIT
+) -> Tensor:
+    """Mean of the other sample's quantile function over the slot of every own value, column by column.
+
+    The i-th smallest of n own values sees n times the integral over [(i-1)/n, i/n] of the other sample's
+    quantile function. With equal sizes that is the other sample's i-th smallest value; with unequal sizes it
+    is the mean of `other` under that row of the optimal one-dimensional plan, which is never formed.
+
+    Args:
+        own: values of shape (n, k), one column per direction.
+        other: values of shape (m, k).
+        ties: "shared" gives tied own values the mean of their slots; "stable" gives them slots in row order,
+            which keeps the sensitivities only if that order does not depend on the data.
+        memory_limit: bytes of working memory; columns are treated in chunks that stay below it.
+
+    Returns:
+        Slot means of shape (n, k), float64, in own's row order.
+
+    Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
+    """
+    _require_same_width(own, other)
+    left, right = _as_rows(own.detach().T), _as_rows(other.detach().T)
+    means = torch.empty_like(left)
+    for part in _chunks(left.shape[0], left.shape[1] + right.shape[1], memory_limit):
+        (u, order), v = _sorted(left[part]), torch.sort(right[part], dim=-1).values
+        means[part] = torch.empty_like(u).scatter_(-1, order, _means_by_rank(u, v, ties))
+    return means.T.contiguous()
+
+
+def cotangents(
+    own: Tensor,
+    other: Tensor,
+    directions: Tensor,
+    *,
+    ties: Ties = "shared",
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the sliced W2^2 between two samples with respect to each of their points.
+
+    Row i of the first result is (1/k) sum_l (2/n) (<theta_l, u_i> - a_{l,i}) theta_l, where a_{l,i} is the
+    slot mean that u_i sees in direction l; the second result is the same with the samples exchanged. The
+    squared distance is not differentiable where values are tied; the formula is used there as it stands.
+
+    Guarantee: pulled back through per-sample Jacobians of spectral norm at most L1 and L2, and summed, these
+    move by at most `fedsw.privacy.sensitivity.swd_sensitivity` in l2 norm when one record is replaced at its
+    position, for outputs in the ball of radius M, ties included.
+
+    Args:
+        own: outputs (n, d), already projected onto the ball.
+        other: outputs (m, d), already projected onto the ball.
+        directions: unit columns (d, k), independent of the data.
+        ties: as in `slot_means`.
+        memory_limit: bytes of working memory; directions are treated in chunks that stay below it.
+
+    Returns:
+        Cotangents of shapes (n, d) and (m, d), float64.
+
+    Source: RLL, equation (5) and Proposition 3.2; docs/guarantees.md for the guarantee.
+    """
+    u_all, v_all, theta = _columns(own, other, directions)
+    n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
+    q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)
+    for part in _chunks(k, n + m, memory_limit):
+        slab = theta[:, part]
+        (u, u_order), (v, v_order) = _sorted(_slices(u_all, slab)), _sorted(_slices(v_all, slab))
+        u_gap = u - _means_by_rank(u, v, ties)
+        v_gap = v - _means_by_rank(v, u, ties)
+        q_own += slab @ torch.empty_like(u).scatter_(-1, u_order, u_gap)
+        q_other += slab @ torch.empty_like(v).scatter_(-1, v_order, v_gap)
+    return q_own.mul_(2 / (n * k)).T.contiguous(), q_other.mul_(2 / (m * k)).T.contiguous()
+
+
+def sliced_w2(
+    own: Tensor, other: Tensor, directions: Tensor, *, memory_limit: int = DEFAULT_MEMORY_LIMIT
+) -> Tensor:
+    """Mean over the directions of the squared 2-Wasserstein distance between the projected samples.
+
+    Args:
+        own: outputs (n, d).
+        other: outputs (m, d).
+        directions: unit columns (d, k).
+        memory_limit: as in `cotangents`.
+
+    Returns:
+        A float64 scalar tensor, accurate to about 1e-15 times the largest squared norm of the outputs.
+    """
+    u_all, v_all, theta = _columns(own, other, directions)
+    n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
+    total = torch.zeros((), dtype=torch.float64, device=u_all.device)
+    for part in _chunks(k, n + m, memory_limit):
+        u = torch.sort(_slices(u_all, theta[:, part]), dim=-1).values
+        v = torch.sort(_slices(v_all, theta[:, part]), dim=-1).values
+        product = u * _means_by_rank(u, v, "stable")
+        total += u.square().sum() / n + v.square().sum() / m - 2 * product.sum() / n
+    return total.clamp(min=0) / k
+
+
+def w2_1d(own: Tensor, other: Tensor) -> Tensor:
+    """Squared 2-Wasserstein distance between two one-dimensional samples of shapes (n,) and (m,), float64."""
+    one = torch.ones((1, 1), dtype=torch.float64, device=own.device)
+    return sliced_w2(own.reshape(-1, 1), other.reshape(-1, 1), one)
+
+
+def _means_by_rank(own: Tensor, other: Tensor, ties: Ties) -> Tensor:
+    """Slot means of sorted rows: own (k, n), other (k, m) -> (k, n)."""
+    n, m = own.shape[-1], other.shape[-1]
+    integral = _integral_at_slots(other, n)
+    if ties == "stable":
+        return integral.diff(dim=-1) * (n / m)
+    if ties != "shared":
+        raise ValueError(f"ties {ties!r} is unknown: choose 'shared' or 'stable'.")
+    first, last = _tied_block(own)
+    block = integral.gather(-1, last + 1) - integral.gather(-1, first)
+    return block * (n / m) / (last + 1 - first)
+
+
+def _integral_at_slots(values: Tensor, n: int) -> Tensor:
+    """Integrals from 0 to i/n of the quantile function of sorted rows (k, m), times m, i = 0..n: (k, n+1)."""
+    m = values.shape[-1]
+    sums = torch.nn.functional.pad(values.cumsum(dim=-1), (1, 0))
+    if n == m:
+        return sums
+    whole, part, below = _slot_edges(n, m, values.device)
+    return sums[:, whole] + part * values[:, below]
+
+
+@functools.lru_cache(maxsize=8)
+def _slot_edges(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For every edge i/n of n slots: whole values of m before it, the part of the next one, and that one's index.
+
+    Functions of the sizes alone, and those repeat from round to round.
+    """
+    position = torch.arange(n + 1, device=device) * m
+    whole = position // n
+    return whole, (position % n).to(torch.float64) / n, whole.clamp(max=m - 1)
+
+
+def _tied_block(values: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last rank (inclusive) of the block of equal values around each rank of sorted rows (k, n)."""
+    n = values.shape[-1]
+    ranks = torch.arange(n, device=values.device)
+    step = values[:, 1:] != values[:, :-1]
+    first = torch.nn.functional.pad(torch.where(step, ranks[1:], 0), (1, 0)).cummax(dim=-1).values
+    last = torch.nn.functional.pad(torch.where(step, ranks[:-1], n - 1), (0, 1), value=n - 1)
+    return first, last.flip(-1).cummin(dim=-1).values.flip(-1)
+
+
+def _slices(points: Tensor, directions: Tensor) -> Tensor:
+    """Projections (k, n) of points given as columns (d, n).
+
+    Coordinates are added one by one, so that equal points have equal projections wherever they stand and
+    however the directions are chunked: a matrix product rounds differently at its edges, which unties them.
+    """
+    rows = directions.T.unsqueeze(-1)
+    slices = rows[:, 0] * points[0]
+    for r in range(1, points.shape[0]):
+        slices += rows[:, r] * points[r]
+    return slices
+
+
+def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
+    values, order = torch.sort(rows, dim=-1, stable=True)
+    return values, order
+
+
+def _columns(own: Tensor, other: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    _require_same_width(own, other)
+    if directions.ndim != 2 or directions.shape[0] != own.shape[1]:
+        raise ValueError(
+            f"directions have shape {tuple(directions.shape)} for outputs of dimension {own.shape[1]}: "
+            f"expected ({own.shape[1]}, k)."
+        )
+    theta = directions.detach().to(torch.float64)
+    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
+
+
+def _as_rows(columns: Tensor) -> Tensor:
+    return columns.to(torch.float64).contiguous()
+
+
+def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
+    size = max(1, memory_limit // (_BYTES_PER_SAMPLE * samples))
+    return (slice(start, min(start + size, k)) for start in range(0, k, size))
+
+
+def _require_same_width(own: Tensor, other: Tensor) -> None:
+    if own.ndim != 2 or other.ndim != 2 or own.shape[1] != other.shape[1]:
+        raise ValueError(
+            f"samples have shapes {tuple(own.shape)} and {tuple(other.shape)}: expected (n, d) and (m, d)."
+        )
+    if own.shape[0] == 0 or other.shape[0] == 0:
+        raise ValueError(
+            f"a sample is empty (sizes {own.shape[0]} and {other.shape[0]}): a Wasserstein distance needs at "
+            "least one record on each side. Raise the batch fraction or drop the empty group."
+        )
+
+
+def _require_at_least_one(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size}; it must be at least 1.")
