@@ -22,6 +22,7 @@ mutants: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 benchmarks: $(READY)
 	$(BIN)/python -m benchmarks.clipping

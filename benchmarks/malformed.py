@@ -256,7 +256,7 @@ def invoke(command: str) -> Outcome:
     before = set(Path.cwd().rglob("*.sqlite"))
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = fedsw(["--app", str(ROOT), *command.split()])
+        code = fedsw(command.split())
     new = sorted(path.name for path in set(Path.cwd().rglob("*.sqlite")) - before)
     here = f"{Path.cwd()}/"
     return Outcome(code, out.getvalue().replace(here, ""), err.getvalue().replace(here, ""), tuple(new))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fedsw.audit.leakage import Leakage
     from fedsw.audit.scores import Guesses, Released, Scores
     from fedsw.data import Records
-    from fedsw.federation.trust.method import Outcome
     from fedsw.runs.observer import Observer
+    from fedsw.runs.outcome import Outcome
     from fedsw.tasks.task import Task
 
 CONFIDENCE = 0.95

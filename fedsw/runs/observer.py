@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsw.federation.trust.method import Outcome
+    from fedsw.runs.outcome import Outcome
 
 
 class Observer(Protocol):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Term, clipped_sum, record
-from fedsw.federation.trust.local_gradient import split as shares
+from fedsw.federation.budgets import split as shares
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream

@@ -18,11 +18,11 @@ from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import wire
+from fedsw.federation.budgets import split as shares
 from fedsw.federation.client import app as handlers
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, array_record, exchange
 from fedsw.federation.node import node as nodes
 from fedsw.federation.trust.local_gradient import client as local_gradient
-from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.models import flatten
 from tests.federations import small
 

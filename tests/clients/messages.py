@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
-from fedsw.federation.trust.local_gradient.split import own_batch
+from fedsw.federation.budgets.split import own_batch
 from fedsw.tasks.task import Task
 
 Shape = tuple[str | int, ...] | type

@@ -10,11 +10,11 @@ import torch
 from scipy.stats import chi2, norm
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
+from fedsw.federation.budgets import split as shares
 from fedsw.federation.node import account
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.local_gradient import client as local_gradient
-from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.federation.trust.local_gradient.client import Request, noised_contribution, noised_table
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables

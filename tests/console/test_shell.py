@@ -7,7 +7,7 @@ import warnings
 import pytest
 import typer
 
-from fedsw.cli.shell import GlobalOptions, RunStopped, invoke, new_group, split_global_options
+from fedsw.cli.shell import RunStopped, invoke, new_group, split_debug
 
 
 def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Typer:
@@ -87,13 +87,15 @@ def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("fedsw ")
 
 
-def test_global_options_are_taken_wherever_they_stand() -> None:
-    options, rest = split_global_options(["run", "x", "--app", "there", "--debug", "--seed", "1"])
-    assert options == GlobalOptions(options.app, debug=True)
-    assert (str(options.app), rest) == ("there", ["run", "x", "--seed", "1"])
-    assert split_global_options(["--", "--debug"]) == (GlobalOptions(), ["--", "--debug"])
+def test_debug_is_taken_wherever_it_stands() -> None:
+    assert split_debug(["run", "x", "--debug", "--seed", "1"]) == (True, ["run", "x", "--seed", "1"])
+    assert split_debug(["run", "x"]) == (False, ["run", "x"])
+    assert split_debug(["--", "--debug"]) == (False, ["--", "--debug"])
 
 
-def test_app_without_a_directory_is_refused() -> None:
-    with pytest.raises(ValueError, match="--app needs the directory"):
-        split_global_options(["run", "--app"])
+def test_a_module_that_an_extra_brings_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ModuleNotFoundError("No module named 'flwr.app'", name="flwr.app")
+    assert invoke(group_that(missing), ["act"], debug=False) == 2
+    assert capsys.readouterr().err == "fedsw: flwr.app is not installed; pip install 'fedsw[app]' brings it\n"
+    other = ModuleNotFoundError("No module named 'mine'", name="mine")
+    assert invoke(group_that(other), ["act"], debug=False) == 1

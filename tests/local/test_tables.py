@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.accounting import Step, epsilon
-from fedsw.federation.trust.local_gradient import split as shares
+from fedsw.federation.budgets import split as shares
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.sensitivity import SLACK

@@ -82,7 +82,7 @@ def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
-    command = [script("fedsw"), "--app", str(ROOT), "deploy", "local", "fair-classification"]
+    command = [script("fedsw"), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
     process = subprocess.Popen(
         [*command, *options],
@@ -113,7 +113,7 @@ def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_
 
 def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a_run(tmp_path: Path) -> None:
     def fedsw(*words: str) -> subprocess.Popen[str]:
-        command = [script("fedsw"), "--app", str(ROOT), *words]
+        command = [script("fedsw"), *words]
         return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
     port = str(free_port())
@@ -227,7 +227,7 @@ def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path)
         def round_done(self, record: dict[str, Any]) -> None:
             super().round_done(record)
             if len(self.records) == 2:
-                workers = [pid for pid, line in deployed_processes().items() if "warm_executor.py worker" in line]
+                workers = [pid for pid, line in deployed_processes().items() if "warm/executor.py worker" in line]
                 os.kill(workers[0], signal.SIGKILL)
                 killed.append(workers[0])
 

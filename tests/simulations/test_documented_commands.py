@@ -20,7 +20,7 @@ from fedsw.federation import OFFLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-UNITS = sorted((ROOT / "docs" / "deploy").glob("*.service"))
+UNITS = [ROOT / "clients" / "fedsw-client.service", ROOT / "server" / "fedsw-server.service"]
 
 
 def printed() -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def test_there_are_documented_commands():
 def test_every_documented_command_is_understood(document, line):
     words = shlex.split(line, comments=True)
     while words[0].startswith("--"):  # options of `fedsw` itself
-        words = words[2:] if words[0] == "--app" else words[1:]
+        words = words[1:]
     parse([word for word in words if word not in ("…", "...")])
 
 
@@ -70,8 +70,8 @@ def settings(unit: Path, name: str) -> str:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_service_starts_a_command_that_is_understood(unit):
     executable, *words = shlex.split(settings(unit, "ExecStart"))
-    assert executable.endswith("/fedsw") and words[0] == "--app"
-    parse(words[2:])
+    assert executable.endswith("/fedsw")
+    parse(words)
 
 
 def test_the_settings_that_deploy_tells_to_change_are_there():
@@ -105,7 +105,7 @@ def test_systemd_finds_no_fault_in_a_service(unit, tmp_path):
 
 
 def test_the_image_is_made_of_what_there_is_and_speaks_to_nobody_else():
-    lines = (ROOT / "docs" / "deploy" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    lines = (ROOT / "clients" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     assert copied and all((ROOT / name).exists() for name in copied)
     told = dict(pair.split("=") for line in lines if line.startswith("ENV ") for pair in line.split()[1:])

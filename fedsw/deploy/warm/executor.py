@@ -1,11 +1,11 @@
 """Flower 1.41 without a new Python process for every message: a SuperNode with a long-lived ClientApp.
 
-    python -P warm_executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
+    python -P executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
                                --node-config "partition-id=0 num-partitions=5"
 
 Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With its counterpart
-warm_superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
-path and imports neither clients, server, fedsw nor simulations: the app's code comes from the app bundle alone.
+superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
+path and imports neither the apps nor fedsw: both come with the bundle's entries, in a process of their own.
 
 Two processes are at work. The *node* has the key and talks to the SuperLink: one request that waits for a message and
 brings it whole, one that takes the reply whole. The *worker* has the ClientApp and answers message after message. A
@@ -68,7 +68,7 @@ def serve(arguments: list[str]) -> None:
     from flwr.supercore import log
 
     connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
-    parser = argparse.ArgumentParser("warm_executor.py")
+    parser = argparse.ArgumentParser("executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
     asked = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""Flower 1.41's server app, sending and collecting whole messages through warm_superlink.py.
+"""Flower 1.41's server app, sending and collecting whole messages through superlink.py.
 
-    python -P warm_serverapp.py superexec|serverapp [the options of flower-superexec or flwr-serverapp]
+    python -P serverapp.py superexec|serverapp [the options of flower-superexec or flwr-serverapp]
 
 Started by that SuperLink only. The server app itself comes from the app bundle and is not changed: its grid is
 Flower's HttpGrid with two methods replaced.

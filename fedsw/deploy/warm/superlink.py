@@ -1,7 +1,7 @@
 """Flower 1.41's SuperLink for warm clients: whole messages in one request, answered when there is something to answer.
 
-    python -P warm_superlink.py superlink [the options of flower-superlink]
-    python -P warm_superlink.py register ADDRESS CA PUBLIC_KEY...
+    python -P superlink.py superlink [the options of flower-superlink]
+    python -P superlink.py register ADDRESS CA PUBLIC_KEY...
 
 Optional: `flower-superlink` serves the same apps and keys, and this one serves `flower-supernode` too. Flower moves a
 message in ten to twenty requests, one for each of its objects, each through six layers of middleware, and asks again

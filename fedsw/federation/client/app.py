@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import wire
+from fedsw.federation.budgets.split import asks_tables
 from fedsw.federation.node.account import ledger_path, standing
 from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
-from fedsw.federation.trust.local_gradient.split import asks_tables
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.subnormal import flushing_to_zero
 

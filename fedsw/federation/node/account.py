@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.accounting import Head, Ledger, LedgerReplaced
-from fedsw.federation.trust.local_gradient.split import GROUP
+from fedsw.federation.budgets.split import GROUP
 
 STATE_VARIABLE = "FEDSW_STATE"
 _REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
-from fedsw.federation.trust.local_plans import local_accountant
+from fedsw.federation.budgets.local import local_accountant
 
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:

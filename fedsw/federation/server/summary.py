@@ -16,8 +16,8 @@ import torch
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.trust.local_plans import local_accountant
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import measured_on
 

@@ -20,8 +20,8 @@ from fedsw.federation.exchange.availability import Attendance
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.exchange.replies import array_of, epsilon_of
-from fedsw.federation.trust.method import Outcome
 from fedsw.federation.trust.plan import Plan
+from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
@@ -13,28 +12,7 @@ from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.none import server as none
 from fedsw.federation.trust.plan import Plan
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a round released.
-
-    Attributes:
-        vector: what the optimizer moves against (r,), float64, a noised gradient or a function of noised features.
-        sigma: standard deviation of the noise in each of its coordinates; None where the vector is not a noised
-            gradient but post-processing of noised features.
-        spent: epsilon of everything released so far, of the worst client where each has its own guarantee.
-        attempt: the attempt that succeeded.
-        clients: how many it came from.
-        training_loss: un-noised, only where `unsafe_metrics` asks for it.
-    """
-
-    vector: Tensor
-    sigma: float | None
-    spent: float
-    attempt: int
-    clients: int
-    training_loss: float | None = None
+from fedsw.runs.outcome import Outcome
 
 
 class Method(Protocol):

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedsw.federation.budgets import split as shares
 from fedsw.federation.node import account
 from fedsw.federation.node.node import MOST_RECORDS, Batch, Node, batch_key
-from fedsw.federation.trust.local_gradient import split as shares
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.gaussian import noised, spacing

@@ -12,15 +12,15 @@ from torch import Tensor
 from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
 from fedsw.federation import wire
+from fedsw.federation.budgets import split as shares
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.exchange.exchange import array_record
 from fedsw.federation.exchange.replies import deviation_of
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe, require_array
-from fedsw.federation.trust.local_gradient import split as shares
-from fedsw.federation.trust.method import Outcome
 from fedsw.federation.trust.plan import Plan
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
+from fedsw.runs.outcome import Outcome
 from fedsw.tasks.task import Task
 from fedsw.transport.sliced import orthogonal_spread
 
@@ -28,7 +28,7 @@ from fedsw.transport.sliced import orthogonal_spread
 def make_plan(task: Task, members: Sequence[Member]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
-    Every client makes its own plan from its own sizes (`trust.local_gradient.split`); this one is what may be shown.
+    Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
     """
     experiment, training = task.experiment, task.experiment.training
     rows = [shares.own_batch(member.sizes, training.batch_fraction) for member in members]

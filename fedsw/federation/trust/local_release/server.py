@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedsw.experiment import resolve_delta
 from fedsw.federation import wire
+from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.trust.local import LocalMethod, require_array
-from fedsw.federation.trust.local_plans import release_charge, release_epsilon, release_of
-from fedsw.federation.trust.method import Outcome
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
+from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.tasks.learner import imitation_of
 from fedsw.tasks.task import Task

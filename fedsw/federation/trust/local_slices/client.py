@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.data import Records
-from fedsw.federation.node import account
-from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient.split import own_batch, sampling_rate
-from fedsw.federation.trust.local_plans import (
+from fedsw.federation.budgets.local import (
     SlicesPlan,
     local_accountant,
     release_charge,
@@ -21,6 +18,9 @@ from fedsw.federation.trust.local_plans import (
     release_of,
     slices_plan,
 )
+from fedsw.federation.budgets.split import own_batch, sampling_rate
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
 from fedsw.privacy.gaussian import spacing
 from fedsw.privacy.records import privatise
 from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
@@ -51,7 +51,7 @@ def noised_slices(
     uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
 
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
-    against everybody; see `fedsw.federation.trust.local_plans.slices_plan`.
+    against everybody; see `fedsw.federation.budgets.local.slices_plan`.
 
     Args:
         place: of its ledger; None without privacy, where there is nothing to account for.

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from fedsw.experiment import resolve_delta
 from fedsw.federation import wire
+from fedsw.federation.budgets.local import slices_plan
+from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.exchange.exchange import array_record
 from fedsw.federation.exchange.replies import deviation_of
 from fedsw.federation.trust.local import LocalMethod, require_array
-from fedsw.federation.trust.local_gradient.split import own_batch, sampling_rate
-from fedsw.federation.trust.local_plans import slices_plan
-from fedsw.federation.trust.method import Outcome
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
+from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import learning_rate
 from fedsw.tasks.learner import imitation_of

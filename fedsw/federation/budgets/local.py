@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
-from fedsw.federation.trust.local_gradient.split import GROUP
+from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy.records import Release
 
 
