@@ -17,8 +17,8 @@ from fedsw.models import load_flat
 from fedsw.objectives import Objective
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks import heads
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import counterpart_of
-from fedsw.tasks.task import Task
 
 _NUMBERS_AT_ONCE = 2**24  # of per-record Jacobians held in memory
 
@@ -32,7 +32,7 @@ class Attacker:
         canaries: what is at stake; its coins are not looked at.
     """
 
-    def __init__(self, task: Task, records: Records, canaries: Canaries) -> None:
+    def __init__(self, task: Problem, records: Records, canaries: Canaries) -> None:
         self._task, self._pair = task, (canaries.zero, canaries.one)
         self._model = task.build_model()
         self._counterpart = counterpart_of(task)
@@ -180,7 +180,7 @@ def _clipped(jacobians: Tensor, cotangents: Tensor, most: float) -> Tensor:
     return torch.einsum("mde,me->md", vectors, weights * turned)
 
 
-def _nothing(task: Task) -> Tensor:
+def _nothing(task: Problem) -> Tensor:
     return torch.zeros(task.parameters, dtype=torch.float64)
 
 

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public import PublicRecords
-from fedsw.tasks.task import Task
 
 
 class Imitation(ABC):
     """Points (m, p) under a model, about the clip's centre, and the gradient of a loss of them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         self._task = task
         self._model = task.build_model()
         self._points: Tensor | None = None
@@ -63,7 +63,7 @@ class Cloud(Imitation):
 class PublicFeatures(Imitation):
     """Features of public labelled records, with the public task loss beside the loss of the points."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._public = PublicRecords(task)
         self._loss: Tensor | None = None
@@ -83,7 +83,7 @@ class PublicFeatures(Imitation):
         return task.outputs(raw)
 
 
-def imitation_of(task: Task) -> Imitation:
+def imitation_of(task: Problem) -> Imitation:
     """What learns in the task's local trust models.
 
     Raises:

@@ -13,7 +13,7 @@ from fedsw.data import Records
 from fedsw.randomness import Stream
 from fedsw.tasks.generation import sliced_w2_to, uniform_ball
 from fedsw.tasks.heads import Raw
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 _RIDGE = 1e-3
 _SLICES = 100
@@ -29,13 +29,13 @@ class Measured:
     arrays: dict[str, Tensor]
 
 
-def measure(task: Task, records: Records, model: nn.Module) -> Measured:
+def measure(task: Problem, records: Records, model: nn.Module) -> Measured:
     """Metrics of a model on held-out records, which the run's guarantee does not protect."""
     with torch.no_grad():
         return _MEASURES[task.experiment.objective.task](task, records, model)
 
 
-def _outputs_and_loss(task: Task, records: Records, model: nn.Module) -> tuple[Raw, Tensor, float]:
+def _outputs_and_loss(task: Problem, records: Records, model: nn.Module) -> tuple[Raw, Tensor, float]:
     """Raw outputs, centred back outputs, and the mean loss."""
     parts = [model(task.inputs(chunk)) for chunk in task.chunks(records)]
     if isinstance(parts[0], tuple):
@@ -46,7 +46,7 @@ def _outputs_and_loss(task: Task, records: Records, model: nn.Module) -> tuple[R
     return raw, outputs, float(task.losses(raw, records).double().mean())
 
 
-def _classification(task: Task, records: Records, model: nn.Module) -> Measured:
+def _classification(task: Problem, records: Records, model: nn.Module) -> Measured:
     _, outputs, loss = _outputs_and_loss(task, records, model)
     predicted = (outputs[:, 0] > 0.5).long() if task.dimension == 1 else outputs.argmax(dim=1)
     report = metrics.classification(
@@ -61,14 +61,14 @@ def _classification(task: Task, records: Records, model: nn.Module) -> Measured:
     return Measured({"loss": loss, **report}, _by_group(outputs, records))
 
 
-def _regression(task: Task, records: Records, model: nn.Module) -> Measured:
+def _regression(task: Problem, records: Records, model: nn.Module) -> Measured:
     _, outputs, loss = _outputs_and_loss(task, records, model)
     error = metrics.mean_squared_error(outputs, records.target)
     report = {"loss": loss, "w2_squared": _gap(task, outputs, records), "mean_squared_error": error}
     return Measured(report, _by_group(outputs, records))
 
 
-def _representation(task: Task, records: Records, model: nn.Module) -> Measured:
+def _representation(task: Problem, records: Records, model: nn.Module) -> Measured:
     _, outputs, loss = _outputs_and_loss(task, records, model)
     report = {"loss": loss, "w2_squared": _gap(task, outputs, records)}
     for name, labels in (("label", records.target), ("group", records.sensitive)):
@@ -76,7 +76,7 @@ def _representation(task: Task, records: Records, model: nn.Module) -> Measured:
     return Measured(report, _by_group(outputs, records))
 
 
-def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
+def _autoencoder(task: Problem, records: Records, model: nn.Module) -> Measured:
     raw, outputs, loss = _outputs_and_loss(task, records, model)
     assert isinstance(raw, tuple)
     radius = task.experiment.objective.prior_radius
@@ -91,21 +91,21 @@ def _autoencoder(task: Task, records: Records, model: nn.Module) -> Measured:
     return Measured({"loss": loss, "sw2_to_prior": distance}, arrays)
 
 
-def _generation(task: Task, records: Records, model: nn.Module) -> Measured:
+def _generation(task: Problem, records: Records, model: nn.Module) -> Measured:
     generated = samples(task, model, min(_MOST_POINTS, len(records)))
     target = task.inputs(records).cpu()
     arrays = {"outputs": generated, "reference": target[:_MOST_POINTS]}
     return Measured({"sw2": sliced_w2_to(generated, target, directions=_SLICES)}, arrays)
 
 
-def _adaptation(task: Task, records: Records, model: nn.Module) -> Measured:
+def _adaptation(task: Problem, records: Records, model: nn.Module) -> Measured:
     raw, outputs, loss = _outputs_and_loss(task, records, model)
     assert isinstance(raw, tuple)
     accuracy = metrics.accuracy(raw[1].argmax(dim=1).cpu(), records.target)
     return Measured({"loss": loss, "accuracy": accuracy}, _by_group(outputs, records))
 
 
-def samples(task: Task, model: nn.Module, count: int) -> Tensor:
+def samples(task: Problem, model: nn.Module, count: int) -> Tensor:
     """What a generator makes of `count` inputs of its own (the same at every call), or where particles are."""
     particles = task.experiment.model.kind == "particles"
     found: Tensor = model() if particles else model(task.latents(count, "held-out"))
@@ -116,7 +116,7 @@ def _by_group(outputs: Tensor, records: Records) -> dict[str, Tensor]:
     return {"outputs": outputs, "sensitive": records.sensitive, "target": records.target}
 
 
-def _gap(task: Task, outputs: Tensor, records: Records) -> float:
+def _gap(task: Problem, outputs: Tensor, records: Records) -> float:
     of = {"groups": len(task.groups)}
     slices = None if task.dimension == 1 else task.directions(0, 0)
     return metrics.w2_squared(outputs, records.sensitive, directions=slices, **of)
@@ -132,7 +132,7 @@ def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:
     return metrics.accuracy((held @ weights).argmax(dim=1), labels[1::2])
 
 
-_MEASURES: Mapping[str, Callable[[Task, Records, nn.Module], Measured]] = {
+_MEASURES: Mapping[str, Callable[[Problem, Records, nn.Module], Measured]] = {
     "classification": _classification,
     "regression": _regression,
     "representation": _representation,

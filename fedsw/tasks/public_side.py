@@ -12,14 +12,14 @@ from fedsw.data import Records
 from fedsw.objectives.matching import Matching
 from fedsw.randomness import Stream
 from fedsw.tasks.generation import uniform_ball
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public import PublicRecords
-from fedsw.tasks.task import Task
 
 
 class Counterpart(ABC):
     """Somebody else's sample for one attempt; it lives at the server and is drawn from public randomness."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         self._task = task
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Prior(Counterpart):
 class Generator(Counterpart):
     """A generator's samples: the only side with parameters."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._model = task.build_model()
         self._tape: Tape | None = None
@@ -77,7 +77,7 @@ class Generator(Counterpart):
 class Domain(Counterpart):
     """Public labelled records that go through the model too, and carry the task loss."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._public = PublicRecords(task)
         self._model = task.build_model()
@@ -106,7 +106,7 @@ class Domain(Counterpart):
         return (1 - task.experiment.objective.alpha) * flat
 
 
-def counterpart_of(task: Task) -> Counterpart | None:
+def counterpart_of(task: Problem) -> Counterpart | None:
     """The other side of the task's objective; None where private groups are compared with each other.
 
     Raises:
@@ -118,7 +118,7 @@ def counterpart_of(task: Task) -> Counterpart | None:
     return kinds[task.objective.counterpart](task)
 
 
-def _matched(task: Task, tape: Tape, cotangents: Tensor) -> Tensor:
+def _matched(task: Problem, tape: Tape, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw)
     part = cotangents.to(head.device)
     return clipped_sum(tape, [Term(head, part, task.clip.jacobian, task.experiment.clip.mode)]).cpu()

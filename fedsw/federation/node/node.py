@@ -21,7 +21,7 @@ from fedsw.federation.node.limits import require_delta, require_limits, require_
 from fedsw.federation.node.partition import node_records, require_agreement
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.subnormal import flushing_to_zero
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.clients")
 
@@ -51,7 +51,7 @@ class Node:
     `run` is the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
     """
 
-    task: Task
+    task: Problem
     records: Records
     cells: tuple[NDArray[np.int64], ...]
     model: nn.Module
@@ -173,7 +173,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     require_agreement(experiment.data.columns, node_config)
     torch.set_num_threads(experiment.federation.threads)
     try:
-        task = Task.from_json(experiment_json, node_config.get("data-dir"))
+        task = Problem.from_json(experiment_json, node_config.get("data-dir"))
         records = node_records(task, node_config)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
@@ -188,7 +188,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     return Node(task, records, task.cells_of(records), task.build_model(), run)
 
 
-def batch_key(task: Task, round_: int, attempt: int) -> bytes:
+def batch_key(task: Problem, round_: int, attempt: int) -> bytes:
     """The key of an attempt's sample: fresh from the operating system, or derived from the seed in a nominal run."""
     seed = task.experiment.seed
     if seed is None:

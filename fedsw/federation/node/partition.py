@@ -11,10 +11,10 @@ from fedsw.data import Records, find_table, read_table, same_file, tables_in
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import load_dataset, shared_table, split
 from fedsw.federation.node.substitution import with_substitutes
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 
-def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
+def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
     """This node's private records, validated.
 
     The node's own configuration says which part it is (`partition-id` of `num-partitions`) and where its files are:
@@ -40,7 +40,7 @@ def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
     return records
 
 
-def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
+def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
     """Records of a file that this node brings.
 
     `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
@@ -66,7 +66,7 @@ def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], pa
     return records.take(split(records, task.experiment.partition, parts)[part])
 
 
-def _own_table(path: Path, task: Task, columns: Columns, part: int, parts: int) -> Records:
+def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:
     """A file that only this node has; not the one that the server measures on, if both are on one machine.
 
     The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.

@@ -26,7 +26,7 @@ from fedsw.transport.sliced import direction_shape, directions, project
 
 
 @dataclass(frozen=True)
-class Task:
+class Problem:
     """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
 
     experiment: Experiment
@@ -39,7 +39,7 @@ class Task:
     parameters: int
 
     @classmethod
-    def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Task:
+    def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
         """The task of an experiment; builds the model once, to check it and count its parameters.
 
         Raises:
@@ -68,7 +68,7 @@ class Task:
 
     @classmethod
     @functools.lru_cache(maxsize=64)
-    def from_json(cls, experiment_json: str, data_dir: str | None = None) -> Task:
+    def from_json(cls, experiment_json: str, data_dir: str | None = None) -> Problem:
         """The task of an experiment that came as JSON (from the server's greeting)."""
         return cls.from_experiment(Experiment.model_validate_json(experiment_json), data_dir)
 
