@@ -23,11 +23,17 @@ _IMAGE_SIDE = 28
 
 @dataclass(frozen=True)
 class Shape:
-    """What is public of a data set before a record is read: number of inputs, names of groups, number of classes."""
+    """What is public of a data set before a record is read: number of inputs, names of groups, what is predicted.
+
+    Attributes:
+        classes: number of classes; 0 for a regression.
+        targets: number of regression targets; 0 for classes.
+    """
 
     features: int
     groups: tuple[str, ...]
     classes: int
+    targets: int
 
 
 def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
@@ -38,9 +44,9 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
     """
     columns = experiment.data.columns
     if columns is not None:
-        return Shape(columns.inputs, columns.groups, len(columns.classes))
+        return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
     dataset = load_dataset(experiment, data_dir)
-    return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes))
+    return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
 
 
 def load_held_out(experiment: Experiment) -> Records | None:

@@ -145,3 +145,15 @@ def test_a_data_set_validates_both_parts_and_refuses_an_empty_group() -> None:
     with pytest.raises(ValueError, match="targets of train and test"):
         wide = dataclasses.replace(make(4, first_id=6, regression=True), target=torch.zeros(4, 3))
         Dataset("toy", make(regression=True), wide, NAMES, GROUPS)
+
+
+@pytest.mark.parametrize(("target", "targets"), [("class", 0), ("point", 2)])
+def test_the_number_of_regression_targets_is_the_width_of_the_target_and_0_for_classes(target, targets):
+    from fedsw.data import synthetic
+    from fedsw.experiment import parse_experiment
+    from fedsw.experiment.sources import load_shape
+
+    assert synthetic(50, n_test=20, target=target).targets == targets
+    task = {"class": "classification", "point": "regression"}[target]
+    experiment = parse_experiment({"name": "a", "data": {"records": 50, "test_records": 20}, "objective": {"task": task}})
+    assert load_shape(experiment).targets == targets
