@@ -113,7 +113,7 @@ def _labels_are_free(task: Problem) -> bool:
     """Whether a label may change without a public stratum changing, and a loss looks at it."""
     goal = task.objective
     free = isinstance(goal, Objective) and goal.penalty == "statistical-parity"
-    return free and task.experiment.objective.task == "classification"
+    return free and task.task.facts.target == "class"
 
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import torch
 
 from fedsw.audit.finding import Finding
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.choices import task_facts
 from fedsw.text import number
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _require_known(experiment: Experiment) -> None:
             f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
             f"{experiment.privacy.trust!r}"
         )
-    if experiment.objective.task in ("generation", "adaptation"):
+    if not task_facts(experiment.objective.task).private_loss:
         raise ExperimentError(
             f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for "
             "private ones; audit classification, regression, a representation or an autoencoder"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,11 +15,16 @@ from torch.nn import functional as F
 from fedsw import clipping, data, models
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sources import load_shape
+from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective
-from fedsw.objectives.matching import Counterpart, Matching
+from fedsw.objectives.groups import PenaltyName
+from fedsw.objectives.matching import Matching
 from fedsw.randomness import Label, Stream
-from fedsw.tasks import heads
+from fedsw.tasks import own
+from fedsw.tasks.models import build
+from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.sliced import direction_shape, directions, project
 
@@ -30,47 +34,63 @@ class Problem:
     """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
 
     experiment: Experiment
+    task: Task
     objective: Objective | Matching
     clip: Clip
-    features: int
-    groups: tuple[str, ...]
-    classes: int
+    shape: Shape
     dimension: int
     parameters: int
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
-        """The task of an experiment; builds the model once, to check it and count its parameters.
+        """The problem of an experiment; builds the model once, to check it and count its parameters.
+
+        A task or a model of the user's own is tried on made-up records; see `fedsw.tasks.own`.
 
         Raises:
             ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
             FileNotFoundError: if the data set's files are missing.
         """
+        task = own.task_of(experiment)
         shape = load_shape(experiment, data_dir)
-        features, groups, classes = shape.features, shape.groups, shape.classes
-        dimension = _dimension(experiment, features, classes)
-        _require_images(experiment, features)
+        dimension = task.dimension(shape, experiment.model)
+        if not isinstance(dimension, int) or dimension < 1:
+            raise ExperimentError(
+                f"objective.task {experiment.objective.task!r} has outputs of dimension {dimension}, with "
+                f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
+            )
+        _require_images(experiment, shape.features)
         asked = experiment.clip
         clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)
-        model = _build(experiment, features, dimension, classes)
-        if experiment.model.kind != "particles":
+        model = _build(experiment, shape.features, task.width(shape, experiment.model), shape.classes)
+        if not model_kind(experiment.model.kind).points:
             clipping.check(model)
-        return cls(
-            experiment,
-            _objective(experiment, len(groups), classes),
-            clip,
-            features,
-            groups,
-            classes,
-            dimension,
-            models.count_parameters(model),
-        )
+        objective = _objective(experiment, task, shape)
+        problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
+        if is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
+            problem._try_out(model)
+        return problem
 
     @classmethod
     @functools.lru_cache(maxsize=64)
     def from_json(cls, experiment_json: str, data_dir: str | None = None) -> Problem:
-        """The task of an experiment that came as JSON (from the server's greeting)."""
+        """The problem of an experiment that came as JSON (from the server's greeting)."""
         return cls.from_experiment(Experiment.model_validate_json(experiment_json), data_dir)
+
+    @property
+    def features(self) -> int:
+        """Number of features of a record."""
+        return self.shape.features
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return self.shape.groups
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 for numbers."""
+        return self.shape.classes
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
@@ -87,7 +107,8 @@ class Problem:
 
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
-        model = _build(self.experiment, self.features, self.dimension, self.classes)
+        width = self.task.width(self.shape, self.experiment.model)
+        model = _build(self.experiment, self.features, width, self.classes)
         return model.to(self.device, self.dtype)
 
     def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
@@ -101,20 +122,27 @@ class Problem:
         norm = self.experiment.data.row_norm
         return features if norm is None else norm * F.normalize(features, dim=1)
 
+    def given(self, records: Records) -> Inputs:
+        """Records as the model takes them, with what they are compared with."""
+        return Inputs(self.inputs(records), records.target.to(self.device), self.shape)
+
+    def imagined(self, latents: Tensor) -> Inputs:
+        """A generator's own inputs (n, latent), which no record belongs to."""
+        return Inputs(latents, torch.zeros((len(latents), 0), device=self.device), self.shape)
+
     def chunks(self, records: Records) -> Iterator[Records]:
         """The records in pieces of at most `micro_batch`, in order."""
         size = self.experiment.training.micro_batch
         for start in range(0, len(records), size):
             yield records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
 
-    def outputs(self, raw: Tensor | tuple[Tensor, ...]) -> Tensor:
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The penalty's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
-        kind, centre = self.experiment.objective.task, self.experiment.clip.centre
-        return heads.outputs(kind, raw, classes=self.classes) - centre
+        return self.task.outputs(raw, batch) - self.experiment.clip.centre
 
-    def projected(self, raw: Tensor | tuple[Tensor, ...]) -> Tensor:
+    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
         """The outputs inside the ball of radius M: what a client may send under `central`."""
-        return self.inside(self.outputs(raw))
+        return self.inside(self.outputs(raw, batch))
 
     def inside(self, outputs: Tensor) -> Tensor:
         """Outputs (n, d) projected on the ball of radius M, as they travel."""
@@ -124,15 +152,9 @@ class Problem:
         """The outputs of an empty batch."""
         return torch.zeros((0, self.dimension), dtype=self.dtype)
 
-    def losses(self, raw: Tensor | tuple[Tensor, ...], records: Records) -> Tensor:
-        """Task loss of every record (n,); see `fedsw.tasks.heads.losses`."""
-        return heads.losses(
-            self.experiment.objective.task,
-            raw,
-            features=self.inputs(records),
-            target=records.target.to(self.device),
-            classes=self.classes,
-        )
+    def losses(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Task loss of every record (n,)."""
+        return self.task.loss(raw, batch)
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs of records that no parameter moves (a generator's target), inside the ball of radius M."""
@@ -168,6 +190,24 @@ class Problem:
         """Check a node's records before anything is spent; see `data.validate`."""
         data.validate(records, name, groups=self.groups)
 
+    def _try_out(self, model: nn.Module) -> None:
+        """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
+        spec, goal = self.experiment.model, self.experiment.objective
+        name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
+        features = own.made_up_features(self.experiment, self.features)
+        if self.task.facts.counterpart == "generator":
+            features = own.made_up_features(self.experiment, spec.latent)
+        elif (norm := self.experiment.data.row_norm) is not None:
+            features = norm * F.normalize(features, dim=1)
+        if not model_kind(spec.kind).points:
+            alpha = 1.0 if self.task.facts.counterpart == "generator" else goal.alpha
+            own.require_fit(
+                self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name
+            )
+        if is_reference(spec.kind):
+            width = self.task.width(self.shape, spec)
+            own.require_same_frozen(model, _build(self.experiment, self.features, width, self.classes), name=name)
+
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
         """The shared batch key of an attempt in a seeded (nominal) run."""
         assert self.experiment.seed is not None
@@ -182,40 +222,16 @@ def _require_images(experiment: Experiment, features: int) -> None:
             raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
-def _objective(experiment: Experiment, groups: int, classes: int) -> Objective | Matching:
-    goal, clip = experiment.objective, experiment.clip
-    if goal.penalty == "prior-matching":
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching:
+    goal, counterpart = experiment.objective, task.facts.counterpart
+    if counterpart == "prior":
         return Matching("prior", goal.alpha, goal.prior_radius)
-    if goal.penalty == "distribution-matching":
-        counterpart: Counterpart = "generator" if goal.task == "generation" else "domain"
-        return Matching(counterpart, goal.alpha, clip.output, both=goal.protected == "both")
+    if counterpart is not None:
+        return Matching(counterpart, goal.alpha, experiment.clip.output, both=goal.protected == "both")
     odds = goal.penalty == "equality-of-odds"
-    return Objective(penalty=goal.penalty, groups=groups, classes=classes if odds else 1, alpha=goal.alpha)
-
-
-def _dimension(experiment: Experiment, features: int, classes: int) -> int:
-    task = experiment.objective.task
-    if task in ("representation", "autoencoder", "adaptation"):
-        return experiment.model.latent
-    if task == "generation":
-        return features
-    if task == "regression":
-        return 2
-    return 1 if classes == 2 else classes
+    penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
+    return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
 
 
 def _build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
-    spec = experiment.model
-    if spec.kind == "logistic":
-        return models.logistic(features, outputs, seed=spec.seed)
-    if spec.kind == "mlp":
-        return models.mlp(features, spec.hidden, outputs, activation=spec.activation, seed=spec.seed)
-    if spec.kind == "generator":
-        return models.generator(spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed)
-    if spec.kind == "particles":
-        return models.Particles(spec.particles, outputs, seed=spec.seed)
-    if spec.kind == "image-autoencoder":
-        return models.ImageAutoencoder(math.isqrt(features), spec.latent, seed=spec.seed)
-    if spec.kind == "adaptor":
-        return models.Adaptor(math.isqrt(features), spec.latent, classes, seed=spec.seed)
-    return models.EncoderDecoder(features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed)
+    return build(experiment.model, features, outputs, classes)

@@ -155,5 +155,6 @@ def test_the_number_of_regression_targets_is_the_width_of_the_target_and_0_for_c
 
     assert synthetic(50, n_test=20, target=target).targets == targets
     task = {"class": "classification", "point": "regression"}[target]
-    experiment = parse_experiment({"name": "a", "data": {"records": 50, "test_records": 20}, "objective": {"task": task}})
+    raw = {"name": "a", "data": {"records": 50, "test_records": 20}, "objective": {"task": task}}
+    experiment = parse_experiment(raw)
     assert load_shape(experiment).targets == targets

@@ -359,7 +359,7 @@ def test_what_is_compared_with_probabilities_serves_in_the_unit_interval(columns
         (FULL | {"targets": [{"name": "a"}, {"name": "b"}]}, (), "keep one"),
         (FULL | {"sensitive": None}, (), "declare data.columns.sensitive"),
         (FULL | {"target": None}, (), "declare data.columns.target"),
-        (FULL, ("objective.task=regression",), "predicts two numbers; data.columns.targets are 0"),
+        (FULL, ("objective.task=regression",), "predicts numbers: declare one or more of them"),
         (FULL | {"target": None, "targets": [{"name": "a"}, {"name": "b"}]}, (), "are for a regression"),
         (
             {"features": [{"name": "pixel", "count": 60}]},

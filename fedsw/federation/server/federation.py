@@ -68,12 +68,12 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     started = time.monotonic()
     directory = RunDirectory(job.directory)
     task = Problem.from_experiment(job.experiment)
+    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     torch.set_num_threads(job.experiment.federation.threads)
     traffic, name, spending = Traffic(), directory.name(), Spending()
     members = gather(grid, task, name, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
-    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     trusted = not job.experiment.privacy.local
     attendance = Attendance(grid, task, members, name, traffic, spending)
     rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None

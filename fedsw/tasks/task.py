@@ -1,0 +1,151 @@
+"""What is learnt, as an object: the outputs that a penalty compares, a loss per record, and held-out measures.
+
+Reading an experiment imports the shipped tasks, so the files of tasks import what computes where they use it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from fedsw.experiment.choices import Settings
+from fedsw.experiment.kinds import Facts
+from fedsw.experiment.sections import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.data import Records
+    from fedsw.experiment.sources import Shape
+
+Raw = Any
+"""What a model returns: a tensor (n, ...), a tuple of them, or a dict of them by name."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model was given for n records, and what they are compared with.
+
+    Attributes:
+        features: (n, p) as the model took them; a generator's are its latent inputs (n, latent).
+        target: (n,) int64 classes or (n, t) numbers; (n, 0) where there are no records.
+        shape: what is public of the data.
+    """
+
+    features: Tensor
+    target: Tensor
+    shape: Shape
+
+
+class HeldOut(Protocol):
+    """Held-out records under a model, which the guarantee of a run does not protect."""
+
+    @property
+    def records(self) -> Records:
+        """The records."""
+
+    @property
+    def shape(self) -> Shape:
+        """What is public of the data."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """The records as the model takes them."""
+
+    @property
+    def raw(self) -> Raw:
+        """What the model returns for them, on the run's device."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """The penalty's outputs (n, d), not centred and not projected, on the CPU."""
+
+    @property
+    def loss(self) -> float:
+        """Mean task loss."""
+
+    @property
+    def directions(self) -> Tensor | None:
+        """Fixed unit columns (d, k) for sliced distances; None where d is 1."""
+
+    @property
+    def prior_radius(self) -> float:
+        """`objective.prior_radius`."""
+
+    def gap(self) -> float:
+        """The largest squared (sliced) Wasserstein distance between the outputs of two groups."""
+
+    def samples(self, count: int) -> Tensor:
+        """What a generator makes of `count` inputs of its own, the same at every call; or where particles are."""
+
+    def decoded(self, codes: Tensor) -> Tensor | None:
+        """What the model's own `decode` makes of codes (n, d), on the CPU; None for a model without."""
+
+
+class Task(ABC):
+    """What is learnt. Derive a class, and name it `objective.task = "module:name"` or hand an object to a run.
+
+    Guarantee: none of it is for a task to give. Whatever outputs and losses are, their Jacobians and gradients are
+    clipped to `clip.jacobian` and `clip.loss`, and outputs are projected to `clip.output` before they are compared; so
+    a task needs no bound of its own, and its runs have the guarantee of any task with the same sizes and dimension.
+    What it must be is per record: row i of outputs and loss may depend on record i alone. That is probed on made-up
+    records before anything is spent.
+    """
+
+    facts: ClassVar[Facts] = Facts()
+
+    @abstractmethod
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """d, the number of columns of `outputs`."""
+
+    def width(self, shape: Shape, model: Model) -> int:
+        """How many numbers a record a shipped model returns, and a model of one's own is asked for; by default d."""
+        return self.dimension(shape, model)
+
+    @abstractmethod
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs (n, d) that the penalty compares; differentiable, without parameters of their own."""
+
+    @abstractmethod
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Task loss of every record (n,); differentiable, without parameters of its own."""
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Held-out metrics by name, in the order in which they are shown first; by default the loss."""
+        return {"loss": held_out.loss}
+
+    def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
+        """What the figures are drawn from, on the CPU; `outputs` (n, d) is always among them."""
+        records = held_out.records
+        return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
+
+    @classmethod
+    def misfit(cls, settings: Settings) -> str | None:
+        """What does not go with this task beyond its facts, with the remedy; None if everything does."""
+        return None
+
+
+def part(raw: Raw, name: str, position: int) -> Tensor:
+    """One of a model's outputs: by name of a dict, by position of a tuple, or the tensor itself where it is the first.
+
+    Raises:
+        ValueError: if the model returned no such output.
+    """
+    if isinstance(raw, Mapping):
+        if name in raw:
+            return raw[name]  # type: ignore[no-any-return]
+        told = f"outputs named {', '.join(map(repr, raw))}"
+    elif isinstance(raw, tuple):
+        if position < len(raw):
+            return raw[position]  # type: ignore[no-any-return]
+        told = f"{len(raw)} outputs"
+    elif position == 0:
+        return raw  # type: ignore[no-any-return]
+    else:
+        told = "one output"
+    raise ValueError(
+        f"the model returned {told}, and the task reads {name!r}: return a dict with that name, or it in place "
+        f"{position} of a tuple"
+    )
