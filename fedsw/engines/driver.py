@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from fedsw.runs.observer import Observer, Silent
 
 if TYPE_CHECKING:
+    from fedsw.engines.objects import ModelObject, TaskObject
     from fedsw.experiment import Experiment
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
@@ -36,24 +37,45 @@ def run(
     engine: Engine = "inprocess",
     runs: Path = Path("runs"),
     observer: Observer | None = None,
+    model: ModelObject | None = None,
+    task: TaskObject | None = None,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
+
+    Args:
+        model: an nn.Module, or a function or class that makes one, in place of model.kind; engine "inprocess" only.
+        task: a `fedsw.tasks.task.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
 
     Raises:
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
-    return _drive(experiment, fresh_directory(runs / experiment.name), engine, observer, resume=False)
+    from fedsw.engines.objects import handed_over, require_at_hand
+
+    with handed_over(experiment, model, task) as whole:
+        require_at_hand(whole, engine)
+        return _drive(whole, fresh_directory(runs / whole.name), engine, observer, resume=False)
 
 
-def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
+def resume(
+    directory: Path,
+    *,
+    observer: Observer | None = None,
+    model: ModelObject | None = None,
+    task: TaskObject | None = None,
+) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.
 
+    Args:
+        model, task: the objects that the run began with, if it did.
+
     Raises:
+        ExperimentError: if such an object is missing.
         FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
     """
+    from fedsw.engines.objects import handed_again
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free
 
@@ -61,7 +83,8 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
     experiment, engine = RunDirectory(directory).read_config()
     require_free(directory)
-    return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
+    with handed_again(experiment, model, task):
+        return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
 
 
 def _drive(

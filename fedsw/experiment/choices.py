@@ -77,7 +77,8 @@ def task_facts(name: str) -> Facts:
     facts = getattr(kind, "facts", None)
     if not isinstance(facts, Facts):
         raise ExperimentError(
-            f"objective.task is {name!r}, and what it names is no task; derive a class from fedsw.tasks.task.Task"
+            f"objective.task {name!r} names {kind!r}; it must be a class derived from fedsw.tasks.task.Task, or an "
+            "object of one"
         )
     return facts
 

@@ -130,21 +130,19 @@ class _WithTargets(nn.Module):
 
 
 def _made(found: Any, goal: Objective) -> Task:
-    made = found
-    if not isinstance(found, Task):
-        if not callable(found):
-            raise ExperimentError(f"objective.task is {goal.task!r}, a {type(found).__name__}; {_WHAT}")
-        made = _run(
-            lambda: found(**goal.arguments), f"objective.task {goal.task!r} made no task of {goal.arguments}"
+    if isinstance(found, Task):
+        if goal.arguments:
+            raise ExperimentError(f"objective.arguments are given, and objective.task {goal.task!r} is made already")
+        return found
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ExperimentError(
+            f"objective.task {goal.task!r} names {found!r}; it must be a class derived from fedsw.tasks.task.Task, or "
+            "an object of one"
         )
-    elif goal.arguments:
-        raise ExperimentError(f"objective.arguments are given, and objective.task {goal.task!r} is made already")
-    if not isinstance(made, Task):
-        raise ExperimentError(f"objective.task {goal.task!r} made a {type(made).__name__}; {_WHAT}")
+    made: Task = _run(
+        lambda: found(**goal.arguments), f"objective.task {goal.task!r} cannot be made with {goal.arguments}"
+    )
     return made
-
-
-_WHAT = "it must be a class derived from fedsw.tasks.task.Task, or an object of one"
 
 
 def _run(code: Any, told: str) -> Any:
