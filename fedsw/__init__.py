@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedsw.experiment import Experiment, load_experiment
     from fedsw.objectives import Clip
     from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+    from fedsw.objectives.stated import Stated
     from fedsw.privacy.release import Bounded, Released, release
     from fedsw.privacy.sensitivity import Sensitivity
     from fedsw.single.objective import Objective
@@ -35,6 +36,7 @@ _HOMES = {
     "PrivateTrainer": "single.trainer",
     "Released": "privacy.release",
     "Sensitivity": "privacy.sensitivity",
+    "Stated": "objectives.stated",
     "ToSample": "objectives.penalties",
     "load_experiment": "experiment",
     "plan": "single.plan",
@@ -58,6 +60,7 @@ __all__ = [
     "PrivateTrainer",
     "Released",
     "Sensitivity",
+    "Stated",
     "ToSample",
     "load_experiment",
     "plan",

@@ -12,9 +12,11 @@ from torch import Tensor
 from fedsw.objectives.groups import Clip, Objective
 from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+from fedsw.objectives.stated import Stated, StatedPart
 from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 
+Part = Objective | Matching | StatedPart
 Sample = Callable[[int, int], Tensor]
 """From the number of a penalty and a count to the other sample (m, d) of an attempt."""
 
@@ -48,16 +50,16 @@ class Composite:
         return max(0.0, 1 - sum(penalty.weight for penalty in self.penalties))
 
     @cached_property
-    def parts(self) -> tuple[Objective | Matching, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """The penalties as objectives of their own, each with its weight."""
-        kinds = (Parity, EqualizedOdds, ToSample)
+        kinds = (Parity, EqualizedOdds, ToSample, Stated)
         for penalty in self.penalties:
             if not isinstance(penalty, kinds):
-                raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds or ToSample")
+                raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
         return tuple(p.between() for p in self.penalties if isinstance(p, kinds))
 
     @cached_property
-    def finest(self) -> Objective | Matching:
+    def finest(self) -> Part:
         """The penalty with the finest strata: batches are drawn by these, and they are public."""
         return max(self.parts, key=lambda part: len(part.cells))
 
@@ -70,7 +72,7 @@ class Composite:
         """Index into `cells` of every record (n,), int64."""
         return self.finest.cell_of(sensitive, target)
 
-    def cell_of_stratum(self, part: Objective | Matching, stratum: int) -> int:
+    def cell_of_stratum(self, part: Part, stratum: int) -> int:
         """Which of a penalty's own cells a stratum belongs to."""
         if isinstance(part, Matching):
             return 0

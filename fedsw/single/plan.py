@@ -11,6 +11,7 @@ import numpy as np
 from fedsw.accounting import Ledger, Step, epsilon_by, noise_multiplier
 from fedsw.data import Records
 from fedsw.objectives import Clip
+from fedsw.objectives.stated import STATED
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.randomness import Stream
 from fedsw.single.batches import Batch, draw_batch
@@ -71,10 +72,11 @@ class Plan:
         if not self.multiplier:
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
+        theirs = " It rests on a bound that the user stated." if STATED in self.sensitivity.bound else ""
         return (
             f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each record, for its replacement by "
             f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
-            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}."
+            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
