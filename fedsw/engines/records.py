@@ -112,5 +112,6 @@ def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
         raise ExperimentError(
             f"{common} of the {len(held_out)} held-out rows are also among the private records, whose metrics would be "
             "published without noise. Part the records by person. If these are different people whose rows happen to "
-            "be equal, data.held_out_overlap = 'allow' goes on, and the record then says epsilon = infinity for its reader"
+            "be equal, data.held_out_overlap = 'allow' goes on, and the record then says epsilon = infinity for its "
+            "reader"
         )

@@ -26,7 +26,7 @@ def command_for(directory: Path) -> str:
 
 
 def _stored(directory: Path) -> tuple[str, str]:
-    """Engine and data source by its config.json; nothing for one that cannot be read, which going on will say better."""
+    """Engine and data source by its config.json; nothing for one that cannot be read: going on will say it better."""
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         return str(config["engine"]), str(config["experiment"]["data"]["source"])
