@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,7 +90,7 @@ class Feature(Number):
 
 
 class Label(Declared):
-    """A column whose values are one of those declared: the groups of a sensitive attribute, or the classes."""
+    """A column whose values are one of those declared: the classes."""
 
     name: Name
     values: tuple[str, ...]
@@ -102,18 +103,74 @@ class Label(Declared):
         return self
 
 
+class Group(Declared):
+    """The column of the groups: one group for each of the declared `values`, or numbers cut at public `edges`.
+
+    The edges e1 < e2 < ... cut the line into "name<e1", "e1<=name<e2", ..., "name>=ek": every number is in one group.
+    Numbers are compared with them as they are in the file, in float64, before any scaling. With public bounds `low` and
+    `high` a number outside them is refused, and every edge must lie above `low` and not above `high`.
+    """
+
+    name: Name
+    values: tuple[str, ...] = ()
+    edges: tuple[Bound, ...] = ()
+    low: Bound | None = None
+    high: Bound | None = None
+
+    _texts = field_validator("values", mode="before")(lambda values: _as_texts(values))
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Group:
+        if bool(self.values) == bool(self.edges):
+            given = "both values and edges" if self.values else "neither values nor edges"
+            raise ValueError(f"column {self.name!r} has {given}; groups are declared values, or numbers cut at edges")
+        if self.values:
+            _require_distinct(self.name, "values", self.values)
+            if self.low is not None or self.high is not None:
+                raise ValueError(f"column {self.name!r} has values; low and high are for numbers that edges cut")
+        if any(not below < above for below, above in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError(f"column {self.name!r} has edges {list(self.edges)}; each must be above the one before it")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
+        if self.low is not None and self.high is not None:
+            self.require_within(self.low, self.high)
+        return self
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups, in the order of their numbers."""
+        if self.values:
+            return self.values
+        written = [_number_text(edge) for edge in self.edges]
+        between = [f"{low}<={self.name}<{high}" for low, high in zip(written, written[1:], strict=False)]
+        return (f"{self.name}<{written[0]}", *between, f"{self.name}>={written[-1]}")
+
+    def require_within(self, low: float, high: float) -> None:
+        """Refuse an edge that leaves a group which no number from `low` to `high` is in.
+
+        Raises:
+            ValueError: naming the edge and the bounds.
+        """
+        for edge in self.edges:
+            if not low < edge <= high:
+                raise ValueError(
+                    f"column {self.name!r} has the edge {_number_text(edge)}, and bounds {_number_text(low)} and "
+                    f"{_number_text(high)}: one of the groups beside it would be empty; move the edge between them"
+                )
+
+
 class Columns(Declared):
     """The columns that are read from a client's file; it may have others, which are never looked at.
 
     Attributes:
-        features: in the order of the model's inputs.
+        features: in the order of the model's inputs. The column of the groups may be among them.
         sensitive: the column of the groups; without it all records are one group, "all".
         target: the column of the classes.
-        targets: the two numbers of a regression.
+        targets: the numbers of a regression, one or more.
     """
 
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
-    sensitive: Label | None = None
+    sensitive: Group | None = None
     target: Label | None = None
     targets: tuple[Number, ...] = ()
 
@@ -123,19 +180,35 @@ class Columns(Declared):
             raise ValueError(f"the features add up to {self.inputs} inputs; at most {MAX_FEATURES} are read")
         if self.target is not None and self.targets:
             raise ValueError("both target (classes) and targets (numbers) are declared; keep one")
-        seen = set[str]()
-        for name in self.names:
-            if name in seen:
-                raise ValueError(f"column {name!r} is declared twice; a column has one role")
-            seen.add(name)
+        inputs = [column for feature in self.features for column in feature.columns]
+        predicted = [number.name for number in self.targets] + ([] if self.target is None else [self.target.name])
+        group = [] if self.sensitive is None else [self.sensitive.name]
+        for names in ([*inputs, *predicted], [*predicted, *group]):  # the group alone may be an input too
+            if (twice := _first_repeated(names)) is not None:
+                raise ValueError(
+                    f"column {twice!r} is declared twice; a column has one role, and only the group may be an input"
+                )
+        if self.sensitive is not None:
+            for feature in self.features:
+                if self.sensitive.name in feature.columns:
+                    _require_one_word(self.sensitive, feature)
         return self
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every column that is read."""
+        """Every column that is read, once."""
         labels = [label.name for label in (self.sensitive, self.target) if label is not None]
         features = [column for feature in self.features for column in feature.columns]
-        return (*features, *labels, *(number.name for number in self.targets))
+        return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets))))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of every input of the model: the column's, or "column=category"."""
+        return tuple(
+            name
+            for feature in self.features
+            for name in ([f"{feature.name}={value}" for value in feature.categories] or feature.columns)
+        )
 
     @property
     def inputs(self) -> int:
@@ -145,7 +218,7 @@ class Columns(Declared):
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups."""
-        return _EVERYBODY if self.sensitive is None else self.sensitive.values
+        return _EVERYBODY if self.sensitive is None else self.sensitive.groups
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -158,8 +231,8 @@ class Columns(Declared):
         """What a task needs that is not declared; None if nothing is missing."""
         if task in _GROUPED and self.sensitive is None:
             return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
-        if task == "regression" and len(self.targets) != 2:
-            return f"objective.task 'regression' predicts two numbers; data.columns.targets are {len(self.targets)}"
+        if task == "regression" and not self.targets:
+            return "objective.task 'regression' predicts numbers: declare one or more of them in data.columns.targets"
         if task != "regression" and self.targets:
             return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
         if (task in ("classification", "adaptation") or penalty == "equality-of-odds") and self.target is None:
@@ -180,6 +253,27 @@ class Columns(Declared):
                     "low and high, and scale 'unit'"
                 )
         return None
+
+
+def _require_one_word(group: Group, feature: Feature) -> None:
+    """Refuse a group that is an input too, if the two declarations of the column cannot both hold.
+
+    Raises:
+        ValueError: naming the column and both.
+    """
+    if feature.categories and group.values and set(feature.categories) != set(group.values):
+        raise ValueError(
+            f"column {group.name!r} has values {list(group.values)} as group and categories "
+            f"{list(feature.categories)} as input; declare the same"
+        )
+    if feature.low is None or feature.high is None:
+        return
+    if group.low is not None and (group.low, group.high) != (feature.low, feature.high):
+        raise ValueError(
+            f"column {group.name!r} is from {group.low:g} to {group.high:g} as group and from {feature.low:g} to "
+            f"{feature.high:g} as input; leave low and high out of sensitive"
+        )
+    group.require_within(feature.low, feature.high)
 
 
 def read_columns(path: Path) -> Columns:
@@ -228,6 +322,20 @@ def _as_texts(values: Any) -> Any:
 def as_text(value: int | str) -> str:
     """How a whole number, a truth value or a text is compared with declared values."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _number_text(value: float) -> str:
+    """A number as it is written, every one differently: 30, 0.1, 1e+30."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _first_repeated(names: Sequence[str]) -> str | None:
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:

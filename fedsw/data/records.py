@@ -105,6 +105,11 @@ class Dataset:
                 "held-out metrics are outside the guarantee only if the records are different"
             )
 
+    @property
+    def targets(self) -> int:
+        """Number of regression targets: the width of a target (n, t); 0 for classes."""
+        return 0 if self.train.is_classification else self.train.target.shape[1]
+
 
 def concatenate(parts: Sequence[Records]) -> Records:
     """The records of several parts one after the other, in the order given.

@@ -71,8 +71,8 @@ def _misfit_of_task(data: Data, model: Model, objective: Objective, clip: Clip) 
     ):
         if value not in known[task]:
             return f"{name} {value!r} with objective.task {task!r}: use {_either(known[task])}"
-    if task not in _TASKS_OF_SOURCE[data.source]:
-        tasks = _either(_TASKS_OF_SOURCE[data.source])
+    if task not in (able := _TASKS_OF_SOURCE["files" if data.own else data.source]):
+        tasks = _either(able)
         fit = _either(tuple(source for source, fits in _TASKS_OF_SOURCE.items() if task in fits))
         return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
     if data.columns is not None:

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from fedsw.data import Dataset, Records, concatenate, require_groups, validate
+from fedsw.data import Dataset, Records, concatenate, require_groups, synthetic, validate
+from fedsw.experiment import parse_experiment
+from fedsw.experiment.sources import load_shape
 
 GROUPS, CLASSES, NAMES = ("A=0", "A=1"), ("no", "yes"), ("age", "hours")
 
@@ -145,3 +147,12 @@ def test_a_data_set_validates_both_parts_and_refuses_an_empty_group() -> None:
     with pytest.raises(ValueError, match="targets of train and test"):
         wide = dataclasses.replace(make(4, first_id=6, regression=True), target=torch.zeros(4, 3))
         Dataset("toy", make(regression=True), wide, NAMES, GROUPS)
+
+
+@pytest.mark.parametrize(("target", "targets"), [("class", 0), ("point", 2)])
+def test_the_number_of_regression_targets_is_the_width_of_the_target_and_0_for_classes(target, targets):
+    assert synthetic(50, n_test=20, target=target).targets == targets
+    task = {"class": "classification", "point": "regression"}[target]
+    raw = {"name": "a", "data": {"records": 50, "test_records": 20}, "objective": {"task": task}}
+    experiment = parse_experiment(raw)
+    assert load_shape(experiment).targets == targets

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsw.columns import Columns, difference, read_columns
-from fedsw.data import BadRecords, Records, find_table, formats, read_table, tables
+from fedsw.data import BadRecords, Records, encoding, find_table, formats, read_table
 from fedsw.experiment import ExperimentError, parse_experiment
 
 HEADER = ["note", "age", "work", "sex", "income", "hours"]
@@ -211,12 +211,12 @@ def test_limits_on_bytes_columns_and_numbers_hold(tmp_path, monkeypatch):
     for module, limit, value, told in [
         (formats, "MAX_FILE_BYTES", 100, "at most 100 are read"),
         (formats, "MAX_COLUMNS", 5, "has 6 columns; at most 5"),
-        (tables, "MAX_VALUES", 39 * 5, "more than 39 records of 5 inputs"),
+        (encoding, "MAX_VALUES", 39 * 5, "more than 39 records of 5 inputs"),
     ]:
         with monkeypatch.context() as patch, pytest.raises(BadRecords, match=told):
             patch.setattr(module, limit, value)
             read_table(path, COLUMNS)
-    monkeypatch.setattr(tables, "MAX_VALUES", 40 * 5)
+    monkeypatch.setattr(encoding, "MAX_VALUES", 40 * 5)
     assert len(read_table(path, COLUMNS)) == 40
 
 
@@ -354,12 +354,12 @@ def test_what_is_compared_with_probabilities_serves_in_the_unit_interval(columns
         (FULL | {"features": [{"name": "a", "categories": ["x"]}]}, (), "at least two different ones"),
         (FULL | {"features": [{"name": "a", "categories": ["x", "x "]}]}, (), "without spaces"),
         (FULL | {"features": [{"name": "a", "categories": ["x", "y"], "count": 2}]}, (), "are for numbers"),
-        (FULL | {"features": [{"name": "sex"}]}, (), "'sex' is declared twice"),
+        (FULL | {"features": [{"name": "income"}]}, (), "'income' is declared twice"),
         (FULL | {"features": [{"name": "a", "count": 10_000}, {"name": "b"}]}, (), "at most 10000"),
         (FULL | {"targets": [{"name": "a"}, {"name": "b"}]}, (), "keep one"),
         (FULL | {"sensitive": None}, (), "declare data.columns.sensitive"),
         (FULL | {"target": None}, (), "declare data.columns.target"),
-        (FULL, ("objective.task=regression",), "predicts two numbers; data.columns.targets are 0"),
+        (FULL, ("objective.task=regression",), "predicts numbers: declare one or more of them in data.columns.targets"),
         (FULL | {"target": None, "targets": [{"name": "a"}, {"name": "b"}]}, (), "are for a regression"),
         (
             {"features": [{"name": "pixel", "count": 60}]},

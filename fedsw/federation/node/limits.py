@@ -29,7 +29,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
     alone = limit is not None or (agreed and all(name.startswith("local-") for name in agreed))
-    if alone and experiment.data.source == "files" and not node_config.get("schema"):
+    if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
             "column is the public group and which bounds the records must keep, and read records off the answers; "
@@ -83,6 +83,37 @@ def read_limit(epsilon: float | str) -> float:
     if not 0 < limit < math.inf:
         raise ExperimentError(f"this node's max-epsilon is {limit:g}; it must be positive and finite")
     return limit
+
+
+def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
+    """Modules that an experiment may name on this node, and that are then imported there.
+
+    The names are whole: `hospital` allows `hospital` and not `hospital.models`.
+
+    Returns:
+        None for any module, in a simulation, whose clients are processes of who wrote the experiment; else the names of
+        the node's `modules`, none without it.
+
+    Raises:
+        ExperimentError: for a name that is none.
+    """
+    simulated = "modules" not in node_config and not node_config.get("own-data")
+    return None if simulated else read_modules(str(node_config.get("modules", "")))
+
+
+def read_modules(names: str) -> frozenset[str]:
+    """The modules of a node's `modules`: full names, separated by commas; none in an empty text.
+
+    Raises:
+        ExperimentError: naming one that cannot be a module's.
+    """
+    found = frozenset(name.strip() for name in names.split(",") if name.strip())
+    for name in sorted(found):
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ExperimentError(
+                f"this node's modules name {name!r}, which is no module; write full names, as in hospital.models"
+            )
+    return found
 
 
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
