@@ -17,6 +17,7 @@ import json
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import describe
+from fedsw.accounting import Charge
 from fedsw.accounting.comparison import gaussian_epsilon
 from fedsw.data.toys import gaussians, mode_centres
-from fedsw.privacy.slices import DirectionStream, release_slices, unprotected_slices
+from fedsw.privacy.release import Part, pay, release_paid
+from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices
 from fedsw.randomness import Stream
 from fedsw.transport.flow import draw_stored, flow_step
 from fedsw.transport.sliced import sliced_w2
@@ -55,6 +58,14 @@ ROWS = [Row(algorithm, sigma) for algorithm in ("fresh", "stored") for sigma in 
 ]
 
 
+class Unaccounted:
+    """Stands in for a ledger: the points are drawn from a law and belong to nobody."""
+
+    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
+        """Take every charge."""
+        return float("inf")
+
+
 def flow(row: Row, records: Tensor, *, particles: int, steps: int, seed: int) -> Tensor:
     """Where a flow's particles end, (particles, 2)."""
     directions = DirectionStream(Stream.seeded(seed, "directions"))
@@ -63,15 +74,10 @@ def flow(row: Row, records: Tensor, *, particles: int, steps: int, seed: int) ->
     def release(k: int) -> Slices:
         if row.sigma == 0:
             return unprotected_slices(records, directions.draw(2, k))
-        return release_slices(
-            records,
-            radius=RADIUS,
-            k=k,
-            scheme="orthogonal",
-            sigma=row.sigma,
-            directions_stream=directions,
-            noise_stream=noise,
-        )
+        slices = fresh_slices(records, radius=RADIUS, k=k, scheme="orthogonal", directions_stream=directions)
+        part = Part("slices", 2 * RADIUS, row.sigma)
+        paid = pay(Unaccounted(), 1, 0, [Charge("records", 1.0, 2 * RADIUS)], row.sigma, [part])
+        return slices.released(release_paid(slices.bounded, paid, part.name, noise))
 
     store = [release(STORED)] if row.algorithm == "stored" else []
     points = torch.from_numpy(public.normals(2 * particles)).reshape(particles, 2)

@@ -1,20 +1,89 @@
 """Learning with optimal-transport losses on private data that stays where it is.
 
-`__version__` is what pyproject.toml said when the package was installed.
+One machine: `plan`, `Ledger`, `Objective`, `release`, or all of it in `PrivateTrainer`. A federation: `run` and
+`resume`. Names are imported when they are first used. `__version__` is what pyproject.toml said when the package was
+installed.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedsw.accounting import BudgetExhausted, Ledger
+    from fedsw.engines.driver import resume, run
+    from fedsw.experiment import Experiment, load_experiment
+    from fedsw.objectives import Clip
+    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+    from fedsw.objectives.stated import Stated
+    from fedsw.privacy.release import Bounded, Released, release
+    from fedsw.privacy.sensitivity import Sensitivity
+    from fedsw.single.objective import Objective
+    from fedsw.single.plan import Plan, plan
+    from fedsw.single.trainer import PrivateTrainer, set_gradient
+
     __version__: str
-else:
 
-    def __getattr__(name: str) -> str:
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import PackageNotFoundError, version
+_HOMES = {
+    "Bounded": "privacy.release",
+    "BudgetExhausted": "accounting",
+    "Clip": "objectives",
+    "EqualizedOdds": "objectives.penalties",
+    "Experiment": "experiment",
+    "Ledger": "accounting",
+    "Objective": "single.objective",
+    "Parity": "objectives.penalties",
+    "Penalty": "objectives.penalties",
+    "Plan": "single.plan",
+    "PrivateTrainer": "single.trainer",
+    "Released": "privacy.release",
+    "Sensitivity": "privacy.sensitivity",
+    "Stated": "objectives.stated",
+    "ToSample": "objectives.penalties",
+    "load_experiment": "experiment",
+    "plan": "single.plan",
+    "release": "privacy.release",
+    "resume": "engines.driver",
+    "run": "engines.driver",
+    "set_gradient": "single.trainer",
+}
 
-        try:
-            return version("fedsw")
-        except PackageNotFoundError:
-            return "0+not.installed"
+__all__ = [
+    "Bounded",
+    "BudgetExhausted",
+    "Clip",
+    "EqualizedOdds",
+    "Experiment",
+    "Ledger",
+    "Objective",
+    "Parity",
+    "Penalty",
+    "Plan",
+    "PrivateTrainer",
+    "Released",
+    "Sensitivity",
+    "Stated",
+    "ToSample",
+    "load_experiment",
+    "plan",
+    "release",
+    "resume",
+    "run",
+    "set_gradient",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from fedsw.version import installed_version
+
+        return installed_version()
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"fedsw.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

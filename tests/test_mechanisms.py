@@ -10,8 +10,9 @@ import torch
 from scipy import integrate, stats
 
 from fedsw.privacy.gaussian import spacing
-from fedsw.privacy.mechanisms import gaussian_sigma, laplace_scale, privatised
+from fedsw.privacy.mechanisms import gaussian_sigma, laplace_scale
 from fedsw.randomness import Stream
+from tests.doors import privatised
 
 BUDGETS = [(e, d) for e in (0.01, 0.3, 1.0, 5.0, 30.0) for d in (1e-12, 1e-5, 1e-2, 0.3)]
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 from uuid import uuid4
 
 from fedsw.accounting.account import Account
@@ -26,6 +27,30 @@ _TOLERANCE = 1e-9
 
 class BudgetExhausted(RuntimeError):
     """The next release would cost more than the ledger's epsilon; nothing was written."""
+
+
+class Planned(Protocol):
+    """What an account needs of a plan."""
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the groups."""
+
+    @property
+    def delta(self) -> float:
+        """Of the guarantee."""
+
+    @property
+    def epsilon(self) -> float:
+        """That may be spent."""
+
+    @property
+    def accountant(self) -> str:
+        """What composes."""
+
+    @property
+    def nominal(self) -> bool:
+        """Whether sampling and noise can be reproduced."""
 
 
 class AlreadySpent(ValueError):
@@ -68,21 +93,30 @@ class Ledger:
     def create(
         cls,
         path: Path | str,
+        plan: Planned | None = None,
         *,
-        groups: Sequence[str],
-        delta: float,
-        epsilon: float,
+        groups: Sequence[str] = (),
+        delta: float = math.nan,
+        epsilon: float = math.nan,
         accountant: str = "pld",
-        nominal: bool,
+        nominal: bool = False,
         run: str = "",
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
+
+        Args:
+            path: of the file.
+            plan: gives groups, delta, epsilon, accountant and ``nominal``, which are then left out.
+            groups, delta, epsilon, accountant, nominal, run: see the class.
 
         Raises:
             ValueError: for no, an empty or a repeated group, or a delta, epsilon or accountant out of range.
             FileExistsError: if there is a file already.
             LedgerBusy: if another process is making it.
         """
+        if plan is not None:
+            groups, delta, epsilon = plan.strata, plan.delta, plan.epsilon
+            accountant, nominal = plan.accountant, plan.nominal
         check_delta(delta)
         if not epsilon > 0.0:
             raise ValueError(f"epsilon is {epsilon}; it must be > 0 (inf for a run without guarantee).")

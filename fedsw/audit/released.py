@@ -138,5 +138,5 @@ class Released:
         many = dataclasses.replace(
             aggregate, vector=aggregate.vector.repeat(copies), attempt=self._begin(aggregate.round)
         )
-        released = central.release(many, self.plan, self._ledger).vector
+        released = central.release(many, self.plan, self._ledger).value
         return torch.as_tensor(released).reshape(copies, size).numpy()

@@ -151,7 +151,8 @@ def _require_data(grid: Grid) -> None:
     """
     from fedsw.experiment.sources import load_dataset, load_public
 
-    load_dataset(grid.cells[0].experiment)
+    if not grid.cells[0].experiment.data.own:
+        load_dataset(grid.cells[0].experiment)
     load_public(grid.cells[0].experiment)
 
 

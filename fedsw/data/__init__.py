@@ -1,6 +1,7 @@
 """Data sets and how they are spread over clients."""
 
 from fedsw.data.adult import adult
+from fedsw.data.declared import DeclaredRecords, as_records, called
 from fedsw.data.digits import digits
 from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
@@ -15,8 +16,11 @@ from fedsw.data.toys import gaussians, mode_centres, ring
 __all__ = [
     "BadRecords",
     "Dataset",
+    "DeclaredRecords",
     "Records",
     "adult",
+    "as_records",
+    "called",
     "concatenate",
     "digits",
     "fashion_mnist",

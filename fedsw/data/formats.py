@@ -100,7 +100,7 @@ def _csv_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
             header = [name.strip() for name in next(reader, [])]
             if not header:
                 raise BadRecords(f"{path} is empty; its first row must name the columns")
-            places = _places(path, header, columns.names)
+            places = columns_among(path, header, columns.names)
             rows: list[list[str]] = []
             first, most = 2, _rows_of(len(header))
             for number, row in enumerate(reader, start=2):
@@ -142,7 +142,7 @@ def _parquet_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
         source = parquet.ParquetFile(path)
         names = list(source.schema_arrow.names)
     with source:
-        _places(path, names, columns.names)
+        columns_among(path, names, columns.names)
         for field in source.schema_arrow:
             if field.name in columns.names and not _PLAIN.fullmatch(str(field.type)):
                 raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected")
@@ -166,7 +166,7 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
     arrays: dict[str, NDArray[Any]] = {}
     with _damaged(path, "npz file"), zipfile.ZipFile(path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
-        _places(path, members, names)
+        columns_among(path, members, names)
         for name in names:
             member = archive.getinfo(f"{name}.npy")
             with archive.open(member) as stream:
@@ -179,7 +179,7 @@ def _npz_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
     cells: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         cells |= {name: array} if name not in counts else {f"{name}{j}": array[:, j] for j in range(array.shape[1])}
-    yield from _slices(cells, rows)
+    yield from slices(cells, rows)
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> NDArray[Any]:
@@ -221,13 +221,14 @@ def _idx_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
         if len(labels) != len(images):
             raise BadRecords(f"{beside}: {len(labels)} labels for {len(images)} images; each has one")
         cells[columns.target.name] = labels
-    yield from _slices(cells, len(images))
+    yield from slices(cells, len(images))
 
 
-def _slices(cells: Mapping[str, NDArray[Any]], rows: int) -> Iterator[Chunk]:
+def slices(cells: Mapping[str, NDArray[Any]], rows: int, *, first_row: int = 1) -> Iterator[Chunk]:
+    """Arrays of equal length, one a column, some rows at a time."""
     most = _rows_of(len(cells))
     for start in range(0, rows, most):
-        yield Chunk(start + 1, {name: array[start : start + most] for name, array in cells.items()})
+        yield Chunk(start + first_row, {name: array[start : start + most] for name, array in cells.items()})
 
 
 def _rows_of(columns: int) -> int:
@@ -235,7 +236,7 @@ def _rows_of(columns: int) -> int:
     return max(1, min(_MOST_ROWS, _MOST_CELLS // columns))
 
 
-def _places(path: Path, found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     """Where the columns that are read are among those of a file."""
     if len(found) > MAX_COLUMNS:
         raise BadRecords(f"{path} has {len(found)} columns; at most {MAX_COLUMNS} are read")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsw.version import installed_version
+
 _ENTRY = """\
 \"\"\"The {kind} that Flower starts at {place}: the installed fedsw.\"\"\"
 
@@ -42,10 +44,8 @@ resume = false
 
 def bundle_files() -> dict[str, str]:
     """The content of the bundle by path. Only the version in its project file changes, with fedsw's."""
-    import fedsw
-
     return {
-        "pyproject.toml": _PROJECT.format(version=fedsw.__version__.split("+")[0]),
+        "pyproject.toml": _PROJECT.format(version=installed_version().split("+")[0]),
         "clients/__init__.py": "",
         "clients/app.py": _ENTRY.format(kind="ClientApp", place="a client", side="client"),
         "server/__init__.py": "",

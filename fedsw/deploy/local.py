@@ -39,7 +39,7 @@ class LocalFederation:
     ) -> None:
         self.processes, self.clients = processes, range(experiment.federation.clients)
         data = experiment.data.data_dir
-        if experiment.data.source == "files":
+        if experiment.data.own:
             data = None  # a node's data-dir is its own; that of the experiment is shared out as in any simulation
         self._data = None if data is None else Path(data)
         self._place, self._states, self._stock, self._port = place, states, stock, free_port()

@@ -37,54 +37,69 @@ def run(
     engine: Engine = "inprocess",
     runs: Path = Path("runs"),
     observer: Observer | None = None,
+    data: object = None,
+    held_out: object = None,
     model: ModelObject | None = None,
     task: TaskObject | None = None,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
 
     Args:
+        data: the clients' records where they are Python objects, for the engine "inprocess": one object, which is split
+            among the clients as [partition] says, a list with one object for each, or a function of the client's number
+            and the number of clients. An object is what `fedsw.data.as_records` returns, or whatever it takes where the
+            experiment declares data.columns.
+        held_out: records to measure on, outside the guarantee, in the same form; read under the same declaration.
         model: an nn.Module, or a function or class that makes one, in place of model.kind; engine "inprocess" only.
         task: a `fedsw.tasks.task.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
 
     Raises:
+        ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
     from fedsw.engines.objects import handed_over, require_at_hand
+    from fedsw.engines.records import at_hand
 
-    with handed_over(experiment, model, task) as whole:
-        require_at_hand(whole, engine)
-        return _drive(whole, fresh_directory(runs / whole.name), engine, observer, resume=False)
+    with handed_over(experiment, model, task) as named:
+        require_at_hand(named, engine)
+        with at_hand(named, data, held_out, engine=engine) as ready:
+            return _drive(ready, fresh_directory(runs / ready.name), engine, observer, resume=False)
 
 
 def resume(
     directory: Path,
     *,
     observer: Observer | None = None,
+    data: object = None,
+    held_out: object = None,
     model: ModelObject | None = None,
     task: TaskObject | None = None,
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
+    Args:
+        data, held_out, model, task: the same again, where the run began with Python objects, which are on no disk.
+
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.
 
-    Args:
-        model, task: the objects that the run began with, if it did.
-
     Raises:
-        ExperimentError: if such an object is missing.
         FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
+        ExperimentError: if the run needs its objects again, or these are others by type or size.
     """
     from fedsw.engines.objects import handed_again
+    from fedsw.engines.records import at_hand
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free
 
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
-    experiment, engine = RunDirectory(directory).read_config()
+    directory = Path(directory)
+    experiment, stored = RunDirectory(directory).read_config()
     require_free(directory)
-    with handed_again(experiment, model, task):
-        return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
+    engine = _engine(stored, directory)
+    with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
+        return _drive(ready, directory, engine, observer, resume=True)
 
 
 def _drive(

@@ -84,10 +84,6 @@ def task_facts(name: str) -> Facts:
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` whose code an experiment runs at its nodes, after the key that names it."""
-    named = {
-        "objective.task": settings.objective.task,
-        "model.kind": settings.model.kind,
-        "data.source": settings.data.source,
-    }
+    """Every `module:name` of a task or a model, whose code runs at the nodes, after the key that names it."""
+    named = {"objective.task": settings.objective.task, "model.kind": settings.model.kind}
     return ((key, value) for key, value in named.items() if is_reference(value))

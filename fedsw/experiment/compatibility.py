@@ -43,8 +43,9 @@ def _misfit_of_task(settings: Settings, kind: TaskKind) -> str | None:
     ):
         if value not in known and not is_reference(value):
             return f"{name} {value!r} with objective.task {task!r}: use {_either(known)}"
-    if data.source not in facts.sources and not is_reference(data.source):
-        tasks = _either(tuple(name for name, each in shipped_tasks().items() if data.source in each.facts.sources))
+    source = "files" if data.own else data.source
+    if source not in facts.sources:
+        tasks = _either(tuple(name for name, each in shipped_tasks().items() if source in each.facts.sources))
         fit = _either(facts.sources)
         return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
     if data.columns is not None:

@@ -47,13 +47,13 @@ def require_allowed(reference: str, *, what: str, allowed: Collection[str] | Non
     Args:
         reference: `module:name`.
         what: what it is meant to be, for messages.
-        allowed: modules, each with all that is inside it; None for any.
+        allowed: whole names of modules; None for any.
 
     Raises:
         ExperimentError: naming the module and what is allowed.
     """
     module = reference.partition(":")[0]
-    if allowed is None or any(module == name or module.startswith(f"{name}.") for name in allowed):
+    if allowed is None or module in allowed:
         return
     told = ", ".join(sorted(allowed)) or "none"
     raise ExperimentError(

@@ -34,6 +34,8 @@ def _of_data(data: Data) -> str | None:
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
+    if data.family in ("object", "module") and data.data_dir is not None:
+        return f"data.data_dir is where files are, and records {source} come from Python: leave it out"
     return None
 
 

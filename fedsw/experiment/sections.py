@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import warnings
@@ -20,6 +21,11 @@ PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_DEEP = 8
+SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps")
+"""The data sets that have a name."""
+
+_OWN = ("files", "object")
+_OBJECT = re.compile(r"object:[0-9a-f]{32}")
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
 
@@ -55,6 +61,18 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Held(Section):
+    """What is on record of a Python object that a run's records came from: public, and no fingerprint of a record.
+
+    Attributes:
+        kind: its type, "pandas.DataFrame".
+        rows: number of records of every group.
+    """
+
+    kind: str
+    rows: dict[str, int]
+
+
 class Data(Section):
     """Which records the clients hold.
 
@@ -67,11 +85,13 @@ class Data(Section):
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
     refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+
+    With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
+    another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
+    "object:" and a random name, and writes down in `objects` what is public of them.
     """
 
-    source: Literal[
-        "synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"
-    ] = "synthetic"
+    source: str = "synthetic"
     public: Literal["mnist", "usps"] | None = None
     public_batch: PositiveInt = 512
     records: PositiveInt = 30_000
@@ -87,16 +107,53 @@ class Data(Section):
     columns: Columns | None = None
     held_out: str | None = None
     held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    objects: tuple[Held, ...] = ()
+
+    @field_validator("source")
+    @classmethod
+    def _known_source(cls, source: str) -> str:
+        if source in SOURCES or source in _OWN or _OBJECT.fullmatch(source) or is_reference(source):
+            return source
+        known = (*SOURCES, *_OWN)
+        near = difflib.get_close_matches(source, known, n=1)
+        raise ValueError(
+            f"source {source!r} is unknown; {f'nearest: {near[0]!r}; ' if near else ''}choose one of "
+            f"{', '.join(known)}, or write module:name for records of your own"
+        )
 
     @model_validator(mode="after")
     def _declared_for_files(self) -> Data:
         if self.source == "files" and self.columns is None:
             raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
-        if self.source != "files" and (self.columns is not None or self.held_out is not None):
-            raise ValueError(f"columns and held_out belong to source 'files', not to {self.source!r}; leave them out")
-        if self.held_out is None and self.held_out_overlap != "refuse":
+        if not self.own and (self.columns is not None or self.held_out is not None):
+            raise ValueError(
+                f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
+                "('object', module:name); leave them out"
+            )
+        if self.objects and self.family != "object":
+            raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
+        if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
             raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
         return self
+
+    @property
+    def family(self) -> str:
+        """Where records come from: a named data set, "files", "object" (of this process) or "module"."""
+        if self.source in SOURCES or self.source == "files":
+            return self.source
+        return "object" if self.source.partition(":")[0] == "object" else "module"
+
+    @property
+    def own(self) -> bool:
+        """Whether records are somebody's own, described by `columns`, and not a named data set."""
+        return self.source not in SOURCES
+
+    @property
+    def label(self) -> str:
+        """What the data is called in a report."""
+        if self.family != "object":
+            return self.source
+        return " and ".join(dict.fromkeys(held.kind for held in self.objects)) or "own"
 
     @property
     def shows_private_rows(self) -> bool:
@@ -153,9 +210,9 @@ class Objective(Section):
 
     task: str = "classification"
     arguments: Arguments = {}
-    penalty: Literal[
-        "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"
-    ] = "statistical-parity"
+    penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"] = (
+        "statistical-parity"
+    )
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"

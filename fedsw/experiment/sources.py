@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from fedsw import data
 from fedsw.columns import Columns
 from fedsw.data import Dataset, Records, read_table, require_groups
-from fedsw.experiment import Data, Experiment, ExperimentError, Partition
+from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
+from fedsw.experiment.extensions import is_reference
 
 Target = Literal["class", "point"]
 
@@ -42,12 +43,45 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
 
     Raises:
         FileNotFoundError: as `load_dataset`.
+        ExperimentError: if records are somebody's own, and nobody declared their columns.
     """
-    columns = experiment.data.columns
-    if columns is not None:
+    if experiment.data.own:
+        columns = declared_columns(experiment)
         return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
     dataset = load_dataset(experiment, data_dir)
     return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
+
+
+def declared_columns(experiment: Experiment) -> Columns:
+    """The columns of records that are somebody's own.
+
+    Raises:
+        ExperimentError: if they are not declared, with the remedy.
+    """
+    if experiment.data.columns is not None:
+        return experiment.data.columns
+    if experiment.data.family == "object":
+        raise ExperimentError(own.absent(experiment.data.source))
+    raise ExperimentError(
+        f"data.source {experiment.data.source!r} is asked at the clients, and the server must know what comes: declare "
+        "[data.columns]; `fedsw run` alone reads them off the records of its simulated clients"
+    )
+
+
+def client_records(experiment: Experiment, client: int, clients: int, *, alone: bool) -> Records:
+    """A client's records where they come from Python: its part of one table, or its own.
+
+    Args:
+        alone: on a machine of the client's own, where everything that the module gives is this client's.
+
+    Raises:
+        ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
+    """
+    columns = declared_columns(experiment)
+    found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone)
+    if shared:
+        return found.take(split(found, experiment.partition, clients)[client])
+    return own.numbered(found, client, clients)
 
 
 def load_held_out(experiment: Experiment) -> Records | None:
@@ -58,19 +92,31 @@ def load_held_out(experiment: Experiment) -> Records | None:
         ExperimentError: if it is a private file, or shares rows with one that can be seen from here.
     """
     spec = experiment.data
-    if spec.columns is None:
+    if not spec.own:
         return load_dataset(experiment).test
     if spec.held_out is None:
         return None
-    records = read_table(Path(spec.held_out).expanduser(), spec.columns)
-    require_groups(records, f"data.held_out {spec.held_out}", spec.columns.groups)
+    at_hand = own.in_this_process(spec.source)
+    if at_hand is not None and at_hand.held_out is not None:
+        return at_hand.held_out
+    records = _held_out(spec.held_out, experiment)
+    require_groups(records, f"data.held_out {spec.held_out}", declared_columns(experiment).groups)
     _require_apart(experiment, records)
     return records
 
 
+def _held_out(name: str, experiment: Experiment) -> Records:
+    columns = declared_columns(experiment)
+    if experiment.data.family == "object" and name == experiment.data.source:
+        raise ExperimentError(own.absent(name))
+    if experiment.data.family != "files" and is_reference(name):
+        return own.loaded(name, columns, 1, what="data.held_out").parts[0]
+    return read_table(Path(name).expanduser(), columns)
+
+
 def visible_tables(experiment: Experiment) -> list[Path]:
     """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
-    if experiment.data.columns is None or experiment.data.data_dir is None:
+    if experiment.data.source != "files" or experiment.data.data_dir is None:
         return []
     shared = Path(experiment.data.data_dir).expanduser()
     folders = [shared / str(client) for client in range(experiment.federation.clients)]
@@ -116,10 +162,13 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
 
     Raises:
         FileNotFoundError: with the folders searched and what to do.
-        ValueError: for source "files", which is no data set: `fedsw.federation.node.partition` reads a client's own.
+        ValueError: for clients' own records, which are no data set: `fedsw.federation.node.partition` reads them.
     """
-    if experiment.data.source == "files":
-        raise ValueError("with data.source 'files' records are at their clients, and there is no data set to load")
+    if experiment.data.own:
+        raise ValueError(
+            f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
+            "load"
+        )
     target: Target = "point" if task_facts(experiment.objective.task).target == "numbers" else "class"
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 

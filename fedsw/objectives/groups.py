@@ -191,9 +191,26 @@ class Objective:
         self._require_one_per_cell("sizes", len(sizes))
         if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
             raise ValueError(f"spread = {spread} in dimension d = {d}: it is at least 1/d, and d at least 1.")
-        if d == 1:
-            spread = 1.0
         task = (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
+        return self._with_penalty(task, sizes, clip, 1.0 if d == 1 else spread, bound)
+
+    def penalty_sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+    ) -> tuple[Sensitivity, ...]:
+        """The penalty's part of `sensitivities`, without the task loss."""
+        self._require_one_per_cell("sizes", len(sizes))
+        nothing = Sensitivity(0.0, "penalty")
+        return self._with_penalty(nothing, sizes, clip, 1.0 if d == 1 else spread, bound)
+
+    def _with_penalty(
+        self, task: Sensitivity, sizes: Sequence[int], clip: Clip, spread: float | None, bound: Bound
+    ) -> tuple[Sensitivity, ...]:
         public = (self._public_cell(), SIZES)
         totals = [replace(task, public=public) for _ in sizes]
         for i, j, weight in self._weighted_pairs():

@@ -105,6 +105,21 @@ class Matching:
 
         Source: docs/guarantees.md, "One side public"; RLL, Theorem 4.1.
         """
+        (total,) = self.penalty_sensitivities(sizes, clip, d=d, spread=spread, bound=bound)
+        if self.counterpart == "prior":
+            total += (1 - self.alpha) * loss_sensitivity(clip.loss, sizes[0])
+        return (total,)
+
+    def penalty_sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+    ) -> tuple[Sensitivity, ...]:
+        """The distance's part of `sensitivities`, without the task loss."""
         (n,) = sizes
         spread = 1.0 if d == 1 else spread
         own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
@@ -114,7 +129,4 @@ class Matching:
         if self.both:
             exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
             found = worst([found, exchanged])
-        total = self.alpha * found
-        if self.counterpart == "prior":
-            total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)
-        return (total,)
+        return (self.alpha * found,)

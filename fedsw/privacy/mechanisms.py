@@ -6,12 +6,8 @@ import math
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from fedsw.accounting.profiles import gaussian_profile
-from fedsw.privacy.gaussian import noised
-from fedsw.privacy.laplace import laplace_noised
-from fedsw.randomness import Stream
 
 Calibration = Literal["analytic", "rco"]
 Mechanism = Literal["gaussian", "laplace"]
@@ -61,20 +57,6 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
     """
     _check(epsilon, sensitivity)
     return sensitivity / epsilon * (1 + _ROUNDING)
-
-
-def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream) -> Tensor:
-    """`rows` plus noise of a mechanism, float64, released on a grid: `gaussian.noised` or `laplace_noised`.
-
-    Raises:
-        TypeError: if the rows are not float64.
-        ValueError: if the scale is out of range, or the mechanism is unknown.
-    """
-    if mechanism == "gaussian":
-        return noised(rows, scale, stream)
-    if mechanism == "laplace":
-        return laplace_noised(rows, scale, stream)
-    raise ValueError(f"mechanism is {mechanism!r}; choose one of {', '.join(get_args(Mechanism))}.")
 
 
 def _least_multiplier(epsilon: float, delta: float) -> float:

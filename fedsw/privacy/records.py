@@ -9,8 +9,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedsw.privacy.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale, privatised
-from fedsw.randomness import Stream
+from fedsw.privacy.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale
+from fedsw.privacy.release import Bounded, Part, Released
+from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.transport import sliced
 from fedsw.transport.denoise import image_side
 
@@ -140,6 +141,29 @@ class Release:
         rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
         return project_ball(rows, self.radius, self.norm)
 
+    @property
+    def part(self) -> Part:
+        """What leaves: rows that a replaced record moves by at most the ball's diameter, with this noise."""
+        return Part("records", 2 * self.radius, self.scale, self.mechanism)
+
+    def bounded(self, features: Tensor) -> Bounded:
+        """Rows (n, p) in the ball, to be released once; every row is protected on its own, whoever sees the others.
+
+        The number of rows is public. `released` moves what left back to the centre.
+
+        Raises:
+            ValueError: if the features are not a matrix, or do not fit the centre or `dct`.
+        """
+        if features.dim() != 2:
+            raise ValueError(
+                f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row."
+            )
+        return Bounded(self.project(features), Sensitivity(2 * self.radius, "diameter"))
+
+    def released(self, released: Released) -> Tensor:
+        """The rows that left, about the centre, in the released space (`decode` gives features); float64, (n, p)."""
+        return released.value + self.encode(self._centre(released.value))
+
     def _centre(self, rows: Tensor) -> Tensor:
         centre = _numbers(self.centre)
         if len(centre) not in (1, rows.shape[1]):
@@ -147,22 +171,6 @@ class Release:
                 f"the centre has {len(centre)} numbers and records have {rows.shape[1]} features: give one or as many."
             )
         return torch.tensor(centre, dtype=torch.float64).expand(1, rows.shape[1])
-
-
-def privatise(features: Tensor, release: Release, stream: Stream) -> Tensor:
-    """Release records once: their rows (n, p) projected, noised and moved back to the centre; float64, (n, p).
-
-    Rows are in the released space (`Release.decode` gives features). Guarantee: that of `Release`, for a secure stream
-    that is used for nothing else; every row is protected on its own, whoever sees all the others. The number of
-    rows is public.
-
-    Raises:
-        ValueError: if the features are not a matrix, or do not fit the centre or `dct`.
-    """
-    if features.dim() != 2:
-        raise ValueError(f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row.")
-    rows = release.project(features)
-    return privatised(release.mechanism, rows, release.scale, stream) + release.encode(release._centre(rows))
 
 
 def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedsw.privacy.gaussian import noised
+from fedsw.privacy.release import Bounded, Released
+from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.transport.sliced import Scheme, direction_shape, project
 from fedsw.transport.sliced import directions as directions_from
@@ -36,18 +38,36 @@ class DirectionStream:
         return directions_from(p, k, normals=normals, scheme=scheme)
 
 
-def release_slices(
+@dataclass(frozen=True)
+class BoundedSlices:
+    """Projections (n, k) before their noise, with what is public of them; made by `fresh_slices` or `slices_on`.
+
+    Attributes:
+        bounded: X Theta, about the centre; its sensitivity is the diameter of the ball, before slicing.
+        directions: (p, k).
+        centre: a public constant.
+    """
+
+    bounded: Bounded
+    directions: Tensor
+    centre: float
+
+    def released(self, released: Released) -> Slices:
+        """The slices that left, about the origin again."""
+        values = released.value.to(self.directions)
+        return Slices(self.directions, values + self.centre * self.directions.sum(dim=0), released.sigma)
+
+
+def fresh_slices(
     features: Tensor,
     *,
     radius: float,
     k: int,
     scheme: Scheme,
-    sigma: float,
     directions_stream: DirectionStream,
-    noise_stream: Stream,
     centre: float = 0.0,
-) -> Slices:
-    """Release X Theta + sigma Z with directions that are drawn here, after the features are fixed.
+) -> BoundedSlices:
+    """X Theta, to be released with noise sigma, on directions that are drawn here, after the features are fixed.
 
     Rows are projected onto the ball of `radius` about (centre, ..., centre); one that is not finite becomes the
     centre. Nothing branches or raises on their values, and nothing is differentiated through.
@@ -63,17 +83,12 @@ def release_slices(
         radius: of the ball, in the units of the features; fixed in advance.
         k: number of directions.
         scheme: "orthogonal" or "iid".
-        sigma: standard deviation of the noise, in the units of the features.
-        directions_stream: where the directions come from; secret until this release.
-        noise_stream: private randomness of this client, never the one that anybody else holds.
-        centre: a public constant, fixed in advance; the projections returned are those of the uncentred features.
-
-    Returns:
-        Slices with directions (p, k) and projections (n, k).
+        directions_stream: where the directions come from; secret until the release.
+        centre: a public constant, fixed in advance; the projections released are those of the uncentred features.
 
     Raises:
         TypeError: if `directions_stream` is not a DirectionStream.
-        ValueError: if sigma or the radius is not finite and above 0, k is below 1, or there is no record.
+        ValueError: if the radius is not finite and above 0, k is below 1, or there is no record.
 
     Source: RR (mechanism); docs/guarantees.md, "Random slicing" (profile).
     """
@@ -82,21 +97,13 @@ def release_slices(
             f"directions_stream is a {type(directions_stream).__name__}; wrap its source, DirectionStream(stream), so "
             "that directions share no number with data or noise"
         )
-    rows = _bounded(features, radius=radius, sigma=sigma, centre=centre)
+    rows = _in_the_ball(features, radius=radius, centre=centre)
     theta = directions_stream.draw(rows.shape[1], k, scheme).to(rows.device)
-    return _noised(rows, theta, centre, sigma, noise_stream)
+    return _bounded(rows, theta, radius, centre)
 
 
-def release_on(
-    features: Tensor,
-    directions: Tensor,
-    *,
-    radius: float,
-    sigma: float,
-    noise_stream: Stream,
-    centre: float = 0.0,
-) -> Slices:
-    """Release X Theta + sigma Z on directions that somebody else chose, if they are whole orthogonal blocks.
+def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: float = 0.0) -> BoundedSlices:
+    """X Theta, to be released with noise sigma, on somebody else's directions, if they are whole orthogonal blocks.
 
     With (p/k) Theta Theta^T = I a replaced record moves its projections by exactly sqrt(k/p) times its own move, at
     most 2 radius, *whatever* Theta is, even one that was built from the data. So the sender of Theta is not trusted:
@@ -106,20 +113,20 @@ def release_on(
     relative excess that the tolerance leaves to mu is below 1e-9. Releases compose, on the same directions or others.
 
     Args:
-        features: (n, p), n >= 1; treated as in `release_slices`.
+        features: (n, p), n >= 1; treated as in `fresh_slices`.
         directions: (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which
             the sum of the outer products is (k/p) I.
-        radius, sigma, noise_stream, centre: as in `release_slices`.
+        radius, centre: as in `fresh_slices`.
 
     Raises:
-        ValueError: if the directions are not of that kind, or as in `release_slices`.
+        ValueError: if the directions are not of that kind, or as in `fresh_slices`.
 
     Source: docs/guarantees.md, "Noised slices".
     """
-    rows = _bounded(features, radius=radius, sigma=sigma, centre=centre)
+    rows = _in_the_ball(features, radius=radius, centre=centre)
     theta = directions.detach().to(rows)
     _check_isotropic(theta, rows.shape[1])
-    return _noised(rows, theta, centre, sigma, noise_stream)
+    return _bounded(rows, theta, radius, centre)
 
 
 def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlices:
@@ -134,9 +141,9 @@ def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlice
     return UnprotectedSlices(theta, values @ theta, 0.0)
 
 
-def _bounded(features: Tensor, *, radius: float, sigma: float, centre: float) -> Tensor:
+def _in_the_ball(features: Tensor, *, radius: float, centre: float) -> Tensor:
     """The features about the centre, in the ball: (n, p) float64, detached and copied."""
-    require_positive(radius=radius, sigma=sigma)
+    require_positive(radius=radius)
     if not math.isfinite(centre):
         raise ValueError(f"centre is {centre}; it is a public constant and must be finite")
     if features.ndim != 2 or 0 in features.shape:
@@ -144,16 +151,15 @@ def _bounded(features: Tensor, *, radius: float, sigma: float, centre: float) ->
     return project(features.detach().to(torch.float64) - centre, radius)
 
 
-def _noised(rows: Tensor, theta: Tensor, centre: float, sigma: float, stream: Stream) -> Slices:
-    values = noised((rows @ theta).cpu(), sigma, stream).to(rows)
-    return Slices(theta, values + centre * theta.sum(dim=0), sigma)
+def _bounded(rows: Tensor, theta: Tensor, radius: float, centre: float) -> BoundedSlices:
+    return BoundedSlices(Bounded((rows @ theta).cpu(), Sensitivity(2 * radius, "diameter")), theta, centre)
 
 
 def _check_isotropic(theta: Tensor, p: int) -> None:
     if theta.ndim != 2 or theta.shape[0] != p or theta.shape[1] == 0 or theta.shape[1] % p:
         raise ValueError(
             f"directions have shape {tuple(theta.shape)} for features of dimension {p}: expected ({p}, k) with k a "
-            f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (release_slices)"
+            f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (fresh_slices)"
         )
     check_unit_columns(theta, ISOTROPY)
     identity = torch.eye(p, dtype=theta.dtype, device=theta.device)
@@ -162,5 +168,5 @@ def _check_isotropic(theta: Tensor, p: int) -> None:
         raise ValueError(
             f"directions are not whole orthogonal blocks: (p/k) Theta Theta^T is {gap:.3g} from the identity, at most "
             f"{ISOTROPY:g} is allowed. Nothing was released; draw them with fedsw.transport.sliced, or let the client "
-            "draw its own (release_slices)"
+            "draw its own (fresh_slices)"
         )

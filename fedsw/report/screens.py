@@ -136,7 +136,7 @@ def _trained(record: RunRecord) -> str:
     gone = len(record.history) if _once(experiment) else int(summary.get("released_rounds", 0))
     return (
         f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
-        f"α = {number(experiment.objective.alpha)}, on {experiment.data.source} data: "
+        f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
         f"{summary.get('clients')} clients, {_rounds(experiment, gone)}, engine {summary.get('engine')}"
     )
 

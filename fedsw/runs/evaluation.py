@@ -40,11 +40,12 @@ class Evaluator:
 
 def measured_on(experiment: Experiment) -> str:
     """What the record says of the held-out metrics: whose records they are, or why there are none."""
-    if experiment.data.source != "files":
+    if not experiment.data.own:
         return "the data set's held-out part, which the guarantee does not cover"
     if experiment.data.held_out is None:
         return "nothing: clients bring their own records, and data.held_out names none at the server"
-    told = f"the server's own records in {experiment.data.held_out}, which the guarantee does not cover"
+    place = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out
+    told = f"the server's own records in {place}, which the guarantee does not cover"
     if experiment.data.shows_private_rows:
         return f"{told}; they may share rows with private records (data.held_out_overlap = 'allow')"
     return told

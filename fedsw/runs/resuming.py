@@ -13,8 +13,10 @@ ELSEWHERE = (SERVED, SERVICE)
 
 
 def command_for(directory: Path) -> str:
-    """The command that goes on with the run of a folder; capitals stand for what only its operator knows."""
-    engine = _engine_of(directory)
+    """What goes on with the run of a folder, a command or a call; capitals stand for what only its operator knows."""
+    engine, source = _stored(directory)
+    if source.startswith("object:"):
+        return f"fedsw.engines.driver.resume(Path({str(directory)!r}), data=...)"
     if engine == SERVED:
         return f"fedsw server --certs DIR --resume {directory}"
     if engine == SERVICE:
@@ -23,9 +25,10 @@ def command_for(directory: Path) -> str:
     return f"fedsw resume {directory}"
 
 
-def _engine_of(directory: Path) -> str:
-    """What its config.json says; nothing for one that cannot be read, which going on will say better."""
+def _stored(directory: Path) -> tuple[str, str]:
+    """Engine and data source by its config.json; nothing for one that cannot be read: going on will say it better."""
     try:
-        return str(json.loads((directory / "config.json").read_text(encoding="utf-8"))["engine"])
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        return str(config["engine"]), str(config["experiment"]["data"]["source"])
     except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        return "", ""

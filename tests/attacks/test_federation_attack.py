@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.federation.trust.central import server as central
+from fedsw.privacy import release as door
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
@@ -71,9 +71,9 @@ def _undecided(task: Problem) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.4], ids=["as it is", "mutant: noise at 0.4"])
 def test_the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small(tmp_path, monkeypatch, share):
-    noised, draws = central.noised, itertools.count()
+    noised, draws = door.noised, itertools.count()
     monkeypatch.setattr(Stream, "secure", lambda: Stream.seeded(next(draws), "federation attack"))
-    monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
+    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
     mu = shown_mu(*(_released(tmp_path, monkeypatch, label) for label in (0, 1)), confidence=CONFIDENCE)
     shown, claimed = epsilon_of_gaussian(mu, DELTA), epsilon_of_gaussian(1.0, DELTA)
     if share == 1.0:

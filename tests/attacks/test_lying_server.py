@@ -22,8 +22,9 @@ from fedsw.federation.budgets import split as shares
 from fedsw.federation.client import app as handlers
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, array_record, exchange
 from fedsw.federation.node import node as nodes
-from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.models import flatten
+from fedsw.privacy import release as door
+from fedsw.privacy.sensitivity import Sensitivity
 from tests.federations import small
 
 FEATURES = 16
@@ -70,15 +71,15 @@ class Client:
             asked = {"round": next(self._rounds), "attempt": 0, "sizes": sizes, "records": 100}
             sent = {"model": array_record("theta", theta), "config": ConfigRecord(asked)}
             seen: list[tuple[torch.Tensor, float]] = []
-            original = local_gradient.noised
-            local_gradient.noised = lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values
+            original = door.noised
+            door.noised = lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values
             try:
                 if self.experiment.objective.alpha:
                     self._ask(wire.TABLES, sent)
                     sent["arrays"] = array_record("tables", table)
                 self._ask(wire.LOCAL_GRADIENTS, sent)
             finally:
-                local_gradient.noised = original
+                door.noised = original
             vectors.append(seen[-1])
         (one, sigma), (other, again) = vectors
         assert sigma == again
@@ -204,8 +205,9 @@ def test_what_no_federation_has_is_declined_before_it_is_charged(field, monkeypa
 
 
 def test_noise_that_cannot_be_drawn_is_declined_before_it_is_charged(monkeypatch):
+    least = Sensitivity(2.0**-950, "any")
     found = client("logistic", 0.0)
-    monkeypatch.setattr(shares, "noise", lambda *a, **k: shares.Noise(0.0, 2.0**-950, None))
+    monkeypatch.setattr(shares, "noise", lambda *a, **k: shares.Noise(0.0, 2.0**-950, least, None, least))
     asked = {"round": 10**6 + 1, "attempt": 0, "sizes": [1.0, 1.0], "records": 100}
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
     before = found.charged()

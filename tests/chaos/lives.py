@@ -17,8 +17,9 @@ from fedsw.experiment import Experiment
 from fedsw.federation.node.node import batch_key
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central import server as central
-from fedsw.federation.trust.central.rounds import Aggregate, Release
+from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.release import Released
 from fedsw.tasks.problem import Problem
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 
@@ -80,7 +81,7 @@ class Witness:
             self.note("charged", round=round, attempt=attempt, sigma=sigma, charges=_plain(charges))
             return spent
 
-        def released(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Release:
+        def released(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
             out = release(aggregate, plan, ledger)
             self.note("released", round=aggregate.round, attempt=aggregate.attempt, spent=out.spent)
             return out

@@ -14,10 +14,10 @@ from fedsw.federation.budgets import split as shares
 from fedsw.federation.node import account
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient.client import Request, noised_contribution, noised_table
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
+from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from tests.federations import small
@@ -87,7 +87,7 @@ def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in range(1, 5):
         both_answers(node, place, request_to(node, round_), state)
-    monkeypatch.setattr(local_gradient, "noised", lambda *a: pytest.fail("noise was drawn"))
+    monkeypatch.setattr(door, "noised", lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
         noised_table(node, place, flatten(node.model), request_to(node, 5), state)
 
@@ -95,9 +95,9 @@ def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("alpha", [0.5, 0.0])
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, alpha):
     order = []
-    spend, noised = Ledger.spend, local_gradient.noised
+    spend, noised = Ledger.spend, door.noised
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
-    monkeypatch.setattr(local_gradient, "noised", lambda *a: (order.append("noise"), noised(*a))[1])
+    monkeypatch.setattr(door, "noised", lambda *a: (order.append("noise"), noised(*a))[1])
     node, place, state = node_of(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
     if alpha:
         both_answers(node, place, request_to(node), state)
@@ -144,14 +144,14 @@ def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
 def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_path, monkeypatch, seed):
     seen: list[tuple[torch.Tensor, torch.Tensor, float]] = []
-    noised = local_gradient.noised
+    noised = door.noised
 
     def spy(values, sigma, stream):
         released = noised(values, sigma, stream)
         seen.append((values.clone(), released, sigma))
         return released
 
-    monkeypatch.setattr(local_gradient, "noised", spy)
+    monkeypatch.setattr(door, "noised", spy)
     node, state = node_of("training.rounds=40", "local.bins=16", *seed), {}
     with account.held_open(tmp_path):
         for round_ in range(1, 41):
@@ -245,7 +245,7 @@ def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
 
 
 def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_gradient, "noised", lambda values, sigma, stream: values)
+    monkeypatch.setattr(door, "noised", lambda values, sigma, stream: values)
     node, state = node_of(), {}
     request = request_to(node)
     table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values

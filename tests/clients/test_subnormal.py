@@ -29,8 +29,8 @@ PROTECTED = {
     "central": {"noised", "spend"},
     "none": set(),
     "local-gradient": {"noised", "spend"},
-    "local-slices": {"release", "spend"},
-    "local-release": {"release", "spend"},
+    "local-slices": {"noised", "spend"},
+    "local-release": {"noised", "spend"},
 }
 
 
@@ -66,10 +66,8 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     watch.at(fedsw.federation.node.node, "record", "record")
     watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
-    for module in (fedsw.federation.trust.local_gradient.client, fedsw.federation.trust.central.server):
-        watch.at(module, "noised", "noised")
-    for release in ("release_on", "release_slices", "privatise"):
-        watch.at(fedsw.federation.trust.local_slices.client, release, "release")
+    for noise in ("noised", "laplace_noised"):
+        watch.at(fedsw.privacy.release, noise, "noised")
     if name == "local-gradient":
         watch.at(Problem, "projected", "projected")
     if name == "local-release":

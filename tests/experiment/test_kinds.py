@@ -8,16 +8,19 @@ from typing import get_args
 
 import pytest
 
-from fedsw.experiment import Data, Objective, Privacy, parse_experiment
+from fedsw.experiment import Objective, Privacy, parse_experiment
 from fedsw.experiment.catalogue import shipped_experiments
 from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.kinds import MODELS, task_names
+from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
 from fedsw.report.plots import PICTURES
 from fedsw.settings import ExperimentError
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Task
 from tests.federations import small
+
+SOURCED = {*SOURCES, "files"}
 
 
 def literals(section: type, name: str) -> set[str]:
@@ -37,7 +40,7 @@ def test_what_a_task_goes_with_exists(name):
     assert set(facts.models) <= set(MODELS)
     assert set(facts.penalties) <= literals(Objective, "penalty")
     assert set(facts.trusts) <= literals(Privacy, "trust") and {"none", "central"} <= set(facts.trusts)
-    assert set(facts.sources) <= literals(Data, "source")
+    assert set(facts.sources) <= SOURCED
     assert set(facts.figures) <= set(PICTURES)
 
 
@@ -47,7 +50,7 @@ def test_every_model_penalty_trust_and_source_serves_some_task():
         ("models", set(MODELS)),
         ("penalties", literals(Objective, "penalty")),
         ("trusts", literals(Privacy, "trust")),
-        ("sources", literals(Data, "source")),
+        ("sources", SOURCED),
     ):
         assert set().union(*(getattr(facts, key) for facts in every)) == known
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.privacy.slices import DirectionStream, release_slices, unprotected_slices
+from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from fedsw.randomness import Stream
 from fedsw.transport.flow import draw_stored, flow_step
 from fedsw.transport.sliced import sliced_w2
 from fedsw.transport.slices import Slices
+from tests.doors import release_slices
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

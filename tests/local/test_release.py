@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from fedsw.privacy.records import Release, privatise, project_ball
+from fedsw.privacy.records import Release, project_ball
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import image_side
+from tests.doors import privatise
 
 GAUSSIAN = Release(epsilon=2.0, delta=1e-5, radius=1.5)
 LAPLACE = Release(epsilon=2.0, delta=0.0, radius=1.5, norm="l1", mechanism="laplace")

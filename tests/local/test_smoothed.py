@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
+from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from fedsw.randomness import Stream
 from fedsw.transport import smoothed
 from fedsw.transport.slices import Slices
 from fedsw.transport.smoothed import Order, noised_swd
+from tests.doors import release_on, release_slices
 
 SIZES = [(1, 1), (9, 9), (7, 3), (3, 7), (12, 8), (40, 31)]
 

@@ -43,9 +43,9 @@ def test_every_coordinate_of_every_release_has_noise_of_its_own_and_of_the_decla
         released = [release(_aggregate(plan, members, number), plan, ledger) for number in range(1, DRAWS + 1)]
     sigma = released[0].sigma
     assert sigma == 2.0 * max(bound.value for bound in sensitivities(plan.task, plan.batch, 1.0))
-    require_gaussian(torch.stack([each.vector for each in released]) - 1.0, sigma)
+    require_gaussian(torch.stack([each.value for each in released]) - 1.0, sigma)
     for each in released:
-        assert torch.equal(each.vector, (each.vector / spacing(sigma)).round() * spacing(sigma))
+        assert torch.equal(each.value, (each.value / spacing(sigma)).round() * spacing(sigma))
 
 
 def test_the_noise_of_a_release_without_a_seed_follows_from_nothing_that_is_known(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_the_noise_of_a_release_without_a_seed_follows_from_nothing_that_is_know
     for name in ("first", "second"):
         with _ledger(tmp_path / f"{name}.sqlite", plan) as ledger:
             released.append(release(_aggregate(plan, members, 1), plan, ledger))
-    added = torch.stack([each.vector - 1.0 for each in released])
+    added = torch.stack([each.value - 1.0 for each in released])
     require_gaussian(added, released[0].sigma)
 
 
@@ -71,7 +71,7 @@ def test_seeded_releases_of_two_attempts_or_rounds_share_no_noise(tmp_path):
             for round_ in range(1, 4)
             for attempt in range(3)
         ]
-    require_gaussian(torch.stack([each.vector for each in released]) - 1.0, released[0].sigma)
+    require_gaussian(torch.stack([each.value for each in released]) - 1.0, released[0].sigma)
 
 
 def test_the_noise_is_for_the_group_that_moves_the_sum_most_and_every_group_is_charged_as_it_moves(tmp_path):

@@ -15,6 +15,7 @@ from fedsw.errors import FederationError
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.node import node
 from fedsw.federation.trust.central import server as central
+from fedsw.privacy import release as door
 from fedsw.runs import checkpoint
 from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import parameters_of
@@ -165,9 +166,9 @@ def test_nothing_is_released_if_the_ledger_cannot_be_written(federation, monkeyp
 
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(federation, monkeypatch):
     order = []
-    spend, noise = Ledger.spend, central._noise_stream
+    spend, noise = Ledger.spend, door.noised
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
-    monkeypatch.setattr(central, "_noise_stream", lambda *a: (order.append("noise"), noise(*a))[1])
+    monkeypatch.setattr(door, "noised", lambda *a: (order.append("noise"), noise(*a))[1])
     federation.run(small())
     assert order == ["charge", "noise"] * 4
 

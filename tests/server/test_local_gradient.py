@@ -12,7 +12,7 @@ from scipy.stats import binom, chi2
 
 from fedsw.accounting import Ledger
 from fedsw.federation import wire
-from fedsw.federation.trust.local_gradient import client as client_side
+from fedsw.privacy import release as door
 from fedsw.runs.accounts import read_ledger
 from tests import federations
 from tests.federations import Saboteur, numbers, small
@@ -22,7 +22,7 @@ from tests.server.local_runs import TRUST, attempts_in, kind_of, parameters_of
 @pytest.mark.parametrize("overrides", [(), ("objective.penalty=equality-of-odds",), ("objective.alpha=0.0",)])
 def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monkeypatch, overrides):
     """Every reply of a run is read; what was noised is known from a spy, and must not be in it."""
-    noised, hidden, replies = client_side.noised, [], []
+    noised, hidden, replies = door.noised, [], []
 
     def spy(values, sigma, stream):
         released = noised(values, sigma, stream)
@@ -33,7 +33,7 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
         replies.append((kind_of(message), reply.content))
         return reply
 
-    monkeypatch.setattr(client_side, "noised", spy)
+    monkeypatch.setattr(door, "noised", spy)
     run(small(*TRUST, *overrides), app=Saboteur(after=keep))
     asked = [kind for kind, _ in replies]
     exchanges = 1 if "objective.alpha=0.0" in overrides else 2

@@ -259,13 +259,13 @@ def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
 
 def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
     records: list[torch.Tensor] = []
-    privatise = local_slices.privatise
+    bounded = Release.bounded
 
-    def watched(features, release, stream):
+    def watched(release, features):
         records.append(project_ball(features, 1.0, "l2"))
-        return privatise(features, release, stream)
+        return bounded(release, features)
 
-    monkeypatch.setattr(local_slices, "privatise", watched)
+    monkeypatch.setattr(Release, "bounded", watched)
     _, directory = run(experiment(RELEASE))
     released = released_in(directory).double()
     units = (released - torch.cat(records)) / Release(10.0, 1e-5, 1.0).scale

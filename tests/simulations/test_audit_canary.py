@@ -21,7 +21,8 @@ from fedsw.audit.neighbours import Freely, staged
 from fedsw.cli.app import main
 from fedsw.clipping import Term
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.plan import Plan
+from fedsw.privacy import release as door
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from tests.federations import small
@@ -77,13 +78,13 @@ def test_a_prior_is_attacked_too_and_never_shows_more_than_the_claim():
 
 
 def _half_the_noise(monkeypatch):
-    noised = central.noised
-    monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
+    noised = door.noised
+    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
 
 
 def _less_noise_than_the_slack_hides(monkeypatch):
-    noised = central.noised
-    monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
+    noised = door.noised
+    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):
@@ -101,7 +102,7 @@ def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
 
 
 def _one_seed_for_all_noise(monkeypatch):
-    monkeypatch.setattr(central, "_noise_stream", lambda plan, aggregate: Stream.seeded(7, "noise"))
+    monkeypatch.setattr(Plan, "noise_stream", lambda plan, round_, attempt: Stream.seeded(7, "noise"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.substitution import exchanged
-from fedsw.federation.trust.central import server as central
+from fedsw.privacy import release as door
 from fedsw.runs.observer import Silent
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
@@ -72,7 +72,7 @@ def test_of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exc
 
 
 def test_without_noise_that_is_claimed_the_audit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(central, "noised", lambda vector, sigma, stream: vector.clone())
+    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: vector.clone())
     found = one_run.audit(wide(), canaries=100, show=False)
     assert not found.passed and found.shown > found.claimed and "does not hold" in found.verdict
     assert found.details["attackers"]["all"]["accuracy_of_all"] > 0.8

@@ -10,6 +10,7 @@ from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy.records import Release
+from fedsw.privacy.release import Part
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class SlicesPlan:
     def charge(self) -> Charge:
         """What one release costs the client's records."""
         return Charge(GROUP, self.rate, self.diameter, slicing=self.slicing)
+
+    @property
+    def part(self) -> Part:
+        """What leaves for that charge; its bound is the features', before slicing."""
+        return Part("slices", self.diameter, self.sigma)
 
     @property
     def shared_directions(self) -> bool:

@@ -11,6 +11,7 @@ from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.histograms import contribution_sensitivity, table_sensitivity
+from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 
 GROUP = "records"
@@ -38,15 +39,23 @@ class Shares:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of one attempt: standard deviations and the joint sensitivity, in units of `contribution`."""
+    """The noise of one attempt: standard deviations, bounds, and the joint one in units of `contribution`."""
 
     table: float
     contribution: float
     joint: Sensitivity
+    of_table: Sensitivity | None
+    of_contribution: Sensitivity
 
     def charge(self, rate: float) -> Charge:
         """What the attempt costs the client's records: table and contribution on one batch are one step."""
         return Charge(GROUP, rate, self.joint.value)
+
+    @property
+    def parts(self) -> list[Part]:
+        """What leaves for that charge."""
+        own = Part("contribution", self.of_contribution.value, self.contribution)
+        return [own] if self.of_table is None else [Part("table", self.of_table.value, self.table), own]
 
 
 def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
@@ -106,13 +115,12 @@ def noise(
     )
     sigma = bound.value / shares_.contribution
     if not shares_.table:
-        return Noise(0.0, sigma, bound)
+        return Noise(0.0, sigma, bound, None, bound)
     table = table_sensitivity(k)
     joint = bound + table
     value = math.hypot(bound.value, sigma * shares_.table)
-    return Noise(
-        table.value / shares_.table, sigma, Sensitivity(value, joint.bound, joint.relation, joint.public)
-    )
+    together = Sensitivity(value, joint.bound, joint.relation, joint.public)
+    return Noise(table.value / shares_.table, sigma, together, table, bound)
 
 
 @functools.lru_cache(maxsize=256)

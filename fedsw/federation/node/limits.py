@@ -31,7 +31,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
     alone = limit is not None or (agreed and all(name.startswith("local-") for name in agreed))
-    if alone and experiment.data.source == "files" and not node_config.get("schema"):
+    if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
             "column is the public group and which bounds the records must keep, and read records off the answers; "
@@ -87,6 +87,37 @@ def read_limit(epsilon: float | str) -> float:
     return limit
 
 
+def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
+    """Modules that an experiment may name on this node, and that are then imported there.
+
+    The names are whole: `hospital` allows `hospital` and not `hospital.models`.
+
+    Returns:
+        None for any module, in a simulation, whose clients are processes of who wrote the experiment; else the names of
+        the node's `modules`, none without it.
+
+    Raises:
+        ExperimentError: for a name that is none.
+    """
+    simulated = "modules" not in node_config and not node_config.get("own-data")
+    return None if simulated else read_modules(str(node_config.get("modules", "")))
+
+
+def read_modules(names: str) -> frozenset[str]:
+    """The modules of a node's `modules`: full names, separated by commas; none in an empty text.
+
+    Raises:
+        ExperimentError: naming one that cannot be a module's.
+    """
+    found = frozenset(name.strip() for name in names.split(",") if name.strip())
+    for name in sorted(found):
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ExperimentError(
+                f"this node's modules name {name!r}, which is no module; write full names, as in hospital.models"
+            )
+    return found
+
+
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
 
@@ -108,20 +139,10 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
         )
 
 
-def allowed_modules(node_config: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The modules whose code an experiment may run here: the node configuration's `modules`, separated by commas.
-
-    None, which is any, in a simulation without that key; on a client's own machine (`own-data`) it is then none.
-    """
-    if "modules" in node_config:
-        return tuple(name for part in str(node_config["modules"]).split(",") if (name := part.strip()))
-    return () if node_config.get("own-data") else None
-
-
 def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse an experiment that names code which this node's operator has not allowed; none of it is imported.
 
-    A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
+    A task or a model of somebody's own is code that the server chose. It would run beside the
     records, with all that the node's process may do.
 
     Raises:

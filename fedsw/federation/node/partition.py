@@ -1,4 +1,4 @@
-"""Which records a node holds: a part of the experiment's data set, or a file of its own."""
+"""Which records a node holds: a part of the experiment's data set, a file of its own, or what a module gives it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from fedsw.columns import Columns, difference, read_columns
 from fedsw.data import Records, find_table, read_table, same_file, tables_in
-from fedsw.experiment import ExperimentError
-from fedsw.experiment.sources import load_dataset, shared_table, split
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sources import client_records, declared_columns, load_dataset, shared_table, split
+from fedsw.federation.node.limits import allowed_modules
 from fedsw.federation.node.substitution import with_substitutes
 from fedsw.tasks.problem import Problem
 
@@ -31,13 +32,33 @@ def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
         raise ExperimentError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
-    columns = task.experiment.data.columns
-    if columns is not None:
+    experiment = task.experiment
+    if experiment.data.source == "files":
+        columns = declared_columns(experiment)
         return with_substitutes(own_records(task, columns, node_config, part, parts))
+    if experiment.data.own:
+        require_module(experiment, node_config)
+        alone = bool(node_config.get("own-data"))
+        return with_substitutes(client_records(experiment, part, parts, alone=alone))
     dataset = load_dataset(task.experiment, node_config.get("data-dir"))
     records = with_substitutes(dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part]))
     task.validate(records, name=f"client {part}")
     return records
+
+
+def require_module(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    """Refuse to import a module that the server named, on a node whose operator did not allow it.
+
+    Raises:
+        ExperimentError: naming the module and what to start the node with.
+    """
+    allowed, module = allowed_modules(node_config), experiment.data.source.partition(":")[0]
+    if experiment.data.family == "module" and allowed is not None and module not in allowed:
+        known = ", ".join(sorted(allowed)) or "none"
+        raise ExperimentError(
+            f"data.source {experiment.data.source!r} names the module {module!r}, and this node's operator allows "
+            f"{known}: a module's code would run here; start the node with it among its modules"
+        )
 
 
 def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:

@@ -10,7 +10,6 @@ from torch import Tensor
 from fedsw.accounting import Ledger
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Rounds
-from fedsw.federation.trust.none import server as none
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.outcome import Outcome
 
@@ -50,11 +49,10 @@ class Trusted:
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Method`."""
-        release = central.release if self._plan.task.experiment.privacy.noisy else none.release
         aggregate = self._rounds.run(round_, theta)
-        released = release(aggregate, self._plan, self._ledger)
+        released = central.release(aggregate, self._plan, self._ledger)
         return Outcome(
-            released.vector,
+            released.value,
             released.sigma,
             released.spent,
             aggregate.attempt,

@@ -59,6 +59,11 @@ class Plan:
         """Number of private records."""
         return sum(self.sizes)
 
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where an attempt's noise comes from: secure, or reproducible in a seeded (nominal) run."""
+        seed = self.task.experiment.seed
+        return Stream.secure() if seed is None else Stream.seeded(seed, "noise", round_, attempt)
+
 
 def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.

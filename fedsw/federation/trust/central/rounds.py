@@ -47,15 +47,6 @@ class Aggregate:
     training_loss: float | None
 
 
-@dataclass(frozen=True)
-class Release:
-    """What leaves the trusted server: the vector, its noise, and the epsilon spent once it is out."""
-
-    vector: Tensor
-    sigma: float
-    spent: float
-
-
 class Rounds:
     """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
 

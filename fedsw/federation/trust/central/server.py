@@ -1,34 +1,30 @@
-"""Trust model `central`: the server adds the noise; it is charged, on disk, before anything is released."""
+"""Trust models `central` and `none`: the server releases one noised sum a round, charged before it leaves."""
 
 from __future__ import annotations
 
 from fedsw.accounting import Ledger
-from fedsw.federation.trust.central.rounds import Aggregate, Release
+from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.plan import Plan, charges
-from fedsw.privacy.gaussian import noised, spacing
-from fedsw.randomness import Stream
+from fedsw.privacy.release import Bounded, Released
+from fedsw.privacy.release import release as through_the_door
+from fedsw.privacy.sensitivity import worst
 
 
-def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Release:
-    """Charge one round to the ledger, then add N(0, sigma^2) to its sum.
+def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
+    """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
 
-    Guarantee: sigma = multiplier * max over groups of Delta; the released float64 vector is the exactly noised sum,
-    rounded to a grid (`privacy.gaussian`), before any cast. The ledger row is on disk before the noise is drawn, so a
-    crash can only over-count what was released.
+    Guarantee: `fedsw.privacy.release.release`, each group at its own sampling rate and sensitivity.
 
     Raises:
         BudgetExhausted: before anything is released, when the round would exceed the ledger's epsilon.
-        ValueError: if no noise has that sigma (`fedsw.privacy.gaussian.spacing`); nothing is charged.
+        ValueError: if no noise has that sigma; nothing is charged.
     """
-    sigma = plan.multiplier * max(bound.value for bound in aggregate.sensitivities)
-    spacing(sigma)
     costs = charges(plan, aggregate.draw, aggregate.sensitivities)
-    spent = ledger.spend(aggregate.round, aggregate.attempt, costs, sigma)
-    return Release(noised(aggregate.vector, sigma, _noise_stream(plan, aggregate)), sigma, spent)
-
-
-def _noise_stream(plan: Plan, aggregate: Aggregate) -> Stream:
-    seed = plan.task.experiment.seed
-    if seed is None:
-        return Stream.secure()
-    return Stream.seeded(seed, "noise", aggregate.round, aggregate.attempt)
+    bounded = Bounded(
+        aggregate.vector,
+        worst(aggregate.sensitivities),
+        round=aggregate.round,
+        attempt=aggregate.attempt,
+        charges=costs,
+    )
+    return through_the_door(bounded, plan, ledger)

@@ -15,7 +15,7 @@ from fedsw.federation.node import account
 from fedsw.federation.node.node import MOST_RECORDS, Batch, Node, batch_key
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
-from fedsw.privacy.gaussian import noised, spacing
+from fedsw.privacy.release import Bounded, Paid, pay, release_paid
 from fedsw.randomness import Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.transport.sliced import spread
@@ -60,7 +60,8 @@ def noised_table(
         ValueError: if the server's sizes, or the noise that follows from them, are out of range; nothing is charged.
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
-    noise = _begin(node, place, request, state)
+    noise, paid = _begin(node, place, request, state)
+    assert noise.of_table is not None
     task, settings = node.task, node.task.experiment
     own = _own(node)
     records = node.draw(bytes(state["key"]), own)
@@ -73,8 +74,11 @@ def noised_table(
         ]
     )
     held = torch.tensor([count > 0 for count in own])
-    counts[held] = noised(counts[held], noise.table, _stream(node, place, request, "table"))
-    return Answer(counts, noise.table, float(state["epsilon"]))
+    bounded = Bounded(counts[held], noise.of_table)
+    released = release_paid(bounded, paid, "table", _stream(node, place, request, "table"))
+    state.update(paid.kept())
+    counts[held] = released.value
+    return Answer(counts, released.sigma, released.spent)
 
 
 def noised_contribution(
@@ -95,7 +99,7 @@ def noised_contribution(
     task = node.task
     objective = _objective(node)
     if table is None:
-        noise = _begin(node, place, request, state)
+        noise, paid = _begin(node, place, request, state)
     else:
         asked = (request.round, request.attempt)
         if (state.get("round"), state.get("attempt")) != asked or "key" not in state:
@@ -104,7 +108,7 @@ def noised_contribution(
                 "it; the server must start a fresh attempt"
             )
         request = Request(*asked, tuple(int(size) for size in state["sizes"]), request.records)
-        noise = _noise(node, request, _shares(node, float(state["delta"])))
+        noise, paid = _noise(node, request, _shares(node, float(state["delta"]))), Paid.from_kept(state)
     batch, outputs = _batch(node, theta, request, state)
     q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
     if table is not None:
@@ -119,36 +123,29 @@ def noised_contribution(
             ]
         )
     vector, _ = node.contribution(batch, q, objective.task_weight(sum(request.sizes)))
-    spent = float(state["epsilon"])
     node.batch = None
-    for used in ("key", "sizes", "round", "attempt", "delta", "epsilon"):
+    for used in ("key", "sizes", "delta", *paid.kept()):
         del state[used]
-    values = noised(vector, noise.contribution, _stream(node, place, request, "gradient"))
-    return Answer(values, noise.contribution, spent)
+    bounded = Bounded(vector, noise.of_contribution)
+    released = release_paid(bounded, paid, "contribution", _stream(node, place, request, "gradient"))
+    return Answer(released.value, released.sigma, released.spent)
 
 
-def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> shares.Noise:
+def _begin(
+    node: Node, place: Path, request: Request, state: MutableMapping[str, Any]
+) -> tuple[shares.Noise, Paid]:
     """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
     sizes = _believed(request.sizes, _own(node))
     request = Request(request.round, request.attempt, sizes, request.records)
     delta = node.delta(request.records)
     share = _shares(node, delta)
     noise = _noise(node, request, share)
-    for sigma in filter(None, (noise.table, noise.contribution)):
-        spacing(sigma)
+    asked = (request.round, request.attempt)
     with account.opened(place, promise(node, delta)) as ledger:
-        spent = ledger.spend(request.round, request.attempt, [noise.charge(share.rate)], noise.contribution)
-    state.update(
-        {
-            "round": request.round,
-            "attempt": request.attempt,
-            "key": batch_key(node.task, request.round, request.attempt),
-            "sizes": list(request.sizes),
-            "delta": delta,
-            "epsilon": spent,
-        }
-    )
-    return noise
+        paid = pay(ledger, *asked, [noise.charge(share.rate)], noise.contribution, noise.parts)
+    key = batch_key(node.task, *asked)
+    state.update({"key": key, "sizes": list(request.sizes), "delta": delta, **paid.kept()})
+    return noise, paid
 
 
 def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:

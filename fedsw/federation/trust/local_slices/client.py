@@ -21,9 +21,8 @@ from fedsw.federation.budgets.local import (
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
-from fedsw.privacy.gaussian import spacing
-from fedsw.privacy.records import privatise
-from fedsw.privacy.slices import DirectionStream, release_on, release_slices, unprotected_slices
+from fedsw.privacy.release import pay, release_paid
+from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.transport.sliced import project
@@ -68,30 +67,16 @@ def noised_slices(
     task = node.task
     delta = node.delta(federation)
     plan = _plan(node, delta)
-    spent = float("inf")
-    if plan.sigma:
-        spacing(plan.sigma)  # what no noise can have is refused before it is charged
-    if place is not None:
-        with account.opened(place, promise(node, delta)) as ledger:
-            spent = ledger.spend(round_, attempt, [plan.charge], plan.sigma)
+    if place is None:
+        features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+        directions = task.directions(round_, attempt)
+        return unprotected_slices(project(features, task.clip.output), directions), float("inf")
+    with account.opened(place, promise(node, delta)) as ledger:
+        paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
-    directions = task.directions(round_, attempt)
-    if plan.sigma == 0:
-        return unprotected_slices(project(features, task.clip.output), directions), spent
-    noise = _stream(node, round_, attempt, "slices noise")
-    radius = task.clip.output
-    if plan.shared_directions:
-        return release_on(features, directions, radius=radius, sigma=plan.sigma, noise_stream=noise), spent
-    own = release_slices(
-        features,
-        radius=radius,
-        k=plan.slicing.k,
-        scheme=plan.slicing.scheme,
-        sigma=plan.sigma,
-        directions_stream=DirectionStream(_stream(node, round_, attempt, "slices directions")),
-        noise_stream=noise,
-    )
-    return own, spent
+    slices = _bounded(node, plan, features, round_, attempt)
+    released = release_paid(slices.bounded, paid, plan.part.name, _stream(node, round_, attempt, "slices noise"))
+    return slices.released(released), released.spent
 
 
 def released_records(node: Node, place: Path, round_: int, attempt: int, federation: int) -> tuple[Tensor, float]:
@@ -104,11 +89,12 @@ def released_records(node: Node, place: Path, round_: int, attempt: int, federat
     """
     delta = node.delta(federation)
     release = release_of(node.task.experiment, delta)
-    spacing(release.scale)  # as for slices
     with account.opened(place, promise(node, delta)) as ledger:
-        spent = ledger.spend(round_, attempt, [release_charge(release)], release.scale)
+        paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
     features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
-    return privatise(features, release, _stream(node, round_, attempt, "release noise")), spent
+    noise = _stream(node, round_, attempt, "release noise")
+    released = release_paid(release.bounded(features), paid, release.part.name, noise)
+    return release.released(released), released.spent
 
 
 def promise(node: Node, delta: float) -> account.Promise:
@@ -121,6 +107,19 @@ def promise(node: Node, delta: float) -> account.Promise:
 
 def _plan(node: Node, delta: float) -> SlicesPlan:
     return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=_rate(node), delta=delta)
+
+
+def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attempt: int) -> BoundedSlices:
+    radius = node.task.clip.output
+    if plan.shared_directions:
+        return slices_on(features, node.task.directions(round_, attempt), radius=radius)
+    return fresh_slices(
+        features,
+        radius=radius,
+        k=plan.slicing.k,
+        scheme=plan.slicing.scheme,
+        directions_stream=DirectionStream(_stream(node, round_, attempt, "slices directions")),
+    )
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:

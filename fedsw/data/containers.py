@@ -1,0 +1,306 @@
+"""Tables out of whatever holds them in Python: tensors, arrays, data frames, data sets; nothing is interpreted here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
+
+from fedsw.columns import Columns, as_text
+from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
+
+Array = NDArray[Any]
+
+_MOST_WHOLE = 2.0**53
+_ITEM = ("x", "y", "group")
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
+_ACCEPTED = (
+    "a torch tensor, a NumPy array, a mapping of columns, a pandas DataFrame, a torch Dataset with a length, a Hugging "
+    "Face datasets.Dataset, or a function without arguments that returns one of these"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length, whatever container they came from; each is converted when it is asked for.
+
+    Attributes:
+        kind: the container's type, "pandas.DataFrame".
+        names: of its columns. One of width p, (n, p), stands for `name`0, ..., `name`p-1.
+        rows: number of records.
+        column: what the container holds under a name.
+        levels: the values that the container itself declares for a column, in its order.
+        roles: the column of "target" and "group", where the container has a place for them.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    rows: int
+    column: Callable[[str], object]
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    _converted: dict[str, Array] = field(default_factory=dict)
+
+    def cells(self, name: str) -> Array:
+        """The column of a name, (n,) or (n, p); a column of width 1 is (n,).
+
+        Raises:
+            BadRecords: if there is none, or its cells are neither numbers nor text.
+        """
+        if name not in self._converted:
+            columns_among(self.kind, self.names, [name])
+            found = as_cells(self.column(name), f"{self.kind}: column {name!r}")
+            if len(found) != self.rows:
+                raise BadRecords(f"{self.kind}: column {name!r} has {len(found)} rows; there are {self.rows} records")
+            self._converted[name] = found
+        return self._converted[name]
+
+    def single(self, name: str) -> Array:
+        """The cells (n,) of a declared column: one of the table's, or a numbered part of a wide one.
+
+        Raises:
+            BadRecords: if there is none, or it is a wide one.
+        """
+        match = _NUMBERED.fullmatch(name)
+        if name not in self.names and match is not None and match[1] in self.names:
+            wide = self.cells(match[1])
+            if wide.ndim == 2 and int(match[2]) < wide.shape[1]:
+                return np.asarray(wide[:, int(match[2])])
+        cells = self.cells(name)
+        if cells.ndim == 2:
+            raise BadRecords(
+                f"{self.kind}: column {name!r} has {cells.shape[1]} numbers a record; declare count = {cells.shape[1]}"
+            )
+        return cells
+
+    def chunks(self, columns: Columns) -> Iterator[Chunk]:
+        """The declared columns, some rows at a time; rows are counted from 0.
+
+        Raises:
+            BadRecords: if a column is not there, or has another width than is declared.
+        """
+        found: dict[str, Array] = {}
+        for feature in columns.features:
+            if feature.count is None or feature.name not in self.names:
+                continue
+            cells = self.cells(feature.name).reshape(self.rows, -1)
+            if cells.shape[1] != feature.count:
+                raise BadRecords(
+                    f"{self.kind}: column {feature.name!r} has {cells.shape[1]} numbers a record; {feature.count} are "
+                    "declared"
+                )
+            found |= {column: cells[:, place] for place, column in enumerate(feature.columns)}
+        labels = {each.name for each in (columns.sensitive, columns.target) if each is not None and each.values}
+        for name in columns.names:
+            if name in labels or name not in found:
+                found[name] = self.label(name) if name in labels else self.single(name)
+        return slices({name: found[name] for name in columns.names}, self.rows, first_row=0)
+
+    def label(self, name: str) -> Array:
+        """The cells (n,) of a column of groups or classes: in one of floats, whole numbers are whole numbers."""
+        cells = self.single(name)
+        if cells.dtype.kind == "f" and bool((np.abs(cells) <= _MOST_WHOLE).all() and (cells == np.floor(cells)).all()):
+            return cells.astype(np.int64)
+        return cells
+
+    def with_column(self, name: str, cells: Array) -> Table:
+        """The table with one more column; its rows are counted when it is asked for."""
+        before = self.column
+        return Table(
+            self.kind,
+            (*self.names, name),
+            self.rows,
+            lambda asked: cells if asked == name else before(asked),
+            self.levels,
+            self.roles,
+            dict(self._converted),
+        )
+
+
+def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
+    """The table in a container.
+
+    Args:
+        source: see `fedsw.data.as_records`; not a function.
+        names: of the columns of a matrix.
+
+    Raises:
+        BadRecords: if it is none of the known containers, or no table, with what is accepted.
+    """
+    kind = kind_of(source)
+    if names is not None and not isinstance(source, Tensor | np.ndarray):
+        raise BadRecords(f"names are for the columns of a matrix; {kind} has its own: leave names out")
+    if _is_a(source, "pandas", "DataFrame"):
+        return _of_frame(source, kind)
+    if _is_a(source, "datasets", "Dataset"):
+        return _of_hub(source, kind)
+    if isinstance(source, np.ndarray) and source.dtype.names is not None:
+        array = source
+        return Table(kind, source.dtype.names, len(source), lambda name: array[name])
+    if isinstance(source, Tensor | np.ndarray):
+        return _of_matrix(as_cells(source, kind), kind, names)
+    if isinstance(source, TensorDataset):
+        return _of_parts(dict(zip(_ITEM, _items_of(source.tensors, kind), strict=False)), kind, roles=True)
+    if _is_a(source, "datasets", "DatasetDict", "IterableDatasetDict"):
+        raise BadRecords(f"{kind} has several splits; pass one of them, as in data['train']")
+    if isinstance(source, IterableDataset) or _is_a(source, "datasets", "IterableDataset"):
+        raise BadRecords(f"{kind} has no length, and records are sampled by their place; pass list(data)")
+    if isinstance(source, Mapping):
+        return _of_parts({str(name): values for name, values in source.items()}, kind, roles=False)
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, str | bytes):
+        return _of_items(source, kind)
+    raise BadRecords(f"records in {kind} cannot be read; pass {_ACCEPTED}")
+
+
+def kind_of(source: object) -> str:
+    """The type of a container as its library's users write it: "pandas.DataFrame", "list"."""
+    module, name = type(source).__module__.partition(".")[0], type(source).__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def as_cells(values: object, what: str) -> Array:
+    """Values of one column as an array (n,) or (n, p): numbers, truth values, text, or objects of several kinds.
+
+    Raises:
+        BadRecords: if they are neither, or rows have different shapes.
+    """
+    if isinstance(values, Tensor):
+        dense = values.detach().cpu()
+        values = (dense.double() if dense.is_floating_point() else dense).numpy()
+    elif _is_a(values, "pandas", "Series"):
+        series: Any = values
+        values = (series if isinstance(series.dtype, np.dtype) else series.astype(object)).to_numpy()
+    elif isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        values = _listed(list(values), what)
+    elif hasattr(values, "__array__"):
+        values = np.asarray(values)
+    if not isinstance(values, np.ndarray):
+        raise BadRecords(f"{what} is {kind_of(values)}; an array, a tensor or a list of one cell a record is expected")
+    if values.dtype.kind == "O":
+        values = _listed(values.tolist(), what)
+    if values.dtype.kind not in "biufUO":
+        raise BadRecords(f"{what} is {values.dtype}; numbers, truth values or text are expected, convert it")
+    if values.ndim == 0:
+        raise BadRecords(f"{what} is a single value; one cell a record is expected")
+    if values.ndim > 2 or values.shape[1:] == (1,):
+        values = values.reshape(len(values), -1 if values.ndim > 2 else 1)
+        values = values[:, 0] if values.shape[1] == 1 else values
+    return values
+
+
+def _listed(values: list[Any], what: str) -> Array:
+    """Cells from a list: stacked where they are arrays, and else as they are."""
+    if values and (
+        isinstance(values[0], list | tuple | np.ndarray | Tensor) or hasattr(values[0], "__array_interface__")
+    ):
+        parts = [np.asarray(_plain(value)) for value in values]
+        shapes = [part.shape for part in parts]
+        if odd := [row for row, shape in enumerate(shapes) if shape != shapes[0]]:
+            raise BadRecords(
+                f"{what} has shape {shapes[odd[0]]} in row {odd[0]} and {shapes[0]} in row 0; pad or resize"
+            )
+        return np.stack(parts)
+    plain = [_plain(value) for value in values]
+    kinds = {type(value) for value in plain}
+    if kinds in ({bool}, {float}) or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in plain)):
+        return np.array(plain)
+    cells = np.empty(len(plain), dtype=object)
+    cells[:] = plain
+    return cells
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (value.detach().cpu().double() if value.is_floating_point() else value.detach().cpu()).numpy()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _of_frame(source: Any, kind: str) -> Table:
+    names = [str(label) for label in source.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise BadRecords(f"{kind} has two columns {twice!r}; rename one")
+    places = {name: place for place, name in enumerate(names)}
+    levels = {}
+    for name, place in places.items():
+        declared = getattr(source.iloc[:, place].dtype, "categories", None)
+        if declared is not None and all(isinstance(value, str | int) for value in declared.tolist()):
+            levels[name] = tuple(as_text(value) for value in declared.tolist())
+    return Table(kind, tuple(names), len(source), lambda name: source.iloc[:, places[name]], levels)
+
+
+def _of_hub(source: Any, kind: str) -> Table:
+    plain = source.with_format(None)
+    levels = {name: tuple(feature.names) for name, feature in source.features.items() if hasattr(feature, "int2str")}
+
+    def column(name: str) -> object:
+        values = list(plain.select_columns([name])[:][name])
+        named = levels.get(name)
+        if named is None:
+            return values
+        return [named[value] if value is not None and value >= 0 else None for value in values]
+
+    return Table(kind, tuple(source.column_names), len(source), column, levels)
+
+
+def _of_matrix(matrix: Array, kind: str, names: Sequence[str] | None) -> Table:
+    if names is None:
+        return Table(kind, ("x",), len(matrix), lambda name: matrix)
+    wide = matrix[:, None] if matrix.ndim == 1 else matrix
+    if len(names) != wide.shape[1] or len(set(names)) < len(names):
+        raise BadRecords(f"{kind} has {wide.shape[1]} columns and {len(set(names))} different names; give one for each")
+    places = {name: place for place, name in enumerate(names)}
+    return Table(kind, tuple(names), len(wide), lambda name: wide[:, places[name]])
+
+
+def _of_items(source: Any, kind: str) -> Table:
+    """Items of a data set, one a record: mappings, or (x,), (x, y) or (x, y, group)."""
+    items = [source[index] for index in range(len(source))]
+    if not items:
+        raise BadRecords(f"{kind} holds no records; a client takes part with at least one")
+    if isinstance(items[0], Mapping):
+        names = tuple(str(name) for name in items[0])
+        for row, item in enumerate(items):
+            if not isinstance(item, Mapping) or tuple(str(name) for name in item) != names:
+                raise BadRecords(f"{kind}: row {row} has other keys than row 0, which has {', '.join(names)}")
+        keys = list(items[0])
+        return _of_parts({str(key): [item[key] for item in items] for key in keys}, kind, roles=False)
+    if not isinstance(items[0], tuple | list):
+        items = [(item,) for item in items]
+    sizes = [len(item) if isinstance(item, tuple | list) else 0 for item in items]
+    if odd := [row for row, size in enumerate(sizes) if size != sizes[0]]:
+        raise BadRecords(f"{kind}: row {odd[0]} is no tuple of {sizes[0]}, as row 0 is")
+    parts = _items_of([[item[place] for item in items] for place in range(sizes[0])], kind)
+    return _of_parts(dict(zip(_ITEM, parts, strict=False)), kind, roles=True)
+
+
+def _items_of(parts: Sequence[Any], kind: str) -> Sequence[Any]:
+    if not 1 <= len(parts) <= len(_ITEM):
+        raise BadRecords(
+            f"{kind} gives {len(parts)} things a record; (x,), (x, y), (x, y, group) or a dict is expected"
+        )
+    return parts
+
+
+def _of_parts(parts: Mapping[str, Any], kind: str, *, roles: bool) -> Table:
+    if not parts:
+        raise BadRecords(f"{kind} has no columns")
+    name, first = next(iter(parts.items()))
+    if not hasattr(first, "__len__") or isinstance(first, str):
+        raise BadRecords(f"{kind}: column {name!r} is a single value; one cell a record is expected")
+    places = {"target": "y", "group": "group"} if roles else {}
+    given = {role: name for role, name in places.items() if name in parts}
+    return Table(kind, tuple(parts), len(first), lambda name: parts[name], roles=given)
+
+
+def _is_a(value: object, module: str, *names: str) -> bool:
+    """Whether a value is of a library's class; a library that nobody imported has no objects."""
+    library = sys.modules.get(module)
+    return any(isinstance(value, getattr(library, name)) for name in names if hasattr(library, name))

@@ -1,0 +1,318 @@
+"""Records out of anything that holds them in Python, with the public declaration that they were read under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedsw.columns import Columns, Feature, Group, Label, Number, as_text, difference
+from fedsw.data.containers import Table, as_cells, kind_of, tabulated
+from fedsw.data.encoding import encoded
+from fedsw.data.formats import BadRecords
+from fedsw.data.records import Records
+from fedsw.settings import ExperimentError, explain_all
+
+_MOST_LEVELS = 1_000
+
+Reference = str | int | Mapping[str, Any]
+
+_Role = TypeVar("_Role", Group, Label, Number)
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredRecords(Records):
+    """Records, and what is public of them.
+
+    Attributes:
+        columns: the declaration that they were read under: inputs, groups, classes or targets, with bounds.
+        kind: the type of the container that they came from, "pandas.DataFrame".
+    """
+
+    columns: Columns
+    kind: str
+
+    @property
+    def rows_by_group(self) -> dict[str, int]:
+        """Number of records of every group, by its name; public."""
+        counts = np.bincount(self.sensitive.numpy(), minlength=len(self.columns.groups)).tolist()
+        return dict(zip(self.columns.groups, counts, strict=True))
+
+
+def as_records(
+    source: object,
+    *,
+    group: object = None,
+    target: object = None,
+    targets: object = None,
+    features: Sequence[Reference | Feature] | None = None,
+    groups: Sequence[object] | None = None,
+    classes: Sequence[object] | None = None,
+    edges: Sequence[float] | None = None,
+    columns: Columns | None = None,
+    names: Sequence[str] | None = None,
+) -> DeclaredRecords:
+    """Records from a table in Python, every cell checked as a file's would be: the same table gives the same records.
+
+    Names of columns, the groups, the classes, bounds and edges are **public**, and should come from you: a list of
+    groups or classes that is left out is taken from the data, and is a public fact from then on. Clients whose data
+    lack a value then disagree; declare `groups` and `classes`.
+
+    Args:
+        source: a torch tensor or NumPy array (n, ...), a mapping or structured array of columns, a pandas DataFrame, a
+            torch Dataset with a length whose items are (x,), (x, y), (x, y, group) or dicts, a Hugging Face
+            `datasets.Dataset`, or a function without arguments that returns one of these.
+        group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
+            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all".
+        target: the column of the classes, in the same ways. Groups and classes are text, whole numbers (of any dtype)
+            or truth values.
+        targets: numbers to predict: a column or several (names, numbers or mappings with low and high), or an array
+            (n,) or (n, t). Not with `target`.
+        features: the inputs in order, columns or mappings with the keys of [data.columns]'s features: {"name": "work",
+            "categories": ["private", "public"]} becomes one-hot, {"name": "age", "low": 0, "high": 120} is mapped to
+            [0, 1]. The group's column may be among them. None: every other column, as it is.
+        groups: the values of `group`, in the order of their numbers.
+        classes: the values of `target`, in the order of their numbers.
+        edges: cut a numeric `group` here; see `fedsw.columns.Group`.
+        columns: a whole declaration in place of all of these; `DeclaredRecords.columns` of other records, say.
+        names: of the columns of a tensor or array, which else is a column "x" of its width: "x0", "x1", ...
+
+    Returns:
+        Features (n, inputs) float32, groups (n,) int64, classes (n,) int64 or targets (n, t) float32; ids 0, 1, ...
+
+    Raises:
+        BadRecords: naming the column, and the row (from 0) of the first fault with its value, for whoever holds the
+            records; or the container, with those that are accepted.
+        ExperimentError: for a declaration that does not hold together.
+    """
+    given = {"group": group, "target": target, "targets": targets, "features": features, "groups": groups}
+    given |= {"classes": classes, "edges": edges}
+    if columns is not None and (twice := [name for name, value in given.items() if value is not None]):
+        raise ExperimentError(
+            f"{twice[0]} and columns are both given; columns declares everything, leave {twice[0]} out"
+        )
+    source = called(source)
+    if isinstance(source, DeclaredRecords):
+        return _redeclared(source, columns, given)
+    table = tabulated(source, names=names)
+    if columns is None:
+        table, columns = _Declaring(table).columns(group, target, targets, features, groups, classes, edges)
+    found = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
+    return DeclaredRecords(found.features, found.sensitive, found.target, found.ids, columns, table.kind)
+
+
+def called(source: object) -> object:
+    """What a function without arguments returns; anything else as it is.
+
+    Raises:
+        BadRecords: if that is a function again.
+    """
+    if not callable(source):
+        return source
+    found: object = source()
+    if callable(found):
+        raise BadRecords(
+            f"{kind_of(source)} returned a function again, {kind_of(found)}; return the records themselves"
+        )
+    return found
+
+
+def _redeclared(records: DeclaredRecords, columns: Columns | None, given: Mapping[str, object]) -> DeclaredRecords:
+    if again := [name for name, value in given.items() if value is not None]:
+        raise ExperimentError(f"{again[0]} is given, and these records are declared already; leave it out")
+    if columns is not None and (found := difference(columns, records.columns)):
+        raise BadRecords(
+            f"records from {records.kind} were read under other columns: {found}; read them with as_records(..., "
+            "columns=...), or declare groups= and classes= alike for every client"
+        )
+    return records
+
+
+class _Declaring:
+    """From the arguments of `as_records` to a declaration; arrays that were passed become columns of the table."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def columns(
+        self,
+        group: object,
+        target: object,
+        targets: object,
+        features: Sequence[Reference | Feature] | None,
+        groups: Sequence[object] | None,
+        classes: Sequence[object] | None,
+        edges: Sequence[float] | None,
+    ) -> tuple[Table, Columns]:
+        """The table with the arrays that were passed, and the declaration."""
+        own = self._table.names
+        if group is None:
+            group = self._table.roles.get("group")
+        if target is None and targets is None and (place := self._table.roles.get("target")) is not None:
+            target, targets = (None, place) if self._table.cells(place).dtype.kind == "f" else (place, None)
+        for name, value, about, owner in (
+            ("groups", groups, group, "group"),
+            ("edges", edges, group, "group"),
+            ("classes", classes, target, "target"),
+        ):
+            if value is not None and about is None:
+                raise ExperimentError(f"{name} is given and {owner} is not; name the column that it is about")
+        with _explained():
+            declared_group = None if group is None else self._group(group, groups, edges)
+            label = None if target is None else self._label(target, classes)
+            numbers = () if targets is None else self._numbers(targets)
+            used = {number.name for number in numbers}
+            used |= {each.name for each in (declared_group, label) if each is not None}
+            inputs = self._others(own, used) if features is None else self._features(features)
+            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers)
+        return self._table, found
+
+    def _group(self, given: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
+        if groups is not None and edges is not None:
+            raise ExperimentError(
+                "groups and edges are both given; groups are declared values, or numbers cut at edges"
+            )
+        if isinstance(given, Mapping):
+            more = {"values": _texts(groups)} if groups is not None else {}
+            more |= {"edges": tuple(edges)} if edges is not None else {}
+            return self._known(Group.model_validate({**given, **more}), "group")
+        name = self._refer(given, "group")
+        if edges is not None:
+            return Group(name=name, edges=tuple(float(edge) for edge in edges))
+        return Group(name=name, values=self._levels(name, groups, "groups", "edges= cuts them into groups"))
+
+    def _label(self, given: object, classes: Sequence[object] | None) -> Label:
+        if isinstance(given, Mapping):
+            more = {"values": _texts(classes)} if classes is not None else {}
+            return self._known(Label.model_validate({**given, **more}), "target")
+        name = self._refer(given, "target")
+        return Label(name=name, values=self._levels(name, classes, "classes", "targets= predicts them as they are"))
+
+    def _numbers(self, given: object) -> tuple[Number, ...]:
+        found: list[Number] = []
+        for one in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(one, Number | Mapping):
+                number = one if isinstance(one, Number) else Number.model_validate(dict(one))
+                found.append(self._known(number, "targets"))
+            else:
+                found += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
+        return tuple(found)
+
+    def _features(self, given: Sequence[Reference | Feature]) -> tuple[Feature, ...]:
+        if isinstance(given, str | Mapping):
+            given = [given]
+        found: list[Feature] = []
+        for one in given:
+            if isinstance(one, Feature | Mapping):
+                found.append(one if isinstance(one, Feature) else Feature.model_validate(dict(one)))
+            else:
+                found.append(self._feature(self._refer(one, "features")))
+        return tuple(found)
+
+    def _others(self, own: Sequence[str], used: set[str]) -> tuple[Feature, ...]:
+        """Every column of the container that nothing else uses; of a wide one, the parts that nothing else uses."""
+        found: list[Feature] = []
+        for name in own:
+            if name in used:
+                continue
+            parts = self._parts(name)
+            if used & set(parts):
+                found += [Feature(name=part) for part in parts if part not in used]
+            else:
+                found.append(self._feature(name))
+        return tuple(found)
+
+    def _feature(self, name: str) -> Feature:
+        parts = self._parts(name)
+        cells = self._table.single(name) if parts == [name] else self._table.cells(name)
+        if cells.dtype.kind == "U" or (cells.dtype.kind == "O" and any(isinstance(cell, str) for cell in cells.flat)):
+            raise BadRecords(
+                f"{self._table.kind}: column {name!r} holds text; declare its public categories in features, as in "
+                f"{{'name': {name!r}, 'categories': [...]}}, or leave it out of them"
+            )
+        return Feature(name=name) if parts == [name] else Feature(name=name, count=len(parts))
+
+    def _parts(self, name: str) -> list[str]:
+        """The names of the single columns that a name stands for."""
+        if name not in self._table.names:
+            return [name]
+        cells = self._table.cells(name)
+        return [name] if cells.ndim == 1 else [f"{name}{place}" for place in range(cells.shape[1])]
+
+    def _refer(self, given: object, role: str) -> str:
+        """The column that is meant: by its name, by its number, or by an array that becomes one."""
+        names, kind = self._table.names, self._table.kind
+        if isinstance(given, int) and not isinstance(given, bool):
+            return self._numbered(given, role)
+        if isinstance(given, str):
+            if given not in names:
+                try:
+                    self._table.single(given)
+                except BadRecords:
+                    known = ", ".join(repr(name) for name in names[:20]) + (", ..." if len(names) > 20 else "")
+                    raise BadRecords(f"{role} is {given!r}, and {kind} has no such column; it has {known}") from None
+            return given
+        cells = as_cells(given, role)
+        if role != "targets" and cells.ndim != 1:
+            raise BadRecords(
+                f"{role} has {cells.shape[1]} numbers a record; an array with one cell a record is expected"
+            )
+        name = role
+        while name in self._table.names:
+            name += "_"
+        self._table = self._table.with_column(name, cells)
+        return name
+
+    def _numbered(self, place: int, role: str) -> str:
+        names, kind = self._table.names, self._table.kind
+        if str(place) in names:  # the label of a data frame's column
+            return str(place)
+        parts = [part for name in names for part in self._parts(name)]
+        if not -len(parts) <= place < len(parts):
+            raise BadRecords(f"{role} is {place}, and {kind} has {len(parts)} columns, counted from 0")
+        return parts[place]
+
+    def _known(self, declared: _Role, role: str) -> _Role:
+        self._refer(declared.name, role)
+        return declared
+
+    def _levels(self, name: str, given: Sequence[object] | None, argument: str, remedy: str) -> tuple[str, ...]:
+        """The declared values of a column, those of its container, or those that occur, in their natural order."""
+        if given is not None:
+            return _texts(given)
+        if name in self._table.levels:
+            return self._table.levels[name]
+        cells, kind = self._table.label(name), self._table.kind
+        if cells.dtype.kind == "f":
+            raise BadRecords(f"{kind}: column {name!r} holds numbers that are not all whole; {remedy}, or mend them")
+        found = set(cells.tolist())
+        if any(not isinstance(value, str | int) for value in found):
+            row = next(row for row, cell in enumerate(cells.tolist()) if not isinstance(cell, str | int))
+            raise BadRecords(
+                f"{kind}: row {row} (the first record is row 0), column {name!r} is neither text nor a whole "
+                "number nor a truth value: fill it in or drop the row"
+            )
+        if not 2 <= len(found) <= _MOST_LEVELS:
+            least = "one value only" if len(found) < 2 else f"{len(found)} different values, over {_MOST_LEVELS}"
+            raise BadRecords(f"{kind}: column {name!r} holds {least}; declare {argument}=, two or more, or {remedy}")
+        numeric = all(isinstance(value, int) for value in found)
+        ordered: list[Any] = sorted(found) if numeric else sorted({as_text(value) for value in found})
+        return tuple(as_text(value) for value in ordered)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Faults of a declaration in this project's words."""
+    try:
+        yield
+    except ValidationError as fault:
+        raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
+
+
+def _texts(values: Sequence[object]) -> tuple[Any, ...]:
+    plain: list[Any] = [value.item() if isinstance(value, np.generic) else value for value in values]
+    return tuple(as_text(value) if isinstance(value, int | str) else value for value in plain)

@@ -1,0 +1,117 @@
+"""Records that come from Python: put where the clients of a run find them, and checked before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedsw.data import Records, require_groups, rows_in_common
+from fedsw.experiment import Data, Experiment, ExperimentError, own, parse_experiment
+from fedsw.experiment.sources import load_held_out
+
+
+@contextmanager
+def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: str) -> Iterator[Experiment]:
+    """The experiment as it runs, with the records of its clients in this process meanwhile where they come from Python.
+
+    The experiment that is given says what is public of them: their columns, and of Python objects the types and the
+    numbers of records by group.
+
+    Args:
+        data, held_out: see `fedsw.engines.driver.run`; None where `data.source` says where records are.
+
+    Raises:
+        ExperimentError: if records cannot be reached, or their declarations do not fit each other or the experiment.
+        BadRecords, ValueError: for records that cannot be used, or are also held out.
+    """
+    spec = experiment.data
+    if data is None and held_out is not None:
+        raise ExperimentError("held_out is given and data is not; name a file in data.held_out, or pass both")
+    if data is not None:
+        source = _object_source(spec, held_out, engine)
+        found = _passed(experiment, data, held_out)
+        ready = _completed(experiment, found, source, source if held_out is not None else spec.held_out)
+    elif spec.family == "object":
+        raise ExperimentError(own.absent(spec.source))
+    elif spec.family == "module":
+        source = spec.source
+        found = own.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
+        ready = _completed(experiment, found, source, spec.held_out)
+    else:
+        yield experiment
+        return
+    with own.present(source, found):
+        held = load_held_out(ready)
+    if held is not None:
+        _require_apart(ready.data, held, found)
+    with own.present(source, dataclasses.replace(found, held_out=held)):
+        yield ready
+
+
+def _object_source(spec: Data, held_out: object, engine: str) -> str:
+    """The name under which a run's objects are found: the one on record of a run that goes on, or a fresh one."""
+    if engine != "inprocess":
+        raise ExperimentError(
+            f"engine {engine!r} has its clients in other processes, where these Python objects are not; use engine "
+            "'inprocess', or data.source = 'module:name', a function that every client calls"
+        )
+    if spec.family != "object" and "source" in spec.model_fields_set:
+        raise ExperimentError(
+            f"data.source is {spec.source!r} and data is passed too; set data = {{source = 'object'}}, or pass no data"
+        )
+    if spec.objects and (held_out is not None) != (spec.held_out == spec.source):
+        began = "with" if spec.held_out == spec.source else "without"
+        raise ExperimentError(f"this run began {began} an object held_out; go on {began} it")
+    if held_out is not None and spec.held_out not in (None, spec.source):
+        raise ExperimentError(f"data.held_out is {spec.held_out!r} and held_out is passed too; keep one")
+    return spec.source if ":" in spec.source else f"object:{secrets.token_hex(16)}"
+
+
+def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
+    """The objects of a run, which are as many and as large as those that it began with."""
+    spec = experiment.data
+    found = own.read_all(data, spec.columns, experiment.federation.clients, what="data")
+    if spec.objects and found.described != spec.objects:
+        began, now = (
+            "; ".join(f"{held.kind} with {held.rows}" for held in each) for each in (spec.objects, found.described)
+        )
+        raise ExperimentError(f"this run began with the records of {began}, and goes on with them only; data is {now}")
+    if held_out is None:
+        return found
+    records = own.read_one(held_out, found.columns, what="held_out")
+    require_groups(records, "held_out", found.columns.groups)
+    return dataclasses.replace(found, held_out=records)
+
+
+def _completed(experiment: Experiment, found: own.Own, source: str, held_out: str | None) -> Experiment:
+    raw = experiment.model_dump()
+    raw["data"] |= {"source": source, "columns": found.columns.model_dump(), "held_out": held_out}
+    if experiment.data.family != "module":
+        raw["data"]["objects"] = [held.model_dump() for held in found.described]
+    try:
+        return parse_experiment(raw)
+    except ExperimentError as fault:
+        if experiment.data.columns is not None:
+            raise
+        raise ExperimentError(
+            f"{fault}. Read the records with fedsw.data.as_records(..., group=..., target=...), or declare data.columns"
+        ) from None
+
+
+def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
+    """Refuse held-out records that are also private ones: their metrics are published without noise.
+
+    Raises:
+        ExperimentError: with the number of rows and what to do.
+    """
+    if spec.shows_private_rows:
+        return
+    if common := rows_in_common(held_out, found.parts):
+        raise ExperimentError(
+            f"{common} of the {len(held_out)} held-out rows are also among the private records, whose metrics would be "
+            "published without noise. Part the records by person. If these are different people whose rows happen to "
+            "be equal, data.held_out_overlap = 'allow' goes on, and the record then says epsilon = infinity for its "
+            "reader"
+        )

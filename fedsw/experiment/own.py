@@ -1,0 +1,224 @@
+"""Records of a user's own: Python objects of this process, and what a function or an object of a module gives."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedsw.columns import Columns, difference
+from fedsw.data import BadRecords, DeclaredRecords, Records, as_records, validate
+from fedsw.experiment.extensions import load_object
+from fedsw.experiment.sections import Held
+from fedsw.settings import ExperimentError
+
+_TWICE = "declare data.columns, or groups= and classes= for every client alike"
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a run's clients hold: one table that is split among them, or a table for each.
+
+    Attributes:
+        parts: the tables; all read under one declaration.
+        shared: whether there is one, to be split.
+        held_out: the server's own records to measure on, if there are any.
+    """
+
+    parts: tuple[DeclaredRecords, ...]
+    shared: bool
+    held_out: Records | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """The declaration of all of them."""
+        return self.parts[0].columns
+
+    @property
+    def described(self) -> tuple[Held, ...]:
+        """What may be written down of them: types and numbers of records by group."""
+        return tuple(Held(kind=part.kind, rows=part.rows_by_group) for part in self.parts)
+
+
+_present: dict[str, Own] = {}
+
+
+@contextmanager
+def present(source: str, own: Own) -> Iterator[None]:
+    """Let clients of this process find these records under an experiment's `data.source` meanwhile."""
+    _present[source] = own
+    try:
+        yield
+    finally:
+        del _present[source]
+
+
+def in_this_process(source: str) -> Own | None:
+    """The records that are present under a `data.source`; None if there are none."""
+    return _present.get(source)
+
+
+def read_all(source: object, columns: Columns | None, clients: int, *, what: str) -> Own:
+    """What all clients of a simulation hold, validated, under one declaration.
+
+    Args:
+        source: one object, a list or tuple with one for every client, or a function of a client's number and the
+            number of clients; see `fedsw.data.as_records`.
+        columns: the declaration; None if the objects bring theirs.
+        what: opens every message: "data".
+
+    Raises:
+        ExperimentError: if their number is not that of the clients, or their declarations differ.
+        BadRecords, ValueError: naming the client, for records that cannot be used.
+    """
+    if isinstance(source, list | tuple):
+        if len(source) != clients:
+            raise ExperimentError(
+                f"{what} has {len(source)} objects for {clients} clients; a list has one for each. A list of records "
+                "is wrapped in as_records(...), and federation.clients is the number of clients"
+            )
+        each: Sequence[object] = source
+    elif takes_client(source, what=what):
+        each = [asked(source, client, clients, what=what) for client in range(clients)]
+    else:
+        whole = read_one(asked(source, 0, clients, what=what), columns, what=what)
+        return Own((whole,), shared=True)
+    parts: list[DeclaredRecords] = []
+    for client, one in enumerate(each):
+        part = read_one(one, columns, what=f"{what} of client {client}")
+        if parts and (found := difference(parts[0].columns, part.columns)):
+            raise ExperimentError(
+                f"{what} of client {client} is read under other columns than client 0's: {found}; {_TWICE}"
+            )
+        parts.append(part)
+    return Own(tuple(parts), shared=False)
+
+
+def read_one(source: object, columns: Columns | None, *, what: str) -> DeclaredRecords:
+    """One object's records, validated.
+
+    Raises:
+        BadRecords, ValueError, ExperimentError: see `fedsw.data.as_records`; the message begins with `what`.
+    """
+    try:
+        records = as_records(source, columns=columns)
+    except BadRecords as fault:
+        raise BadRecords(f"{what}: {fault}") from None
+    except ExperimentError as fault:
+        raise ExperimentError(f"{what}: {fault}") from None
+    declared = records.columns
+    validate(records, what, groups=declared.groups, classes=declared.classes, feature_names=declared.feature_names)
+    return records
+
+
+def asked(source: object, client: int, clients: int, *, what: str) -> object:
+    """What a function gives for a client, or the object itself.
+
+    Raises:
+        ExperimentError: for a function of other arguments. ValueError: with what the function raised.
+    """
+    if not callable(source):
+        return source
+    arguments = (client, clients) if takes_client(source, what=what) else ()
+    try:
+        found: object = source(*arguments)
+    except Exception as fault:
+        told = f"{what}, called for client {client} of {clients}, raised {type(fault).__name__}: {fault}"
+        raise ValueError(told) from fault
+    if callable(found):
+        raise ExperimentError(f"{what} returned a function again; return the records themselves")
+    return found
+
+
+def takes_client(source: object, *, what: str) -> bool:
+    """Whether records are asked from a function of the client's number and the number of clients.
+
+    Raises:
+        ExperimentError: for a function of other arguments.
+    """
+    if not callable(source):
+        return False
+    positional, needed = _arity(source)
+    if positional == 2:
+        return True
+    if needed:
+        raise ExperimentError(
+            f"{what} is a function of {needed} arguments; write one without arguments, or of the client's number and "
+            "the number of clients"
+        )
+    return False
+
+
+def loaded(reference: str, columns: Columns | None, clients: int, *, what: str) -> Own:
+    """What `module:name` gives to all clients of a simulation; see `read_all`."""
+    return read_all(load_object(reference, what=what), columns, clients, what=f"{what} {reference!r}")
+
+
+def client_part(
+    source: str, columns: Columns, client: int, clients: int, *, alone: bool
+) -> tuple[DeclaredRecords, bool]:
+    """What a client holds, and whether it is everybody's table, to be split.
+
+    Args:
+        alone: on a machine of the client's own, where what the module gives is this client's.
+
+    Raises:
+        ExperimentError: for Python objects that are not in this process, with the remedy; see `read_all` as well.
+    """
+    if (found := _present.get(source)) is not None:
+        if found.shared:
+            return found.parts[0], True
+        if len(found.parts) != clients:
+            raise ExperimentError(f"data has {len(found.parts)} objects for {clients} clients; a list has one for each")
+        return found.parts[client], False
+    if source.partition(":")[0] == "object":
+        raise ExperimentError(absent(source))
+    what = f"data.source {source!r}"
+    held = load_object(source, what="data.source")
+    if isinstance(held, list | tuple):
+        if alone:
+            raise ExperimentError(f"{what} is a list of all clients' records; a client on its own machine brings one")
+        if len(held) != clients:
+            raise ExperimentError(f"{what} has {len(held)} objects for {clients} clients; a list has one for each")
+        return read_one(held[client], columns, what=f"{what} of client {client}"), False
+    if alone or takes_client(held, what=what):
+        given = asked(held, client, clients, what=what)
+        return read_one(given, columns, what=f"{what} of client {client}"), False
+    return _everybodys(source, columns), True
+
+
+def numbered(records: DeclaredRecords, client: int, clients: int) -> Records:
+    """A client's records with ids that interleave those of all clients, so that no two share one."""
+    ids = torch.arange(len(records)) * clients + client
+    return Records(records.features, records.sensitive, records.target, ids)
+
+
+def absent(source: str) -> str:
+    """What is said of a run whose Python objects are not at hand."""
+    if source == "object":
+        return "data.source 'object' is passed in Python: fedsw.engines.driver.run(experiment, data=...)"
+    return (
+        "the records of this run were Python objects of the process that started it, and are on no disk; pass them "
+        "again: fedsw.engines.driver.resume(directory, data=...)"
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _everybodys(reference: str, columns: Columns) -> DeclaredRecords:
+    """One table of a simulation, read once in this process for all of its clients."""
+    return loaded(reference, columns, 1, what="data.source").parts[0]
+
+
+def _arity(function: Callable[..., Any]) -> tuple[int, int]:
+    """How many arguments a function takes by position, and how many of them it needs."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0, 0
+    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(placed), sum(each.default is each.empty for each in placed)

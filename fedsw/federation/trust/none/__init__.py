@@ -1,1 +1,0 @@
-"""Trust model `none`: no noise; the non-private reference."""

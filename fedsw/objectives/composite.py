@@ -1,0 +1,166 @@
+"""A task loss and several penalties: strata of sampling, cotangents, and the sensitivity of the whole, derived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedsw.objectives.groups import Clip, Objective
+from fedsw.objectives.matching import Matching
+from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+from fedsw.objectives.stated import Stated, StatedPart
+from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
+from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
+
+Part = Objective | Matching | StatedPart
+Sample = Callable[[int, int], Tensor]
+"""From the number of a penalty and a count to the other sample (m, d) of an attempt."""
+
+
+@dataclass(frozen=True)
+class Composite:
+    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
+
+    Attributes:
+        penalties: at least one; groups and classes must agree where they are named.
+
+    Raises:
+        ValueError: if there is none, the weights exceed 1, or two penalties count groups or classes differently.
+    """
+
+    penalties: tuple[Penalty, ...]
+
+    def __post_init__(self) -> None:
+        if not self.penalties:
+            raise ValueError("an objective needs at least one penalty; give one of weight 0 for the task loss alone")
+        if (total := sum(penalty.weight for penalty in self.penalties)) > 1 + 1e-12:
+            raise ValueError(f"the penalties' weights add up to {total:g}; the task loss has the rest of 1")
+        for name in ("groups", "classes"):
+            counts = {getattr(penalty, name) for penalty in self.penalties if hasattr(penalty, name)}
+            if len(counts) > 1:
+                raise ValueError(f"penalties of one objective count {name} differently: {sorted(counts)}")
+
+    @cached_property
+    def task_share(self) -> float:
+        """Weight of the task loss."""
+        return max(0.0, 1 - sum(penalty.weight for penalty in self.penalties))
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The penalties as objectives of their own, each with its weight."""
+        kinds = (Parity, EqualizedOdds, ToSample, Stated)
+        for penalty in self.penalties:
+            if not isinstance(penalty, kinds):
+                raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
+        return tuple(p.between() for p in self.penalties if isinstance(p, kinds))
+
+    @cached_property
+    def finest(self) -> Part:
+        """The penalty with the finest strata: batches are drawn by these, and they are public."""
+        return max(self.parts, key=lambda part: len(part.cells))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Names of the strata, in the order of all sequences by stratum."""
+        return self.finest.cells
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """Index into `cells` of every record (n,), int64."""
+        return self.finest.cell_of(sensitive, target)
+
+    def cell_of_stratum(self, part: Part, stratum: int) -> int:
+        """Which of a penalty's own cells a stratum belongs to."""
+        if isinstance(part, Matching):
+            return 0
+        return stratum % part.groups if part.penalty == "statistical-parity" else stratum
+
+    def task_weight(self, batch: int) -> float:
+        """Weight of one record's task loss in a batch of that many."""
+        if batch < 1:
+            raise ValueError(f"batch = {batch}; the task loss is a mean over at least 1 record.")
+        return self.task_share / batch
+
+    def cotangents(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        directions: Sequence[Tensor],
+        sample: Sample,
+        *,
+        ties: Ties = "shared",
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> list[list[Tensor]]:
+        """Gradient of every weighted penalty in its outputs, by penalty and stratum, float64.
+
+        Args:
+            outputs: for every penalty and stratum (n_s, d), in the ball of the penalty's M.
+            directions: for every penalty, unit columns (d, k), independent of the data.
+            sample: the other sample of a `ToSample`.
+        """
+        found = []
+        for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
+            sizes = [len(rows) for rows in by_stratum]
+            owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
+            cells = [_joined(by_stratum, owners, cell) for cell in range(len(part.cells))]
+            if isinstance(part, Matching):
+                own, _ = part.cotangents(
+                    cells[0], sample(number, len(cells[0])), theta, ties=ties, memory_limit=memory_limit
+                )
+                by_cell = [own]
+            else:
+                by_cell = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
+            found.append(_parted(by_cell, owners, sizes))
+        return found
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        dimensions: Sequence[int],
+        spreads: Sequence[float],
+        bound: Bound = "auto",
+    ) -> tuple[Sensitivity, ...]:
+        """How far one replaced record of each stratum moves the clipped gradient of the whole.
+
+        The triangle inequality over the terms: the task loss and every penalty that the stratum's records are in, each
+        with its own proof. Nothing is stated by hand.
+
+        Args:
+            sizes: records of every stratum in the batch.
+            clip: norms M, L and C; a penalty's own clip replaces M and L for it.
+            dimensions, spreads: of every penalty's outputs and directions.
+            bound: see `fedsw.privacy.sensitivity.swd_sensitivity`.
+        """
+        if len(self.parts) == 1:
+            own = self.penalties[0].clip
+            used = clip if own is None else Clip(own.output, own.jacobian, clip.loss)
+            return self.parts[0].sensitivities(sizes, used, d=dimensions[0], spread=spreads[0], bound=bound)
+        totals = [self.task_share * loss_sensitivity(clip.loss, sum(sizes)) for _ in sizes]
+        for part, penalty, d, spread in zip(self.parts, self.penalties, dimensions, spreads, strict=True):
+            owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
+            held = [
+                sum(size for size, owner in zip(sizes, owners, strict=True) if owner == cell)
+                for cell in range(len(part.cells))
+            ]
+            alone = part.penalty_sensitivities(held, penalty.clip or clip, d=d, spread=spread, bound=bound)
+            for stratum, owner in enumerate(owners):
+                totals[stratum] += alone[owner]
+        return tuple(totals)
+
+
+def _joined(by_stratum: Sequence[Tensor], owners: Sequence[int], cell: int) -> Tensor:
+    return torch.cat([rows for rows, owner in zip(by_stratum, owners, strict=True) if owner == cell])
+
+
+def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
+    """Rows by cell as rows by stratum: the inverse of joining."""
+    starts = [0] * len(by_cell)
+    found = []
+    for owner, size in zip(owners, sizes, strict=True):
+        found.append(by_cell[owner][starts[owner] : starts[owner] + size])
+        starts[owner] += size
+    return found

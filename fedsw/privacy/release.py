@@ -1,0 +1,272 @@
+"""The one door: what depends on private records is charged on disk, then noised, and only then handed out.
+
+    Bounded(value, sensitivity, ...)  --release(bounded, guarantee, ledger)-->  Released(value, sigma, spent)
+
+Nothing else in fedsw adds noise to private values or spends from a ledger. Several values that are computed from one
+sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and leave one by one with
+`release_paid`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from fedsw.accounting import Charge
+from fedsw.privacy.gaussian import noised, spacing
+from fedsw.privacy.laplace import laplace_noised
+from fedsw.privacy.mechanisms import Mechanism
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.randomness import Stream
+
+_SAME = 1e-9  # relative: what two ways of computing one number may differ by
+
+
+class Spends(Protocol):
+    """What a release is charged to: a `fedsw.accounting.Ledger`."""
+
+    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
+        """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
+
+
+class Guarantee(Protocol):
+    """What a release needs of a plan: how much noise, and from where."""
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier sigma / Delta; 0 where no noise is added, which costs epsilon = infinity."""
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise of an attempt comes from; secret."""
+
+
+class Bounded:
+    """A private value with how far one replaced record can move it. It is no tensor, and prints without its value.
+
+    Whoever makes one proves the bound: a clipped sum, a histogram, a projection onto a ball, or a function of a user's
+    own with a bound that they state.
+
+    Args:
+        value: float64 of any shape; only `release` and `release_paid` read it.
+        sensitivity: the largest l2 move (l1 for Laplace noise) over all records, with every safety factor in it.
+        round, attempt: of the sample it was computed from; a ledger takes each pair once.
+        charges: what its release costs each group: sampling rate and the group's own sensitivity. None where it is a
+            part of what `pay` charges.
+
+    Raises:
+        TypeError: if the value is not float64: sums that a guarantee rests on are.
+        ValueError: if a group's sensitivity exceeds the stated one.
+    """
+
+    __slots__ = ("__value", "attempt", "charges", "round", "sensitivity")
+
+    def __init__(
+        self,
+        value: Tensor,
+        sensitivity: Sensitivity,
+        *,
+        round: int = 0,
+        attempt: int = 0,
+        charges: Sequence[Charge] = (),
+    ) -> None:
+        if value.dtype != torch.float64:
+            raise TypeError(f"a bounded value is float64, this one is {value.dtype}; sum in float64")
+        for charge in charges:
+            if charge.sensitivity > sensitivity.value * (1 + _SAME):
+                raise ValueError(
+                    f"group {charge.group} moves the value by up to {charge.sensitivity:.6g}, above the stated "
+                    f"sensitivity {sensitivity.value:.6g}; state the largest over the groups"
+                )
+        self.__value = value.detach()
+        self.sensitivity, self.charges = sensitivity, tuple(charges)
+        self.round, self.attempt = round, attempt
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the value; public."""
+        return tuple(self.__value.shape)
+
+    @property
+    def relation(self) -> str:
+        """Which data sets the bound compares."""
+        return self.sensitivity.relation
+
+    @property
+    def public(self) -> tuple[str, ...]:
+        """What its release does not hide."""
+        return self.sensitivity.public
+
+    def __repr__(self) -> str:
+        return f"Bounded(shape={self.shape}, sensitivity={self.sensitivity.value:.6g}, value hidden)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a bounded value is private and is not stored; store what `release` returns")
+
+    def _take(self) -> Tensor:
+        return self.__value
+
+
+@dataclass(frozen=True)
+class Released:
+    """What has left: everything computed from it is free.
+
+    Attributes:
+        value: noised, float64, the shape of what was bounded.
+        sigma: scale of the noise in each coordinate (standard deviation; b of Laplace noise); 0 without noise.
+        spent: epsilon that the ledger stands at with this release.
+    """
+
+    value: Tensor
+    sigma: float
+    spent: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the values that a payment covers.
+
+    Attributes:
+        name: what it is called.
+        sensitivity: the most that one record moves it.
+        scale: of its noise; 0 with mechanism "none", and only there.
+        mechanism: which noise. "none" costs epsilon = infinity, which only a ledger without a limit takes.
+
+    Raises:
+        ValueError: for a mechanism that there is not, or a scale that no noise has.
+    """
+
+    name: str
+    sensitivity: float
+    scale: float
+    mechanism: Mechanism | Literal["none"] = "gaussian"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in (*get_args(Mechanism), "none"):
+            known = ", ".join(get_args(Mechanism))
+            raise ValueError(f"mechanism is {self.mechanism!r}; choose one of {known}, or 'none'.")
+        if self.mechanism != "none":
+            spacing(self.scale)
+        elif self.scale:
+            raise ValueError(f"{self.name!r} has no noise, but its scale is {self.scale}; it is 0")
+
+
+@dataclass
+class Paid:
+    """A payment on disk: which parts may still leave, each once, and the epsilon spent."""
+
+    round: int
+    attempt: int
+    spent: float
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def kept(self) -> dict[str, Any]:
+        """Numbers and words that bring it back (`from_kept`), for a client that answers in several messages."""
+        parts = list(self.parts.values())
+        return {
+            "round": self.round,
+            "attempt": self.attempt,
+            "epsilon": self.spent,
+            "parts": [part.name for part in parts],
+            "sensitivities": [part.sensitivity for part in parts],
+            "scales": [part.scale for part in parts],
+            "mechanisms": [part.mechanism for part in parts],
+        }
+
+    @classmethod
+    def from_kept(cls, kept: Mapping[str, Any]) -> Paid:
+        """The payment behind `kept()`."""
+        columns = (kept[name] for name in ("parts", "sensitivities", "scales", "mechanisms"))
+        parts = [Part(str(n), float(s), float(scale), m) for n, s, scale, m in zip(*columns, strict=True)]
+        return cls(
+            int(kept["round"]), int(kept["attempt"]), float(kept["epsilon"]), {part.name: part for part in parts}
+        )
+
+
+def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
+    """Charge a value to the ledger, add its noise, and hand it out.
+
+    Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
+    that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
+    grid (`gaussian.noised`). Relation, and what stays public, are those of the value's sensitivity.
+
+    Raises:
+        BudgetExhausted: if it would exceed the ledger's epsilon; nothing is written and nothing leaves.
+        AlreadySpent: if this round and attempt are in the ledger.
+        ValueError: if the value states no charges, or no noise has that sigma; nothing is charged.
+    """
+    if not bounded.charges:
+        raise ValueError("this value states no charges; it leaves with what was paid for it together (release_paid)")
+    sigma = guarantee.multiplier * bounded.sensitivity.value
+    part = Part("value", bounded.sensitivity.value, sigma, "gaussian" if guarantee.multiplier else "none")
+    paid = pay(ledger, bounded.round, bounded.attempt, bounded.charges, sigma, [part])
+    return release_paid(bounded, paid, part.name, guarantee.noise_stream(bounded.round, bounded.attempt))
+
+
+def pay(
+    ledger: Spends, round_: int, attempt: int, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]
+) -> Paid:
+    """Charge all that an attempt will release from one sample, before any of it is computed.
+
+    Guarantee: the parts' mu_i = sensitivity / scale compose to at most the mu that is charged, sqrt(sum mu_i^2) for
+    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3).
+
+    Args:
+        charges: what the attempt costs each group, in the units of `sigma`.
+        sigma: scale that the charges are read with.
+        parts: what may leave for it.
+
+    Raises:
+        BudgetExhausted, AlreadySpent: as `release`.
+        ValueError: if the parts cost more than is charged, or no noise has such a scale; nothing is charged.
+    """
+    charged = max(_mu(charge.sensitivity, sigma) for charge in charges)
+    needed = math.hypot(*(_mu(part.sensitivity, part.scale) for part in parts))
+    if needed > charged * (1 + _SAME):
+        raise ValueError(
+            f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "
+            "Charge the joint sensitivity of all parts"
+        )
+    spent = ledger.spend(round_, attempt, charges, sigma)
+    return Paid(round_, attempt, spent, {part.name: part for part in parts})
+
+
+def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Released:
+    """Noise one part of what was paid for, and hand it out. A part leaves once.
+
+    Args:
+        stream: where its noise comes from; secret, and used for nothing else.
+
+    Raises:
+        ValueError: if nothing, or less, was paid for such a part, or it has left.
+    """
+    part = paid.parts.get(name)
+    if part is None:
+        raise ValueError(
+            f"nothing is paid for {name!r} in round {paid.round}, attempt {paid.attempt}, or it has left already; pay "
+            "for a fresh attempt"
+        )
+    if bounded.sensitivity.value > part.sensitivity * (1 + _SAME):
+        raise ValueError(
+            f"{name!r} moves by up to {bounded.sensitivity.value:.6g}, and was paid for as {part.sensitivity:.6g}"
+        )
+    del paid.parts[name]
+    return Released(_noised(bounded._take(), part, stream), part.scale, paid.spent)
+
+
+def _noised(value: Tensor, part: Part, stream: Stream) -> Tensor:
+    if part.mechanism == "none":
+        return value
+    if part.mechanism == "laplace":
+        return laplace_noised(value, part.scale, stream)
+    return noised(value, part.scale, stream)
+
+
+def _mu(sensitivity: float, scale: float) -> float:
+    if sensitivity == 0:
+        return 0.0
+    return sensitivity / scale if scale > 0 else math.inf

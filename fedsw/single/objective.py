@@ -1,0 +1,228 @@
+"""What a model minimises, and its clipped gradient on one batch: bounded, ready for the door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.accounting import Charge
+from fedsw.clipping import Tape, Term, clipped_sum, record
+from fedsw.clipping.clip import Mode
+from fedsw.data import Records
+from fedsw.models import count_parameters
+from fedsw.objectives import Clip
+from fedsw.objectives.composite import Composite
+from fedsw.objectives.penalties import Penalty, ToSample
+from fedsw.privacy.release import Bounded
+from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
+from fedsw.randomness import Stream
+from fedsw.single.batches import Batch
+from fedsw.subnormal import flushing_to_zero
+from fedsw.tasks.generation import uniform_ball
+from fedsw.transport.public import public_directions
+from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogonal_spread, project, spread
+
+
+class Learnt(Protocol):
+    """What is learnt: a `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
+
+    def outputs(self, raw: Any, batch: Any, /) -> Tensor:
+        """What a penalty compares: (n, d)."""
+
+    def loss(self, raw: Any, batch: Any, /) -> Tensor:
+        """Task loss of every record: (n,)."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a task's functions see of a batch: features (n, p) as the model takes them, target, group."""
+
+    features: Tensor
+    target: Tensor
+    group: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
+
+    Attributes:
+        task: outputs and loss, see `Learnt`.
+        penalties: at least one.
+        dimension: d of the task's outputs.
+        directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
+        ties, bound, mode: as in an experiment's settings.
+        micro_batch: most records that pass through the model at once.
+    """
+
+    task: Learnt
+    penalties: Sequence[Penalty]
+    dimension: int = 1
+    directions: int = 50
+    scheme: Scheme = "orthogonal"
+    direction_seed: int = 0
+    ties: Ties = "shared"
+    bound: Bound = "auto"
+    mode: Mode = "spectral"
+    micro_batch: int = 65_536
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    composite: Composite = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
+        for penalty, d in zip(self.penalties, self.dimensions, strict=True):
+            if d < 1:
+                raise ValueError(f"dimension = {d}; outputs that are compared have at least 1")
+            if isinstance(penalty, ToSample) and penalty.sample is not None and penalty.sample.shape[1] != d:
+                raise ValueError(f"the public sample has {penalty.sample.shape[1]} columns and the outputs {d}")
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the strata of sampling, in the order of all sequences by stratum; public."""
+        return self.composite.cells
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """d of every penalty's outputs."""
+        return tuple(self.dimension if p.dimension is None else p.dimension for p in self.penalties)
+
+    def planned_sensitivities(self, sizes: Sequence[int], clip: Clip) -> tuple[Sensitivity, ...]:
+        """Delta of every stratum before directions are drawn, without the safety factor."""
+        spreads = [
+            1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
+        ]
+        return self.composite.sensitivities(
+            sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
+        )
+
+    def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
+        """The clipped gradient (r,) of the objective on a batch, in the order of `model.parameters()`.
+
+        Guarantee: replacing one record of a stratum moves it by at most that stratum's sensitivity, safety factor
+        included, whatever the records and the model hold; no Jacobian is formed. Protects every record of the batch;
+        its stratum and all sizes are public.
+
+        Args:
+            model: in the mode it is trained in; every layer with trainable parameters is one that
+                `fedsw.clipping` knows.
+            batch: from `Plan.batches`.
+            clip: the norms of the plan.
+
+        Raises:
+            UnsupportedModule: naming the layer and what to write instead.
+            ValueError: if outputs or losses have another shape than was said.
+        """
+        thetas = [self._directions(number, d, batch) for number, d in enumerate(self.dimensions)]
+        spreads = [1.0 if d == 1 else spread(theta) for d, theta in zip(self.dimensions, thetas, strict=True)]
+        bounds = [
+            SLACK * each
+            for each in self.composite.sensitivities(
+                batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
+            )
+        ]
+        charges = [
+            Charge(name, rate, bound.value) for name, rate, bound in zip(self.strata, batch.rates, bounds, strict=True)
+        ]
+        total = self._clipped(model, batch, clip, thetas)
+        return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
+
+    @flushing_to_zero
+    def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
+        chunks = list(self._chunks(batch.records))
+        tapes: list[Tape | None] = [None] * len(chunks)
+        outputs: list[list[Tensor]] = [[] for _ in self.penalties]
+        for number, chunk in enumerate(chunks):
+            inputs = _inputs(model, chunk)
+            tape = record(model, inputs.features)
+            if len(chunks) == 1:
+                tapes[number] = tape
+            for place, head in enumerate(self._heads(tape, inputs)):
+                radius = (self.penalties[place].clip or clip).output
+                outputs[place].append(project(head.detach(), radius).cpu())
+        by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
+        cotangents = self.composite.cotangents(
+            by_stratum,
+            thetas,
+            lambda number, count: self._sample(number, count, batch),
+            ties=self.ties,
+            memory_limit=self.memory_limit,
+        )
+        pulled = [torch.cat(list(parts)) for parts in cotangents]
+        total = torch.zeros(count_parameters(model), dtype=torch.float64)
+        weight, start = self.composite.task_weight(len(batch)), 0
+        for tape_, chunk in zip(tapes, chunks, strict=True):
+            inputs = _inputs(model, chunk)
+            tape = record(model, inputs.features) if tape_ is None else tape_
+            part = slice(start, start + len(chunk))
+            total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight)).cpu()
+            start += len(chunk)
+        return total
+
+    def _terms(
+        self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float
+    ) -> list[Term]:
+        terms = []
+        for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True):
+            if penalty.weight > 0:
+                used = penalty.clip or clip
+                terms.append(Term(head, q.to(head.device), used.jacobian, self.mode))
+        if weight > 0:
+            losses = self.task.loss(tape.raw, inputs)
+            if tuple(losses.shape) != (len(inputs.features),):
+                raise ValueError(
+                    f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives "
+                    "one number for each record, (n,), not their mean"
+                )
+            weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
+            terms.append(Term(losses, weights, clip.loss, "spectral"))
+        return terms
+
+    def _heads(self, tape: Tape, inputs: Inputs) -> list[Tensor]:
+        heads = []
+        for penalty, d in zip(self.penalties, self.dimensions, strict=True):
+            head = penalty.selected(tape.raw, inputs, self.task.outputs)
+            if head.ndim == 1 and d == 1:
+                head = head[:, None]
+            if tuple(head.shape) != (len(inputs.features), d):
+                raise ValueError(
+                    f"compared outputs have shape {tuple(head.shape)} for {len(inputs.features)} records and dimension "
+                    f"{d}; they are (n, d). Set the dimension of the objective or of the penalty"
+                )
+            heads.append(head)
+        return heads
+
+    def _chunks(self, records: Records) -> Iterator[Records]:
+        for start in range(0, len(records), self.micro_batch):
+            stop = min(start + self.micro_batch, len(records))
+            yield records if stop - start == len(records) else records.take(torch.arange(start, stop))
+
+    def _directions(self, number: int, d: int, batch: Batch) -> Tensor:
+        purpose = () if number == 0 else (f"penalty {number}",)
+        return public_directions(
+            d, self.directions, self.scheme, self.direction_seed, "directions", *purpose, batch.round, batch.attempt
+        )
+
+    def _sample(self, number: int, count: int, batch: Batch) -> Tensor:
+        penalty = self.penalties[number]
+        assert isinstance(penalty, ToSample)
+        if penalty.sample is not None:
+            return penalty.sample.detach().double() - penalty.centre
+        stream = Stream.seeded(self.direction_seed, "prior", batch.round, batch.attempt)
+        return uniform_ball(count, self.dimensions[number], penalty.radius, stream)
+
+
+def _inputs(model: nn.Module, records: Records) -> Inputs:
+    first = next((p for p in model.parameters() if p.requires_grad), None)
+    if first is None:
+        raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
+    return Inputs(
+        records.features.to(first.device, first.dtype),
+        records.target.to(first.device),
+        records.sensitive.to(first.device),
+    )
+
+

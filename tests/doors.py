@@ -1,0 +1,55 @@
+"""Releases through the one door that nobody accounts for, for tests of what leaves."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from fedsw.accounting import Charge
+from fedsw.privacy.mechanisms import Mechanism
+from fedsw.privacy.records import Release
+from fedsw.privacy.release import Bounded, Part, pay, release_paid
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
+from fedsw.randomness import Stream
+from fedsw.transport.slices import Slices
+
+
+class Unaccounted:
+    """A ledger that takes everything."""
+
+    def spend(self, round, attempt, charges, sigma):
+        return math.inf
+
+
+def through(bounded: Bounded, part: Part, stream: Stream):
+    charge = Charge("records", 1.0, part.sensitivity)
+    paid = pay(Unaccounted(), 1, 0, [charge], part.scale, [part])
+    return release_paid(bounded, paid, part.name, stream)
+
+
+def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream) -> Tensor:
+    return through(Bounded(rows, Sensitivity(1.0, "any")), Part("rows", 1.0, scale, mechanism), stream).value
+
+
+def privatise(features: Tensor, release: Release, stream: Stream) -> Tensor:
+    return release.released(through(release.bounded(features), release.part, stream))
+
+
+def release_slices(
+    features: Tensor, *, radius, k, scheme, sigma, directions_stream: DirectionStream, noise_stream: Stream, centre=0.0
+) -> Slices:
+    bounded = fresh_slices(
+        features, radius=radius, k=k, scheme=scheme, directions_stream=directions_stream, centre=centre
+    )
+    return _noised(bounded, sigma, noise_stream)
+
+
+def release_on(features: Tensor, directions: Tensor, *, radius, sigma, noise_stream: Stream, centre=0.0) -> Slices:
+    return _noised(slices_on(features, directions, radius=radius, centre=centre), sigma, noise_stream)
+
+
+def _noised(slices: BoundedSlices, sigma: float, stream: Stream) -> Slices:
+    part = Part("slices", slices.bounded.sensitivity.value, sigma)
+    return slices.released(through(slices.bounded, part, stream))

@@ -1,0 +1,221 @@
+"""The one door: charged, then noised, then handed out; and there is no other."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import math
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsw
+from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
+from fedsw.experiment import parse_experiment
+from fedsw.privacy import release as door
+from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.randomness import Stream
+from tests.doors import Unaccounted
+from tests.federations import Federation
+from tests.server.test_local_slices import RELEASE, SLICES
+
+PACKAGE = Path(fedsw.__file__).parent
+THE_DOOR = PACKAGE / "privacy" / "release.py"
+NOISE = {"noised", "laplace_noised", "released_on_grid"}
+VALUE = torch.arange(6, dtype=torch.float64)
+
+
+class Fixed:
+    """A guarantee with a multiplier and a seeded stream."""
+
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        return Stream.seeded(3, round_, attempt)
+
+
+def bounded(value=VALUE, delta: float = 2.0, round_: int = 1, attempt: int = 0, rate: float = 0.1) -> Bounded:
+    charge = Charge("A", rate, delta)
+    return Bounded(value, Sensitivity(delta, "stated"), round=round_, attempt=attempt, charges=[charge])
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.create(tmp_path / "l.sqlite", groups=("A",), delta=1e-5, epsilon=1.0, nominal=True) as found:
+        yield found
+
+
+def test_a_release_is_charged_at_the_sensitivity_and_noised_in_proportion_to_it(ledger):
+    released = release(bounded(), Fixed(20.0), ledger)
+    (entry,) = ledger.entries()
+    assert (entry.sensitivity, entry.sigma, entry.round, entry.attempt) == (2.0, 40.0, 1, 0)
+    assert released.sigma == 40.0 and released.spent == ledger.epsilon() > 0
+    torch.testing.assert_close(released.value, door.noised(VALUE, 40.0, Stream.seeded(3, 1, 0)), rtol=0, atol=0)
+
+
+def test_a_release_that_is_too_much_leaves_nothing_and_writes_nothing(ledger, monkeypatch):
+    monkeypatch.setattr(door, "noised", lambda *a: pytest.fail("noise was drawn"))
+    with pytest.raises(BudgetExhausted):
+        release(bounded(rate=1.0), Fixed(0.1), ledger)
+    assert ledger.entries() == []
+
+
+def test_without_noise_only_a_ledger_without_a_limit_takes_it(ledger, tmp_path):
+    with pytest.raises(BudgetExhausted):
+        release(bounded(), Fixed(0.0), ledger)
+    with Ledger.create(tmp_path / "free.sqlite", groups=("A",), delta=1e-5, epsilon=math.inf, nominal=True) as free:
+        released = release(bounded(), Fixed(0.0), free)
+    assert torch.equal(released.value, VALUE) and (released.sigma, released.spent) == (0.0, math.inf)
+
+
+def test_a_round_and_attempt_are_released_once(ledger):
+    release(bounded(), Fixed(20.0), ledger)
+    with pytest.raises(AlreadySpent):
+        release(bounded(), Fixed(20.0), ledger)
+    release(bounded(attempt=1), Fixed(20.0), ledger)
+
+
+def test_a_crash_while_noise_is_drawn_has_been_charged(ledger, monkeypatch):
+    def crash(*a):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(door, "noised", crash)
+    with pytest.raises(KeyboardInterrupt):
+        release(bounded(), Fixed(20.0), ledger)
+    assert ledger.replay() > 0
+
+
+def test_a_value_without_charges_or_with_larger_ones_is_refused(ledger):
+    with pytest.raises(ValueError, match="states no charges"):
+        release(Bounded(VALUE, Sensitivity(1.0, "stated")), Fixed(1.0), ledger)
+    with pytest.raises(ValueError, match="group A moves the value by up to 3, above the stated sensitivity 2"):
+        Bounded(VALUE, Sensitivity(2.0, "stated"), charges=[Charge("A", 0.1, 3.0)])
+    assert ledger.entries() == []
+
+
+def test_a_bounded_value_is_no_tensor_and_is_not_stored_or_shown():
+    held = bounded(torch.tensor([123456.0], dtype=torch.float64))
+    for attempt in (
+        lambda: torch.as_tensor(held),
+        lambda: held + 1,
+        lambda: float(held),
+        lambda: held[0],
+        lambda: list(held),
+        lambda: np.asarray(held, dtype=np.float64),
+        lambda: pickle.dumps(held),
+        lambda: copy.deepcopy(held),
+        lambda: held.value,
+    ):
+        with pytest.raises((TypeError, AttributeError, RuntimeError)):
+            attempt()
+    assert "123456" not in f"{held!r} {held} {held.shape} {held.relation} {held.public}"
+    with pytest.raises(TypeError, match="float64"):
+        bounded(VALUE.float())
+
+
+def test_a_part_leaves_once():
+    part = Part("table", 1.0, 2.0)
+    paid = pay(Unaccounted(), 1, 0, [Charge("A", 1.0, 1.0)], 2.0, [part])
+    value = Bounded(VALUE, Sensitivity(1.0, "stated"))
+    release_paid(value, paid, "table", Stream.seeded(1))
+    for name in ("table", "other"):
+        with pytest.raises(ValueError, match=f"nothing is paid for '{name}'.*left already"):
+            release_paid(value, paid, name, Stream.seeded(1))
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=5), st.floats(1.01, 3))
+def test_parts_never_cost_more_than_is_charged(parts, factor):
+    named = [Part(str(i), delta, scale) for i, (delta, scale) in enumerate(parts)]
+    joint = math.sqrt(sum((delta / scale) ** 2 for delta, scale in parts))
+    pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
+    with pytest.raises(ValueError, match="nothing was charged"):
+        pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint / factor)], 1.0, named)
+
+
+def test_a_value_that_moves_further_than_was_paid_for_stays():
+    paid = pay(Unaccounted(), 1, 0, [Charge("A", 1.0, 1.0)], 2.0, [Part("table", 1.0, 2.0)])
+    with pytest.raises(ValueError, match="moves by up to 1.1, and was paid for as 1"):
+        release_paid(Bounded(VALUE, Sensitivity(1.1, "stated")), paid, "table", Stream.seeded(1))
+
+
+def test_a_payment_that_is_kept_between_messages_comes_back_as_it_was():
+    paid = pay(Unaccounted(), 3, 2, [Charge("A", 1.0, 5.0)], 2.0, [Part("a", 1.0, 2.0), Part("b", 2.0, 1.0, "laplace")])
+    assert Paid.from_kept(paid.kept()) == paid
+
+
+def test_a_part_without_noise_says_so():
+    wrong = ((0.0, "gaussian", "noise of scale 0"), (1.0, "none", "has no noise"), (1.0, "x", "choose one of"))
+    for scale, mechanism, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            Part("a", 1.0, scale, mechanism)
+
+
+def test_no_other_file_of_the_package_adds_noise_or_spends():
+    found = {name: set() for name in (*NOISE, "spend")}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called in found:
+                    found[called].add(path)
+    laws = {PACKAGE / "privacy" / "gaussian.py", PACKAGE / "privacy" / "laplace.py"}
+    assert found == {"noised": {THE_DOOR}, "laplace_noised": {THE_DOOR}, "released_on_grid": laws, "spend": {THE_DOOR}}
+
+
+def test_no_other_file_of_the_package_imports_what_adds_noise():
+    for path in PACKAGE.rglob("*.py"):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        if path != THE_DOOR and path.parent != PACKAGE / "privacy":
+            assert names.isdisjoint(NOISE), path
+
+
+FAIR = {
+    "name": "door",
+    "seed": 1,
+    "data": {"records": 300, "test_records": 50},
+    "training": {"rounds": 2},
+    "federation": {"clients": 2},
+}
+RUNS = {
+    "central": (FAIR, ()),
+    "none": (FAIR, ("privacy.trust=none",)),
+    "local-gradient": (FAIR, ("privacy.trust=local-gradient", "privacy.epsilon=20")),
+    "local-slices": (SLICES, ("training.rounds=2",)),
+    "local-release": (RELEASE, ("training.rounds=2",)),
+}
+
+
+@pytest.mark.parametrize("trust", RUNS)
+def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkeypatch, trust):
+    """The frame that calls a noise or a ledger is the door's, for every call of a whole run."""
+    callers: dict[str, set[str]] = {}
+
+    def watch(owner, name):
+        genuine = getattr(owner, name)
+
+        def watched(*given, **named):
+            callers.setdefault(name, set()).add(sys._getframe(1).f_code.co_filename)
+            return genuine(*given, **named)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(Ledger, "spend")
+    for name in ("noised", "laplace_noised"):
+        watch(door, name)
+    raw, overrides = RUNS[trust]
+    Federation(tmp_path).run(parse_experiment(raw, overrides))
+    assert callers["spend"] == {str(THE_DOOR)}
+    assert ("noised" in callers) == (trust != "none") and callers.get("noised", {str(THE_DOOR)}) == {str(THE_DOOR)}

@@ -1,0 +1,94 @@
+"""Plans and batches: the noise that was asked for, uniform secret samples, and refusals before anything is drawn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedsw
+from fedsw.accounting import Step, epsilon
+from fedsw.objectives import Clip
+from tests.single.examples import Scores, records
+
+CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)
+OBJECTIVE = fedsw.Objective(Scores(), [fedsw.Parity(0.5)])
+ASKED = {"sizes": (600, 300), "batch_fraction": 0.1, "rounds": 40, "epsilon": 2.0, "delta": 1e-5}
+
+
+def plan(**other):
+    return fedsw.plan(OBJECTIVE, CLIP, **{**ASKED, **other})
+
+
+def test_the_planned_rounds_cost_the_asked_epsilon():
+    found = plan()
+    steps = {Step(max(found.rates), 1 / found.multiplier): found.rounds}
+    assert epsilon(steps, found.delta) == pytest.approx(2.0, rel=1e-4) and epsilon(steps, found.delta) <= 2.0
+
+
+def test_a_noise_multiplier_gives_the_epsilon_that_the_rounds_cost():
+    found = plan(epsilon=None, noise_multiplier=3.0)
+    assert found.epsilon == pytest.approx(epsilon({Step(0.1, 1 / 3.0): 40}, 1e-5), rel=1e-9)
+
+
+def test_a_plan_says_what_it_promises_and_what_is_public():
+    text = str(plan())
+    for word in ("A=0 (60 of 600)", "sampling rate", "sensitivity", "noise multiplier", "sigma", "Public:"):
+        assert word in text
+    assert "nominal" not in text and "nominal" in str(plan(seed=1))
+    assert "epsilon is infinite" in str(plan(epsilon=math.inf))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"sizes": (600,)}, "1 sizes for 2 strata; give one for each of A=0, A=1"),
+        ({"sizes": {"A=0": 3, "B": 4}}, "the strata are A=0, A=1"),
+        ({"sizes": (600, 0)}, "stratum A=1 has 0 records"),
+        ({"batch_fraction": 1.5}, "batch_fraction = 1.5"),
+        ({"batch_fraction": None}, "give batch_fraction or batch_size"),
+        ({"batch_fraction": None, "batch_size": 301}, "stratum A=1 has 300 records: between 1 and 300 fit"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"noise_multiplier": 1.0}, "give epsilon .* or noise_multiplier"),
+    ],
+)
+def test_what_is_no_plan_is_refused_by_name(other, said):
+    with pytest.raises(ValueError, match=said):
+        plan(**other)
+
+
+def test_records_of_other_sizes_than_planned_are_refused_before_a_batch_is_drawn():
+    with pytest.raises(ValueError, match="stratum A=0 has 24 records and the plan is for 600"):
+        next(plan().batches(records(48)))
+
+
+def test_every_batch_is_a_fresh_uniform_sample_of_the_planned_size():
+    found = plan(sizes=(24, 24), batch_fraction=0.25, rounds=3000, epsilon=None, noise_multiplier=50.0)
+    counts, pairs = np.zeros(48), []
+    for batch in found.batches(records(48)):
+        ids = batch.records.ids.numpy()
+        assert len(set(ids)) == 12 and batch.sizes == (6, 6) and list(batch.records.sensitive) == [0] * 6 + [1] * 6
+        counts[ids] += 1
+        pairs.append({0, 2} <= set(ids))
+    assert stats.chisquare(counts).pvalue > 1e-6
+    assert stats.binomtest(sum(pairs), 3000, 6 * 5 / (24 * 23)).pvalue > 1e-6
+
+
+def test_without_a_seed_two_plans_draw_other_batches_and_noise_and_with_one_the_same():
+    for seed, same in ((None, False), (7, True)):
+        one, two = (plan(sizes=(24, 24), seed=seed) for _ in range(2))
+        first, second = (next(each.batches(records(48))).records.ids.tolist() for each in (one, two))
+        assert (first == second) == same or first == second  # two of 552 samples may be equal by chance
+        assert (one.noise_stream(1, 0).words(4) == two.noise_stream(1, 0).words(4)).all() == same
+
+
+def test_attempts_that_a_ledger_holds_are_not_repeated(tmp_path):
+    found = plan(sizes=(24, 24))
+    with fedsw.Ledger.create(tmp_path / "l.sqlite", found) as ledger:
+        charges = [fedsw.accounting.Charge(name, 0.1, 1.0) for name in found.strata]
+        for attempt in (0, 1):
+            ledger.spend(2, attempt, charges, 100.0)
+        drawn = [(b.round, b.attempt) for b in found.batches(records(48), ledger=ledger)]
+    assert drawn[:3] == [(1, 0), (2, 2), (3, 0)] and drawn[-1] == (40, 0)
