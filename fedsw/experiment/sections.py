@@ -148,9 +148,9 @@ class Model(Section):
     `particles` the number of points of a flow.
     """
 
-    kind: Literal["logistic", "mlp", "encoder-decoder", "image-autoencoder", "generator", "particles", "adaptor"] = (
-        "logistic"
-    )
+    kind: Literal[
+        "logistic", "mlp", "encoder-decoder", "image-autoencoder", "generator", "particles", "adaptor"
+    ] = "logistic"
     hidden: tuple[PositiveInt, ...] = ()
     latent: PositiveInt = 2
     particles: PositiveInt = 1_000
@@ -167,12 +167,12 @@ class Objective(Section):
     private sides, which is more; its own inputs are no secret, and the noise promises nothing about them.
     """
 
-    task: Literal["classification", "regression", "representation", "autoencoder", "generation", "adaptation"] = (
-        "classification"
-    )
-    penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"] = (
-        "statistical-parity"
-    )
+    task: Literal[
+        "classification", "regression", "representation", "autoencoder", "generation", "adaptation"
+    ] = "classification"
+    penalty: Literal[
+        "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"
+    ] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"
