@@ -31,7 +31,7 @@ from fedsw.randomness import Stream
 from fedsw.report.plots import draw_run
 from fedsw.runs.directory import RunDirectory
 from fedsw.tasks.generation import classifier_accuracy, knn_labels, uniform_ball
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import project
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def judge(directory: Path, data_dir: str | None) -> dict[str, Any]:
     experiment, _ = RunDirectory(directory).read_config()
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     dataset = load_dataset(experiment, data_dir)
-    task = Task.from_experiment(experiment, data_dir)
+    task = Problem.from_experiment(experiment, data_dir)
     model = task.build_model()
     assert isinstance(model, ImageAutoencoder)
     model.load_state_dict(load_file(directory / "model.safetensors"))
@@ -93,7 +93,7 @@ def judge(directory: Path, data_dir: str | None) -> dict[str, Any]:
     multiplier = summary["guarantee"]["noise_multiplier"]
     paper = experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update={"bound": "paper"})})
     batch = [round(experiment.training.batch_fraction * len(dataset.train))]
-    (bound,) = sensitivities(Task.from_experiment(paper, data_dir), batch, 1 / task.dimension)
+    (bound,) = sensitivities(Problem.from_experiment(paper, data_dir), batch, 1 / task.dimension)
     return {
         **found,
         "sigma": multiplier * summary["guarantee"]["sensitivities"]["all"],

@@ -33,7 +33,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation.node.node import Node
 from fedsw.models import flatten
 from fedsw.subnormal import flushing_to_zero
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "subnormals.json"
 SMALL = 1e-40
@@ -83,7 +83,7 @@ OPERATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float
 
 def works(count: int, model_kind: str) -> dict[tuple[str, str], Callable[[], Any]]:
     """A client's work of a round, by way and batch."""
-    task = Task.from_experiment(parse_experiment({**EXPERIMENT, "model": MODELS[model_kind]}))
+    task = Problem.from_experiment(parse_experiment({**EXPERIMENT, "model": MODELS[model_kind]}))
     model = task.build_model()
     theta, pull = flatten(model), torch.full((count, task.dimension), 1 / count, dtype=torch.float64)
     forward, contribution = Node.forward, Node.contribution

@@ -20,8 +20,6 @@ MAX_FEATURES = 10_000
 """Most inputs of a model that declared columns may add up to."""
 
 _EVERYBODY = ("all",)
-_GROUPED = ("classification", "regression", "representation")
-_IMAGE_MODELS = ("image-autoencoder", "adaptor")
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
@@ -227,24 +225,42 @@ class Columns(Declared):
             return ()
         return _EVERYBODY if self.target is None else self.target.values
 
-    def misfit(self, *, task: str, penalty: str, model: str) -> str | None:
-        """What a task needs that is not declared; None if nothing is missing."""
-        if task in _GROUPED and self.sensitive is None:
-            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
-        if task == "regression" and not self.targets:
-            return "objective.task 'regression' predicts numbers: declare one or more of them in data.columns.targets"
-        if task != "regression" and self.targets:
-            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
-        if (task in ("classification", "adaptation") or penalty == "equality-of-odds") and self.target is None:
-            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
-        if model in _IMAGE_MODELS and math.isqrt(self.inputs) ** 2 != self.inputs:
-            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
-        return self._out_of_unit(task)
+    def misfit(
+        self,
+        *,
+        task: str,
+        penalty: str,
+        model: str,
+        grouped: bool,
+        target: Literal["class", "numbers", "any"],
+        unit: Literal["targets", "features"] | None,
+        square: bool,
+    ) -> str | None:
+        """What a task needs that is not declared; None if nothing is missing.
 
-    def _out_of_unit(self, task: str) -> str | None:
+        Args:
+            task, penalty, model: names, for the message.
+            grouped: whether the task compares groups.
+            target: what it predicts.
+            unit: what it compares with numbers in [0, 1].
+            square: whether the model takes square images.
+        """
+        if grouped and self.sensitive is None:
+            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
+        if target == "numbers" and not self.targets:
+            return f"objective.task {task!r} predicts numbers: declare one or more of them in data.columns.targets"
+        if target != "numbers" and self.targets:
+            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
+        if (target == "class" or penalty == "equality-of-odds") and self.target is None:
+            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
+        if square and math.isqrt(self.inputs) ** 2 != self.inputs:
+            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
+        return self._out_of_unit(task, unit)
+
+    def _out_of_unit(self, task: str, unit: Literal["targets", "features"] | None) -> str | None:
         """The first column that a task compares with probabilities and that need not lie in [0, 1]."""
-        compared: tuple[Number, ...] = self.targets if task == "regression" else ()
-        if task == "autoencoder":
+        compared: tuple[Number, ...] = self.targets if unit == "targets" else ()
+        if unit == "features":
             compared = tuple(feature for feature in self.features if not feature.categories)
         for column in compared:
             if not column.in_unit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 REPRESENTATION = (
@@ -17,7 +17,7 @@ REPRESENTATION = (
 
 
 def test_every_attempt_has_directions_of_its_own_that_are_the_same_for_everybody():
-    here, there = (Task.from_experiment(small(*REPRESENTATION)) for _ in range(2))
+    here, there = (Problem.from_experiment(small(*REPRESENTATION)) for _ in range(2))
     attempts = [(round_, attempt) for round_ in range(1, 4) for attempt in range(3)]
     drawn = [here.directions(*attempt) for attempt in attempts]
     for attempt, theta in zip(attempts, drawn, strict=True):
@@ -27,9 +27,9 @@ def test_every_attempt_has_directions_of_its_own_that_are_the_same_for_everybody
 
 def test_directions_follow_from_nothing_but_their_own_seed_and_the_attempt():
     drawn = {
-        tuple(Task.from_experiment(small(*REPRESENTATION, *more)).directions(1, 0).flatten().tolist())
+        tuple(Problem.from_experiment(small(*REPRESENTATION, *more)).directions(1, 0).flatten().tolist())
         for more in ((), ("seed=3",), ("data.records=300",), ("partition.seed=4",))
     }
     assert len(drawn) == 1
-    other = Task.from_experiment(small(*REPRESENTATION, "slicing.seed=8")).directions(1, 0)
+    other = Problem.from_experiment(small(*REPRESENTATION, "slicing.seed=8")).directions(1, 0)
     assert tuple(other.flatten().tolist()) not in drawn

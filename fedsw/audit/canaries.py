@@ -15,7 +15,7 @@ from fedsw.data import Records
 from fedsw.federation.node.substitution import exchanged
 from fedsw.objectives import Objective
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 Kind = Literal["label", "features"]
 
@@ -52,7 +52,7 @@ class Canaries:
         return Records(features, self.one.sensitive, target, self.one.ids)
 
 
-def draw(task: Task, records: Records, count: int) -> Canaries:
+def draw(task: Problem, records: Records, count: int) -> Canaries:
     """Canaries at places drawn from all records, and their coins, afresh each time.
 
     Raises:
@@ -66,7 +66,7 @@ def draw(task: Task, records: Records, count: int) -> Canaries:
     return _pairs(task, records, records.take(places), coins)
 
 
-def redrawn(task: Task, records: Records, canaries: Canaries) -> Canaries:
+def redrawn(task: Problem, records: Records, canaries: Canaries) -> Canaries:
     """Other pairs of records, at the same places, for the same coins."""
     return _pairs(task, records, records.take(torch.isin(records.ids, canaries.zero.ids)), canaries.coins)
 
@@ -88,7 +88,7 @@ def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
     return chosen
 
 
-def _pairs(task: Task, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
+def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
     """Extreme and random features: each at one of the two ends of the range of the whole table.
 
     So gradients are long enough for the clips to bite, and those of different canaries point in different directions.
@@ -109,11 +109,11 @@ def _pairs(task: Task, records: Records, kept: Records, coins: NDArray[np.bool_]
     return Canaries("features", zero, one, coins)
 
 
-def _labels_are_free(task: Task) -> bool:
+def _labels_are_free(task: Problem) -> bool:
     """Whether a label may change without a public stratum changing, and a loss looks at it."""
     goal = task.objective
     free = isinstance(goal, Objective) and goal.penalty == "statistical-parity"
-    return free and task.experiment.objective.task == "classification"
+    return free and task.task.facts.target == "class"
 
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

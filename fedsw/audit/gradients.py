@@ -16,9 +16,9 @@ from fedsw.federation.node.substitution import exchanged
 from fedsw.models import load_flat
 from fedsw.objectives import Objective
 from fedsw.runs.trainer import Trainer
-from fedsw.tasks import heads
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import counterpart_of
-from fedsw.tasks.task import Task
+from fedsw.tasks.task import Inputs
 
 _NUMBERS_AT_ONCE = 2**24  # of per-record Jacobians held in memory
 
@@ -32,7 +32,7 @@ class Attacker:
         canaries: what is at stake; its coins are not looked at.
     """
 
-    def __init__(self, task: Task, records: Records, canaries: Canaries) -> None:
+    def __init__(self, task: Problem, records: Records, canaries: Canaries) -> None:
         self._task, self._pair = task, (canaries.zero, canaries.one)
         self._model = task.build_model()
         self._counterpart = counterpart_of(task)
@@ -118,7 +118,8 @@ class Attacker:
 
     def _losses(self, model: nn.Module, side: Records) -> Tensor:
         with torch.no_grad():
-            found = [self._task.losses(model(self._task.inputs(part)), part) for part in self._task.chunks(side)]
+            pieces = map(self._task.given, self._task.chunks(side))
+            found = [self._task.losses(model(piece.features), piece) for piece in pieces]
         return torch.cat(found).double().cpu()
 
     def _matched(
@@ -157,16 +158,16 @@ class Attacker:
     def _jacobians(self, part: Records, rows: int) -> Tensor:
         """Of every record's loss and, after it, its outputs, as many `rows` as asked for: (m, rows, r) float64."""
         task, model = self._task, self._model
-        kind, classes = task.experiment.objective.task, task.classes
         trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
 
         def values(parameters: dict[str, Tensor], features: Tensor, target: Tensor) -> Tensor:
             raw = functional_call(model, parameters, (features[None],))
-            loss = heads.losses(kind, raw, features=features[None], target=target[None], classes=classes)
-            return loss.reshape(1) if rows == 1 else torch.cat([loss.reshape(1), task.outputs(raw).reshape(-1)])
+            one = Inputs(features[None], target[None], task.shape)
+            loss = task.losses(raw, one).reshape(1)
+            return loss if rows == 1 else torch.cat([loss, task.outputs(raw, one).reshape(-1)])
 
-        target = part.target.to(task.device)
-        found = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, task.inputs(part), target)
+        given = task.given(part)
+        found = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, given.features, given.target)
         flat = [found[name].reshape(len(part), rows, -1) for name in trained]
         return torch.cat(flat, dim=2).double().cpu()
 
@@ -180,7 +181,7 @@ def _clipped(jacobians: Tensor, cotangents: Tensor, most: float) -> Tensor:
     return torch.einsum("mde,me->md", vectors, weights * turned)
 
 
-def _nothing(task: Task) -> Tensor:
+def _nothing(task: Problem) -> Tensor:
     return torch.zeros(task.parameters, dtype=torch.float64)
 
 

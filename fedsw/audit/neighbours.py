@@ -17,8 +17,8 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node import node
 from fedsw.federation.node.partition import node_records
 from fedsw.objectives.matching import Matching
-from fedsw.tasks import task as tasks
-from fedsw.tasks.task import Task
+from fedsw.tasks import problem as problems
+from fedsw.tasks.problem import Problem
 
 WIDTH = 4
 """Parameters of the model: one would do for the bound; more of them see noise that misses a coordinate."""
@@ -67,7 +67,7 @@ class Neighbours:
     client: int
     why: str
 
-    def records(self, task: Task, genuine: Records, client: int, *, canary: bool) -> Records:
+    def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
         features = torch.zeros_like(genuine.features)
         strength = 1e4 * max(task.clip.jacobian, task.clip.loss * task.features, 1.0)
@@ -82,7 +82,7 @@ class Neighbours:
         return Records(features, genuine.sensitive, genuine.target, genuine.ids)
 
 
-def worst_neighbours(task: Task, cell: int, client: int) -> Neighbours:
+def worst_neighbours(task: Problem, cell: int, client: int) -> Neighbours:
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
 
     Source: docs/guarantees.md, Theorem 5.
@@ -101,7 +101,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
     """
 
-    def records(task: Task, node_config: Mapping[str, Any]) -> Records:
+    def records(task: Problem, node_config: Mapping[str, Any]) -> Records:
         found = node_records(task, node_config)
         if neighbours is None:
             return found
@@ -110,15 +110,15 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     def build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
         return Freely(outputs)
 
-    Task.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
+    Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
-        with _exchanged(node, "node_records", records), _exchanged(tasks, "_build", build):
+        with _exchanged(node, "node_records", records), _exchanged(problems, "_build", build):
             yield
     finally:
-        Task.from_json.cache_clear()
+        Problem.from_json.cache_clear()
 
 
-def require_room(task: Task) -> None:
+def require_room(task: Problem) -> None:
     """Refuse records with fewer features than the worst case is written in.
 
     Raises:
@@ -132,7 +132,7 @@ def require_room(task: Task) -> None:
         )
 
 
-def _row(task: Task, strength: float, along: float, *, towards: float) -> Tensor:
+def _row(task: Problem, strength: float, along: float, *, towards: float) -> Tensor:
     """A record whose output is `along` the first axis, about the centre, and whose gradients go `towards` a side."""
     row, d = torch.zeros(task.features), task.dimension
     row[_PULL], row[_PUSH] = strength, towards

@@ -13,6 +13,7 @@ import torch
 
 from fedsw.audit.finding import Finding
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.choices import task_facts
 from fedsw.text import number
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fedsw.data import Records
     from fedsw.runs.observer import Observer
     from fedsw.runs.outcome import Outcome
-    from fedsw.tasks.task import Task
+    from fedsw.tasks.problem import Problem
 
 CONFIDENCE = 0.95
 PUBLISHED = 0.72
@@ -132,21 +133,21 @@ def _require_known(experiment: Experiment) -> None:
             f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
             f"{experiment.privacy.trust!r}"
         )
-    if experiment.objective.task in ("generation", "adaptation"):
+    if not task_facts(experiment.objective.task).private_loss:
         raise ExperimentError(
             f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for "
             "private ones; audit classification, regression, a representation or an autoencoder"
         )
 
 
-def _prepare(experiment: Experiment, count: int) -> tuple[Task, Attacker, Canaries, list[Tensor]]:
+def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Canaries, list[Tensor]]:
     """The task, the attacker, the canaries, each the strongest of several, and the models of a reference training."""
     from fedsw.audit import canaries as pairs
     from fedsw.audit.gradients import Attacker
-    from fedsw.tasks.task import Task
+    from fedsw.tasks.problem import Problem
 
     torch.set_num_threads(experiment.federation.threads)
-    task, rounds = Task.from_experiment(experiment), experiment.training.rounds
+    task, rounds = Problem.from_experiment(experiment), experiment.training.rounds
     records = _records(task)
     first = pairs.draw(task, records, count)
     attacker = Attacker(task, records, first)
@@ -157,7 +158,7 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Task, Attacker, Canari
     return task, attacker, chosen, attacker.reference(rounds)
 
 
-def _records(task: Task) -> Records:
+def _records(task: Problem) -> Records:
     """All training records, as the clients of a run in this process will load them."""
     from fedsw.data import concatenate
     from fedsw.engines.inprocess import node_configs
@@ -168,7 +169,7 @@ def _records(task: Task) -> Records:
 
 
 def _train(
-    experiment: Experiment, task: Task, placed: Canaries, *, show: bool
+    experiment: Experiment, task: Problem, placed: Canaries, *, show: bool
 ) -> tuple[list[Released], Tensor, dict[str, Any]]:
     """The run: what it released, the released model (r,), its summary. Its folder is gone afterwards."""
     from safetensors.torch import load_file

@@ -28,7 +28,7 @@ from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate, Rounds
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.models import flatten
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 _NUMBERS = 2**21  # of one release of many copies
 
@@ -53,7 +53,7 @@ class Released:
         self._name = folder.name
         try:
             with staged(neighbours, canary=canary):
-                self.task = Task.from_experiment(experiment)
+                self.task = Problem.from_experiment(experiment)
                 traffic = Traffic()
                 self.members = gather(self._grid, self.task, self._name, traffic)
                 self.plan = make_plan(self.task, self.members)

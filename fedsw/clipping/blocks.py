@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from fedsw.clipping.rules import Rule
+from fedsw.clipping.rules.attention import Projection
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,16 @@ class Call:
     """
 
     title: str
-    layer: nn.Module
+    layer: nn.Module | Projection
     rule: Rule
     input: Tensor
     version: int
     source: Node | None
     edge: GradientEdge
+
+    def place(self, name: str) -> tuple[Tensor, int]:
+        """The parameter that the rule calls `name`, and the entry of it at which the layer's own part begins."""
+        return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
 
 
 @dataclass(frozen=True)

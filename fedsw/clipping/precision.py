@@ -1,4 +1,4 @@
-"""Full float32 inside the passes that a clip rests on: no TF32, no autocast."""
+"""Full float32 inside the passes that a clip rests on: no TF32, no autocast, no fused attention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _ACCELERATOR = (
     if hasattr(_cudnn, "conv")
     else [(_cudnn, "allow_tf32", False), (_backends.cuda.matmul, "allow_tf32", False)]
 )
-_SWITCHES: list[tuple[Any, str, Any]] = _CPU + (_ACCELERATOR if _backends.cuda.is_built() else [])
+# The fused attention of evaluation mode: a frozen encoder with a padding mask makes nested tensors of it, which have no
+# shape that could be checked. One path for all is also one function, whoever runs it.
+_FUSED = [(_backends.mha, "_is_fastpath_enabled", False)] if hasattr(_backends.mha, "_is_fastpath_enabled") else []
+_SWITCHES: list[tuple[Any, str, Any]] = _CPU + _FUSED + (_ACCELERATOR if _backends.cuda.is_built() else [])
 
 # The switches are the process', so threads share them: the first to come notes what the caller had set, and the
 # last to go puts it back. One that leaves early must not turn TF32 on under the others' clips.

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.recording import unrehearsed
 from fedsw.clipping.refusals import UnsupportedModule
@@ -176,8 +177,7 @@ def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | N
 
 
 def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
-    whole = (raw,) if isinstance(raw, Tensor) else raw
-    parts = whole if heads is None else heads(raw)
+    parts = Form.of(raw).parts(raw) if heads is None else heads(raw)
     generator = torch.Generator().manual_seed(0)
     combined = []
     for part in parts:

@@ -7,20 +7,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping.rules import RULES
+from fedsw.clipping.rules import RULES, attention
 
-_SUPPORTED = ", ".join(kind.__name__ for kind in RULES)
+_SUPPORTED = ", ".join(kind.__name__ for kind in (*RULES, nn.MultiheadAttention) if kind is not attention.OUTPUT)
 _FREEZE = "or freeze it with requires_grad_(False)"
 
 _INSTEAD: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.MultiheadAttention, "use Linear projections and torch.nn.functional.scaled_dot_product_attention"),
+    (
+        nn.MultiheadAttention,
+        "a subclass may compute anything, so use MultiheadAttention itself, or Linear projections and "
+        "torch.nn.functional.scaled_dot_product_attention",
+    ),
+    (nn.modules.batchnorm._BatchNorm, "use GroupNorm"),
     (nn.RNNBase, "use Conv1d over time, or attention built from Linear layers"),
     (nn.RNNCellBase, "use Conv1d over time, or attention built from Linear layers"),
     (nn.modules.instancenorm._InstanceNorm, "use GroupNorm with num_groups equal to num_channels"),
     (nn.EmbeddingBag, "use Embedding followed by a sum or mean over the sequence"),
     (nn.Bilinear, "use Linear on the outer product of the two inputs"),
     (nn.PReLU, "use LeakyReLU or ELU"),
-    (nn.RMSNorm, "use LayerNorm(bias=False)"),
 )
 
 
@@ -48,11 +52,11 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
 
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
     reparametrised), one parameter held by two modules, parameters that are views of one another, modules that mix
-    records (BatchNorm, a softmax over the batch, attention and recurrence with the batch second) or keep statistics of
-    them, dropout in training mode, backward hooks, and parameters that are neither float32 nor float64. Modules without
-    trainable parameters are otherwise free. What only a forward pass can show (a layer called twice, a parameter used
-    behind the layer's back, records read as one sequence) is refused by `record`, which also finds what a custom
-    forward hides, by a rehearsal.
+    records (BatchNorm unless it is in evaluation mode with statistics of its own, a softmax over the batch, attention
+    and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward hooks, and
+    parameters that are neither float32 nor float64. Modules without trainable parameters are otherwise free. What only
+    a forward pass can show (a layer called twice, a parameter used behind the layer's back, records read as one
+    sequence) is refused by `record`, which also finds what a custom forward hides, by a rehearsal.
 
     Returns:
         The parameters by name, frozen ones too, in the order of `module.parameters()`.
@@ -66,7 +70,14 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     found: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
         own = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
-        reason = _mixing(child) or _stateful(child) or _parameters(child, own) or _second_batch(child) or _view(child)
+        reason = (
+            _mixing(child)
+            or _stateful(child)
+            or _attention(child)
+            or _parameters(child, own)
+            or _second_batch(child)
+            or _view(child)
+        )
         if reason is not None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")
         for key, parameter in own.items():
@@ -93,7 +104,7 @@ def _mixing(module: nn.Module) -> str | None:
     if not isinstance(module, _MIXERS):
         return None
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        return "normalises over the batch, so that each record's output depends on the others; use GroupNorm"
+        return _mixing_norm(module)
     if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and (
         module.dim is None or module.dim == 0 or module.dim < -1
     ):
@@ -106,6 +117,15 @@ def _mixing(module: nn.Module) -> str | None:
         return "flattens the batch (start_dim=0); set start_dim=1"
     if isinstance(module, nn.Unflatten) and module.dim == 0:
         return "reshapes the batch (dim=0); set dim=1 or later"
+    return None
+
+
+def _mixing_norm(module: nn.modules.batchnorm._BatchNorm) -> str | None:
+    over = "normalises over the batch, so that each record's output depends on the others"
+    if module.training:
+        return f"{over}; use GroupNorm, or freeze it with requires_grad_(False) and call .eval() on it"
+    if module.running_mean is None or module.running_var is None:
+        return f"{over}, in evaluation mode too, since it keeps no statistics; use GroupNorm"
     return None
 
 
@@ -125,9 +145,27 @@ def _stateful(module: nn.Module) -> str | None:
             "is random in training mode, so that cotangents would meet other outputs than those they were "
             "computed from; call .eval() on it or leave it out"
         )
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.training and module.dropout > 0:
+        return (
+            "drops values at random in training mode, so that cotangents would meet other outputs than those they "
+            "were computed from; set dropout=0.0 or call .eval() on it"
+        )
     if module._backward_hooks or module._backward_pre_hooks:
         return "has backward hooks, which can change gradients after they were measured; remove them"
     return None
+
+
+def _attention(module: nn.Module) -> str | None:
+    if type(module) is not nn.MultiheadAttention or not any(each.requires_grad for each in module.parameters()):
+        return None
+    return attention.refusal(module)
+
+
+def _names(module: nn.Module) -> tuple[str, ...]:
+    """The parameters of its own for which the module has a rule."""
+    if type(module) is nn.MultiheadAttention:
+        return attention.NAMES
+    return ("weight", "bias") if type(module) in RULES else ()
 
 
 def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
@@ -135,24 +173,22 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
     if not own:
         return None
     names = ", ".join(repr(key) for key in own)
-    rule = RULES.get(type(module))
-    if rule is None:
+    if not _names(module):
         return f"holds {names}, and its per-sample gradient has no rule; {_remedy(module)}, {_FREEZE}"
-    if set(own) - {"weight", "bias"}:
+    if set(own) - set(_names(module)):
         plain = type(module).__name__
         return f"computes its weight from {names} (weight norm, pruning, ...); use a plain {plain}"
     for key, parameter in own.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             return f"has {key!r} in {parameter.dtype}, too coarse for a norm; call .float() on it"
-    return rule.refusal(module)
+    rule = RULES.get(type(module))
+    return None if rule is None else rule.refusal(module)
 
 
 def _view(module: nn.Module) -> str | None:
     """A weight that is no parameter of its own: its gradient would belong to whatever it was computed from."""
-    if type(module) not in RULES:
-        return None
     trained = any(parameter is not None and parameter.requires_grad for parameter in module._parameters.values())
-    for key in ("weight", "bias"):
+    for key in _names(module):
         value = getattr(module, key, None)
         if not isinstance(value, Tensor) or not (trained or value.requires_grad):
             continue

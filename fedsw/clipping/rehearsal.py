@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsw.clipping.probe import ROUNDED, copied, examine, passed, remember, unmoved_generators
 from fedsw.clipping.recording import unrehearsed
@@ -14,6 +15,7 @@ from fedsw.clipping.refusals import UnsupportedModule, check
 from fedsw.clipping.tape import Tape
 
 _KNOWN = ("torch.nn.", "fedsw.models.")
+_ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
 _MOVED = 0.01
 _TRIES = 8
 
@@ -41,7 +43,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
         UnsupportedModule: if the module would escape the clip, mixes records, or cannot be rehearsed.
         ValueError: if the inputs disagree on n, or the module returns something else than tensors.
     """
-    fault = rehearsed(module, inputs) if _has_own_code(module) else None
+    fault = rehearsed(module, inputs) if _has_own_code(module, inputs) else None
     tape = unrehearsed(module, *inputs)  # which names a fault of the real batch in its own shapes
     if fault is not None:
         raise fault
@@ -76,12 +78,19 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
     )
 
 
-def _has_own_code(module: nn.Module) -> bool:
-    """Whether anything but a layer of torch or a model of fedsw decides what a forward pass does."""
+def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Whether anything but a layer of torch or a model of fedsw decides what a forward pass does.
+
+    That may be a function that a layer was given, or a second input: a mask of attention is shared by all records if it
+    has two dimensions, and its rows are not the records' own.
+    """
+    if sum(isinstance(value, Tensor) for value in inputs) > 1:
+        return True
     return any(
         not type(child).__module__.startswith(_KNOWN)
         or "forward" in vars(child)
         or bool(child._forward_hooks or child._forward_pre_hooks)
+        or vars(child).get("activation") not in _ACTIVATIONS
         for child in module.modules()
     )
 

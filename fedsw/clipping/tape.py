@@ -18,6 +18,7 @@ from fedsw.clipping.clip import require_cotangents
 from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums
 from fedsw.clipping.limits import Part, cuts, part_of, summed
+from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
 
@@ -41,16 +42,16 @@ class Tape:
     """A recorded forward pass; `record` makes it.
 
     Attributes:
-        raw: what the module returned, a tensor or a tuple of tensors, cut from the module's graph. Heads are
-            built from it.
+        raw: what the module returned, a tensor, a tuple of tensors or a dict of tensors by name, cut from the
+            module's graph. Heads are built from it.
         records: the number n of records.
         size: the number r of trainable parameters, the length of what `pull_back` returns.
         column: whether the module returned one number per record, so that every gradient of a head is a multiple
             of one gradient u_i = d raw_i / d parameters.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], *, single: bool) -> None:
-        """Keep the blocks of a forward pass; `single` says that the module returned one bare tensor."""
+    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: Form) -> None:
+        """Keep the blocks of a forward pass, whose outputs came in this form."""
         self._blocks = blocks
         self._measured: list[_Measured] = []
         self._names: dict[int, str] = {}
@@ -66,7 +67,7 @@ class Tape:
         self.column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
         self._squared_gradient: Tensor | None = None
         self.records = self._leaves[0].shape[0]
-        self.raw: Any = self._leaves[0] if single else self._leaves
+        self.raw: Any = form.arranged(self._leaves)
 
     @property
     def device(self) -> torch.device:
@@ -230,7 +231,8 @@ class Tape:
     def _add(self, total: Tensor, part: Part, cut: Tensor) -> None:
         """Add one call's sum over its records, each times its factor, to the flat total, in float64."""
         for name, value in summed(part, cut).items():
-            offset = self._offsets[id(getattr(part.call.layer, name))]
+            parameter, start = part.call.place(name)
+            offset = self._offsets[id(parameter)] + start
             total[offset : offset + value.numel()].add_(value.reshape(-1))
 
     def _below(self, heads: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:

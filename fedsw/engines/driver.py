@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from fedsw.runs.observer import Observer, Silent
 
 if TYPE_CHECKING:
+    from fedsw.engines.objects import ModelObject, TaskObject
     from fedsw.experiment import Experiment
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
@@ -38,6 +39,8 @@ def run(
     observer: Observer | None = None,
     data: object = None,
     held_out: object = None,
+    model: ModelObject | None = None,
+    task: TaskObject | None = None,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
 
@@ -47,32 +50,44 @@ def run(
             and the number of clients. An object is what `fedsw.data.as_records` returns, or whatever it takes where the
             experiment declares data.columns.
         held_out: records to measure on, outside the guarantee, in the same form; read under the same declaration.
+        model: an nn.Module, or a function or class that makes one, in place of model.kind; engine "inprocess" only.
+        task: a `fedsw.tasks.task.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
 
     Raises:
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
+    from fedsw.engines.objects import handed_over, require_at_hand
     from fedsw.engines.records import at_hand
 
-    with at_hand(experiment, data, held_out, engine=engine) as ready:
+    with handed_over(experiment, model, task) as whole, at_hand(whole, data, held_out, engine=engine) as ready:
+        require_at_hand(ready, engine)
         return _drive(ready, fresh_directory(runs / ready.name), engine, observer, resume=False)
 
 
 def resume(
-    directory: Path, *, observer: Observer | None = None, data: object = None, held_out: object = None
+    directory: Path,
+    *,
+    observer: Observer | None = None,
+    data: object = None,
+    held_out: object = None,
+    model: ModelObject | None = None,
+    task: TaskObject | None = None,
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
-    Args:
-        data, held_out: the same records again, where the run began with Python objects, which are on no disk.
-
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.
+
+    Args:
+        data, held_out: the same records again, where the run began with Python objects, which are on no disk.
+        model, task: the objects that the run began with, if it did.
 
     Raises:
         FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
         ExperimentError: if the run needs its objects again, or these are others by type or size.
     """
+    from fedsw.engines.objects import handed_again
     from fedsw.engines.records import at_hand
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free
@@ -82,7 +97,10 @@ def resume(
     experiment, stored = RunDirectory(directory).read_config()
     require_free(directory)
     engine = _engine(stored, directory)
-    with at_hand(experiment, data, held_out, engine=engine) as ready:
+    with (
+        handed_again(experiment, model, task),
+        at_hand(experiment, data, held_out, engine=engine) as ready,
+    ):
         return _drive(ready, directory, engine, observer, resume=True)
 
 

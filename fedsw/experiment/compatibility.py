@@ -4,45 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Privacy, Training
+from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
+from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sections import Privacy, Training
 
-_FAIR = ("classification", "regression", "representation")
-
-# What each source's records are: groups and labels, labels alone, or points.
-_TASKS_OF_SOURCE: Mapping[str, tuple[str, ...]] = {
-    "synthetic": _FAIR,
-    "adult": ("classification", "representation"),
-    "ring": ("generation",),
-    "gaussians": ("generation",),
-    "digits": ("generation", "autoencoder"),
-    "mnist": ("generation", "autoencoder", "adaptation"),
-    "fashion-mnist": ("generation", "autoencoder"),
-    "usps": ("generation", "autoencoder", "adaptation"),
-    "files": (*_FAIR, "generation", "autoencoder", "adaptation"),
-}
-_MODELS_OF_TASK: Mapping[str, tuple[str, ...]] = {
-    "classification": ("logistic", "mlp"),
-    "regression": ("logistic", "mlp"),
-    "representation": ("encoder-decoder",),
-    "autoencoder": ("image-autoencoder", "encoder-decoder"),
-    "generation": ("generator", "particles"),
-    "adaptation": ("adaptor",),
-}
-_PENALTIES_OF_TASK: Mapping[str, tuple[str, ...]] = {
-    "classification": ("statistical-parity", "equality-of-odds"),
-    "regression": ("statistical-parity",),
-    "representation": ("statistical-parity", "equality-of-odds"),
-    "autoencoder": ("prior-matching",),
-    "generation": ("distribution-matching",),
-    "adaptation": ("distribution-matching",),
-}
-_TASKS_OF_TRUST: Mapping[str, tuple[str, ...]] = {
-    "none": tuple(_MODELS_OF_TASK),
-    "central": tuple(_MODELS_OF_TASK),
-    "local-gradient": _FAIR,
-    "local-slices": ("generation", "adaptation"),
-    "local-release": ("generation",),
-}
 _ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
 _WHY_NOT: Mapping[str, str] = {
     "local-gradient": "its noised tables rank the outputs of private groups against each other",
@@ -51,74 +17,82 @@ _WHY_NOT: Mapping[str, str] = {
 }
 
 
-def misfit(
-    data: Data, model: Model, objective: Objective, clip: Clip, privacy: Privacy, local: Local, training: Training
-) -> str | None:
-    """What does not go together, with what would; None if everything does."""
+def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
+    """What does not go together, with what would; None if everything does.
+
+    Args:
+        settings: the sections of an experiment.
+        kind: its task; None for one of a user's own before it is loaded: what takes its facts is then left out.
+    """
+    known = None if kind is None else _misfit_of_task(settings, kind) or _misfit_of_trust(settings, kind)
     return (
-        _misfit_of_task(data, model, objective, clip)
-        or _misfit_of_trust(model, objective, privacy, local, training)
-        or _misfit_of_noise(objective, privacy)
-        or _misfit_of_batches(privacy, training)
+        known
+        or _misfit_of_flow(settings)
+        or (None if kind is None else _misfit_of_protection(settings, kind))
+        or (None if kind is None else kind.misfit(settings))
+        or _misfit_of_noise(settings.privacy)
+        or _misfit_of_batches(settings.privacy, settings.training)
     )
 
 
-def _misfit_of_task(data: Data, model: Model, objective: Objective, clip: Clip) -> str | None:
-    task = objective.task
+def _misfit_of_task(settings: Settings, kind: TaskKind) -> str | None:
+    data, task, facts = settings.data, settings.objective.task, kind.facts
     for name, value, known in (
-        ("model.kind", model.kind, _MODELS_OF_TASK),
-        ("objective.penalty", objective.penalty, _PENALTIES_OF_TASK),
+        ("model.kind", settings.model.kind, facts.models),
+        ("objective.penalty", settings.objective.penalty, facts.penalties),
     ):
-        if value not in known[task]:
-            return f"{name} {value!r} with objective.task {task!r}: use {_either(known[task])}"
-    if task not in (able := _TASKS_OF_SOURCE["files" if data.own else data.source]):
-        tasks = _either(able)
-        fit = _either(tuple(source for source, fits in _TASKS_OF_SOURCE.items() if task in fits))
+        if value not in known and not is_reference(value):
+            return f"{name} {value!r} with objective.task {task!r}: use {_either(known)}"
+    if ("files" if data.own else data.source) not in facts.sources:
+        tasks = _either(tuple(name for name, each in shipped_tasks().items() if data.source in each.facts.sources))
+        fit = _either(facts.sources)
         return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
     if data.columns is not None:
-        found = data.columns.misfit(task=task, penalty=objective.penalty, model=model.kind)
-        if found is not None:
-            return found
-    if task == "adaptation" and data.public in (None, data.source):
-        return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
-    if task == "generation" and objective.alpha != 1:
-        return f"objective.alpha is {objective.alpha}; a generator has no loss but the distance: set it to 1"
-    if task == "autoencoder" and data.row_norm is not None and data.row_norm > 1:
-        return f"data.row_norm is {data.row_norm}; an autoencoder predicts numbers in [0, 1]: set it to 1 or less"
-    if objective.penalty == "prior-matching" and clip.centre != 0:
-        return f"clip.centre is {clip.centre}; latent codes are matched to a prior about 0: leave it at 0"
+        return data.columns.misfit(
+            task=task,
+            penalty=settings.objective.penalty,
+            model=settings.model.kind,
+            grouped=facts.grouped,
+            target=facts.target,
+            unit=facts.unit,
+            square=model_kind(settings.model.kind).square,
+        )
     return None
 
 
-def _misfit_of_trust(
-    model: Model, objective: Objective, privacy: Privacy, local: Local, training: Training
-) -> str | None:
-    trust, task = privacy.trust, objective.task
-    if task not in _TASKS_OF_TRUST[trust]:
-        able = _either(tuple(name for name, tasks in _TASKS_OF_TRUST.items() if task in tasks))
-        return f"privacy.trust {trust!r} cannot run {task!r}: {_WHY_NOT[trust]}. Trust models that can: {able}"
+def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
+    trust, task = settings.privacy.trust, settings.objective.task
+    if trust in kind.facts.trusts:
+        return None
+    why, able = _WHY_NOT.get(trust, "the task does not go with it"), _either(kind.facts.trusts)
+    return f"privacy.trust {trust!r} cannot run {task!r}: {why}. Trust models that can: {able}"
+
+
+def _misfit_of_flow(settings: Settings) -> str | None:
+    trust, local, training = settings.privacy.trust, settings.local, settings.training
     flows = trust == "local-slices" and local.algorithm != "dp-swd"
-    if flows != (model.kind == "particles"):
+    if flows != model_kind(settings.model.kind).points:
         return (
-            f"model.kind {model.kind!r} with trust {trust!r} and local.algorithm {local.algorithm!r}: 'particles' are "
-            "moved by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
+            f"model.kind {settings.model.kind!r} with trust {trust!r} and local.algorithm {local.algorithm!r}: "
+            "'particles' are moved by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
         )
-    if flows and (training.optimizer != "sgd" or training.momentum):
+    if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         return "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
-    if trust != "local-slices" and privacy.accountant in _ACCOUNTANTS_OF_SLICES:
-        return f"privacy.accountant {privacy.accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
-    if objective.protected == "both" and (task != "generation" or trust != "central"):
+    if trust != "local-slices" and settings.privacy.accountant in _ACCOUNTANTS_OF_SLICES:
+        accountant = settings.privacy.accountant
+        return f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
+    return None
+
+
+def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
+    generated = kind.facts.counterpart == "generator"
+    if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None
 
 
-def _misfit_of_noise(objective: Objective, privacy: Privacy) -> str | None:
+def _misfit_of_noise(privacy: Privacy) -> str | None:
     trust = privacy.trust
-    if objective.task == "adaptation" and objective.alpha == 0 and privacy.noisy:
-        return (
-            "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set it "
-            "above 0, or use privacy.trust 'none' for the baseline"
-        )
     if trust == "local-gradient" and not privacy.noisy:
         return (
             "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "

@@ -1,13 +1,18 @@
-"""Objects of a user's own, named in an experiment as `module:name`: functions, classes, whatever a module holds."""
+"""Objects of a user's own: named in an experiment as `module:name`, or held by this process under a name of theirs."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from fedsw.settings import ExperimentError
 
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_HELD = "object:"
+_held: dict[str, object] = {}
 
 
 def is_reference(text: str) -> bool:
@@ -15,18 +20,70 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def load_object(reference: str, *, what: str) -> object:
-    """Import what `module:name` names; the module's own code runs.
+def is_held(text: str) -> bool:
+    """Whether `text` is the name of an object that a process holds (`held`), not of something in a module."""
+    return text.startswith(_HELD)
+
+
+@contextmanager
+def held(thing: object, name: str | None = None) -> Iterator[str]:
+    """A name for an object of this process, which `load_object` knows until the block ends.
+
+    Args:
+        thing: the object.
+        name: the name it had before, to go on with a run; by default a fresh one that nobody can guess.
+    """
+    known = name or f"{_HELD}x{secrets.token_hex(8)}"
+    _held[known] = thing
+    try:
+        yield known
+    finally:
+        del _held[known]
+
+
+def require_allowed(reference: str, *, what: str, allowed: Collection[str] | None) -> None:
+    """Refuse a module that is not among those allowed, before any code of it runs.
+
+    Args:
+        reference: `module:name`.
+        what: what it is meant to be, for messages.
+        allowed: modules, each with all that is inside it; None for any.
+
+    Raises:
+        ExperimentError: naming the module and what is allowed.
+    """
+    module = reference.partition(":")[0]
+    if allowed is None or any(module == name or module.startswith(f"{name}.") for name in allowed):
+        return
+    told = ", ".join(sorted(allowed)) or "none"
+    raise ExperimentError(
+        f"{what} is {reference!r}; modules whose code may run on this node: {told}. Its operator adds {module!r} to "
+        "the node configuration's 'modules' (names separated by commas), or it takes no part"
+    )
+
+
+def load_object(reference: str, *, what: str, allowed: Collection[str] | None = None) -> object:
+    """Import what `module:name` names; the module's own code runs. Or give the object that this process holds.
 
     Args:
         reference: `package.module:name`, or `package.module:Class.name` for what is inside something.
         what: what it is meant to be, for messages: "metrics[0]".
+        allowed: as in `require_allowed`.
 
     Raises:
-        ExperimentError: if it is not written so, the module cannot be imported, or it holds nothing of that name.
+        ExperimentError: if it is not written so, the module may not or cannot be imported, or it holds nothing of that
+            name; or if the object is one of a process that is gone.
     """
     if not is_reference(reference):
         raise ExperimentError(f"{what} is {reference!r}; write module:name, as in 'my_package.my_module:my_function'")
+    if is_held(reference):
+        if reference not in _held:
+            raise ExperimentError(
+                f"{what} is {reference!r}, an object that was handed to another run of Python and is not at hand here; "
+                "hand it over again (driver.resume(folder, model=..., task=...)), or name it as module:name"
+            )
+        return _held[reference]
+    require_allowed(reference, what=what, allowed=allowed)
     module, _, name = reference.partition(":")
     try:
         found: object = importlib.import_module(module)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.no_effect import ignored
 from fedsw.experiment.sections import (
@@ -53,7 +54,8 @@ __all__ = [
 class Experiment(Section):
     """One run, whole.
 
-    Settings that do not go together, or that nothing would look at, are refused.
+    Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
+    takes its facts is settled when the experiment is made concrete (`fedsw.tasks.problem.Problem`).
 
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
     """
@@ -83,10 +85,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        found = misfit(self.data, self.model, self.objective, self.clip, self.privacy, self.local, self.training)
-        found = found or ignored(
-            self.data, self.model, self.objective, self.privacy, self.local, unsafe_metrics=self.unsafe_metrics
-        )
+        kind = shipped_task(self.objective.task)
+        found = misfit(self, kind) or ignored(self, kind, unsafe_metrics=self.unsafe_metrics)
         if found:
             raise ValueError(found)
         least = self.federation.min_clients

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from fedsw.experiment.sections import Data, Local, Model, Objective, Privacy, Section
+from fedsw.experiment.choices import Settings, TaskKind
+from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sections import Data, Local, Model, Privacy, Section
 
 _DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
-_FIXED_MODELS = ("logistic", "image-autoencoder", "adaptor")
 
 
-def ignored(
-    data: Data, model: Model, objective: Objective, privacy: Privacy, local: Local, *, unsafe_metrics: bool
-) -> str | None:
-    """The first setting that is not its default and would have no effect, with the remedy; None if there is none."""
+def ignored(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
+    """The first setting that is not its default and would have no effect, with the remedy; None if there is none.
+
+    Args:
+        settings: the sections of an experiment.
+        kind: its task; None for one of a user's own before it is loaded: what takes its facts is then left out.
+        unsafe_metrics: whether training losses are asked for.
+    """
     return (
-        _of_data(data, objective)
-        or _of_model(model)
-        or _of_trust(privacy, local)
-        or (_of_metrics(objective, privacy) if unsafe_metrics else None)
+        _of_data(settings.data)
+        or (None if kind is None else _of_public(settings, kind))
+        or _of_model(settings.model)
+        or _of_trust(settings.privacy, settings.local)
+        or (_of_metrics(settings, kind) if unsafe_metrics else None)
     )
 
 
-def _of_data(data: Data, objective: Objective) -> str | None:
+def _of_data(data: Data) -> str | None:
     source = f"of data.source {data.source!r}"
     if data.source not in _DRAWN and (name := _changed(data, ("records", "test_records"))):
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
@@ -29,13 +36,21 @@ def _of_data(data: Data, objective: Objective) -> str | None:
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
     if data.family in ("object", "module") and data.data_dir is not None:
         return f"data.data_dir is where files are, and records {source} come from Python: leave it out"
-    if data.public is not None and objective.task != "adaptation":
-        return f"data.public is read by objective.task 'adaptation', not by {objective.task!r}: leave it out"
+    return None
+
+
+def _of_public(settings: Settings, kind: TaskKind) -> str | None:
+    task = settings.objective.task
+    if settings.data.public is not None and kind.facts.counterpart != "domain":
+        return f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
     return None
 
 
 def _of_model(model: Model) -> str | None:
-    if model.kind in _FIXED_MODELS and (name := _changed(model, ("hidden", "activation"))):
+    name = _changed(model, ("hidden", "activation"))
+    if name and is_reference(model.kind):
+        return f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
+    if name and not model_kind(model.kind).layered:
         return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
     return None
 
@@ -54,11 +69,12 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
     return None
 
 
-def _of_metrics(objective: Objective, privacy: Privacy) -> str | None:
-    if privacy.local:
-        return f"unsafe_metrics asks for training losses; under trust {privacy.trust!r} clients send none: leave it out"
-    if objective.task == "generation":
-        return "unsafe_metrics asks for training losses, and objective.task 'generation' has none: leave it out"
+def _of_metrics(settings: Settings, kind: TaskKind | None) -> str | None:
+    trust, task = settings.privacy.trust, settings.objective.task
+    if settings.privacy.local:
+        return f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
+    if kind is not None and kind.facts.counterpart == "generator":
+        return f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out"
     return None
 
 

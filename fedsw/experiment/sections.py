@@ -9,10 +9,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from fedsw.columns import Columns
 from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.settings import ExperimentError
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -23,7 +24,35 @@ SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashio
 
 _OWN = ("files", "object")
 _OBJECT = re.compile(r"object:[0-9a-f]{32}")
+_OPTIMIZERS = ("sgd", "adam")
+_MOST_DEEP = 8
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value that TOML and JSON can write and read back, lists as lists."""
+    if depth > _MOST_DEEP:
+        raise ValueError(f"arguments are nested over {_MOST_DEEP} deep; give numbers, texts, and lists of them")
+    if isinstance(value, bool | str) or (isinstance(value, int) and abs(value) <= 2**53):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    raise ValueError(f"an argument of type {type(value).__name__} is no finite number, text, truth value or list")
+
+
+Arguments = Annotated[dict[str, Any], AfterValidator(_plain)]
+"""Arguments by name of something of a user's own, as TOML and JSON can write them."""
+
+
+def _one_of(name: str, known: tuple[str, ...], own: str) -> str:
+    if name not in known and not is_reference(name):
+        names = ", ".join(repr(each) for each in known)
+        raise ValueError(f"Input should be {names}, or 'module:name' for {own} of your own")
+    return name
 
 
 class Section(BaseModel):
@@ -145,17 +174,28 @@ class Model(Section):
     """The trained model and its initialisation seed (apart from sampling and noise).
 
     `latent` is the dimension of a representation, of an autoencoder's latent space or of a generator's input;
-    `particles` the number of points of a flow.
+    `particles` the number of points of a flow. A `kind` "module:name" is a model of the user's own: a function or class
+    that is called with `arguments`, and with those of features, outputs, classes and seed that it takes by name.
     """
 
-    kind: Literal[
-        "logistic", "mlp", "encoder-decoder", "image-autoencoder", "generator", "particles", "adaptor"
-    ] = "logistic"
+    kind: str = "logistic"
+    arguments: Arguments = {}
     hidden: tuple[PositiveInt, ...] = ()
     latent: PositiveInt = 2
     particles: PositiveInt = 1_000
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     seed: Seed = 0
+
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        return _one_of(kind, tuple(MODELS), "a model")
+
+    @model_validator(mode="after")
+    def _own_arguments(self) -> Model:
+        if self.arguments and not is_reference(self.kind):
+            raise ValueError(f"arguments are for a model of your own ('module:name'), not for kind {self.kind!r}")
+        return self
 
 
 class Objective(Section):
@@ -164,18 +204,29 @@ class Objective(Section):
     An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
     its samples to the private records, and adaptation matches the private records' features to public ones'.
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
-    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them.
+    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
+    "module:name" is one of the user's own: a class derived from `fedsw.tasks.task.Task`, made with `arguments`.
     """
 
-    task: Literal[
-        "classification", "regression", "representation", "autoencoder", "generation", "adaptation"
-    ] = "classification"
+    task: str = "classification"
+    arguments: Arguments = {}
     penalty: Literal[
         "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"
     ] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, task: str) -> str:
+        return _one_of(task, task_names(), "a task")
+
+    @model_validator(mode="after")
+    def _own_arguments(self) -> Objective:
+        if self.arguments and not is_reference(self.task):
+            raise ValueError(f"arguments are for a task of your own ('module:name'), not for task {self.task!r}")
+        return self
 
 
 class Clip(Section):
@@ -211,12 +262,19 @@ class Training(Section):
     `averaging` in (0, 1) releases the mean of that last fraction of the iterates (post-processing, free).
     `decay` in (0, 1] lets the learning rate fall linearly to 0 over that last fraction of the rounds.
     `momentum` is Adam's first coefficient too (0.9 where it is 0); `second_moment` its second.
+
+    `optimizer` is "sgd" or "adam" with the settings above, or any name of torch.optim ("AdamW", "RMSprop", ...) with
+    `learning_rate` and its own `optimizer_arguments`; `scheduler` is any name of torch.optim.lr_scheduler, with
+    `scheduler_arguments`, and moves once a round.
     """
 
     rounds: PositiveInt = 500
     batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     batch_size: PositiveInt | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] = "sgd"
+    optimizer_arguments: Arguments = {}
+    scheduler: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] | None = None
+    scheduler_arguments: Arguments = {}
     learning_rate: PositiveFloat = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
@@ -225,6 +283,27 @@ class Training(Section):
     precision: Literal["float32", "float64"] = "float32"
     micro_batch: PositiveInt = 65_536
     device: Literal["cpu", "cuda"] = "cpu"
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> Training:
+        own = self.optimizer in _OPTIMIZERS
+        if own and self.optimizer_arguments:
+            raise ValueError(
+                f"optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
+                f"{self.optimizer!r} reads momentum and second_moment"
+            )
+        for name, default in (("momentum", 0.0), ("second_moment", 0.999)):
+            if not own and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}"
+                )
+        if "lr" in self.optimizer_arguments:
+            raise ValueError("optimizer_arguments sets lr; that is learning_rate: leave it out")
+        if self.scheduler_arguments and self.scheduler is None:
+            raise ValueError("scheduler_arguments are given and no scheduler; name one of torch.optim.lr_scheduler")
+        if self.scheduler is not None and self.decay:
+            raise ValueError(f"scheduler {self.scheduler!r} and decay both move the learning rate; keep one")
+        return self
 
 
 class Privacy(Section):

@@ -14,6 +14,7 @@ from fedsw import data
 from fedsw.columns import Columns
 from fedsw.data import Dataset, Records, read_table, require_groups
 from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
+from fedsw.experiment.choices import task_facts
 from fedsw.experiment.extensions import is_reference
 
 Target = Literal["class", "point"]
@@ -168,7 +169,7 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
             f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
             "load"
         )
-    target: Target = "point" if experiment.objective.task == "regression" else "class"
+    target: Target = "point" if task_facts(experiment.objective.task).target == "numbers" else "class"
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 

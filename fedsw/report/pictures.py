@@ -50,7 +50,7 @@ def draw_samples(record: RunRecord) -> Figure | None:
 def draw_latent(record: RunRecord) -> Figure | None:
     """The first two coordinates of held-out latent codes or features, a colour for each class; one as a histogram."""
     outputs = record.outputs
-    if outputs is None or record.experiment.objective.task not in ("autoencoder", "adaptation"):
+    if outputs is None:
         return None
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
     draw = _histogram_by_label if outputs.values.shape[1] == 1 else _scatter_by_label

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.choices import task_facts
+from fedsw.experiment.kinds import Facts
 from fedsw.report.figures import colour, histogram_by_group, house_style, limits_of, marker, new_panels, save
 from fedsw.report.names import metric_name, ordered_metrics
 from fedsw.report.pictures import draw_latent, draw_samples
@@ -33,14 +36,17 @@ def draw_run(directory: Path) -> list[Path]:
         ValueError: if `directory` is not a run, or a file of it is damaged.
     """
     record = read_run(directory)
-    figures = {
-        "metrics.png": draw_metrics(record),
-        "privacy.png": draw_privacy(record),
-        "outputs.png": draw_outputs(record),
-        "samples.png": draw_samples(record),
-        "latent.png": draw_latent(record),
-    }
-    return [save(figure, directory / "plots" / name) for name, figure in figures.items() if figure is not None]
+    drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
+    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in _pictures_of(record)}
+    return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
+
+
+def _pictures_of(record: RunRecord) -> tuple[str, ...]:
+    """The pictures of the run's task; those of any task where it is somebody's own and not at hand."""
+    try:
+        return task_facts(record.experiment.objective.task).figures
+    except ExperimentError:
+        return Facts().figures
 
 
 @house_style()
@@ -148,6 +154,14 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], Outputs]]) -> F
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle("Held-out outputs by group")
     return figure
+
+
+PICTURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
+    "outputs": draw_outputs,
+    "samples": draw_samples,
+    "latent": draw_latent,
+}
+"""The pictures of held-out arrays that a task may name, beside the metrics and the privacy of every run."""
 
 
 def _metric_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:

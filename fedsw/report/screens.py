@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment.kinds import model_kind
 from fedsw.report.names import metric_name, ordered_metrics
 from fedsw.runs.resuming import command_for
 from fedsw.text import number, to_float
@@ -142,7 +143,7 @@ def _trained(record: RunRecord) -> str:
 
 def _model(experiment: Experiment) -> str:
     model = experiment.model
-    if model.kind == "particles":  # they have no layers
+    if model_kind(model.kind).points:
         return f"{model.particles} particles"
     return " ".join([model.kind, *(str(width) for width in model.hidden)])
 

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_held_out
-from fedsw.tasks.task import Task
-from fedsw.tasks.measures import measure
 from fedsw.runs.directory import RunDirectory
+from fedsw.tasks.measures import measure
+from fedsw.tasks.problem import Problem
 
 
 class Evaluator:
@@ -17,7 +17,7 @@ class Evaluator:
     Held-out records are not protected by the run's guarantee; the docs and the record say so.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         self._task, self._records = task, load_held_out(task.experiment)
         if self._records is not None and len(self._records) == 0:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")

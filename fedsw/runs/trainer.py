@@ -9,26 +9,24 @@ from torch import Tensor
 
 from fedsw.experiment import Training
 from fedsw.runs.checkpoint import Checkpoint
+from fedsw.runs.optimizers import optimizer_of, require_steps, scheduler_of
 
 
 class Trainer:
-    """Parameters as one flat float64 vector, moved only along released vectors."""
+    """Parameters as one flat float64 vector, moved only along released vectors.
+
+    Raises:
+        ExperimentError: if the settings' optimizer or scheduler is unknown or cannot be used; see `optimizers`.
+    """
 
     def __init__(self, theta: Tensor, settings: Training) -> None:
+        require_steps(settings)
         self._parameter = torch.nn.Parameter(theta.detach().to(torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
         self._settings, self._steps = settings, 0
-        if settings.optimizer == "adam":
-            self._optimizer: torch.optim.Optimizer = torch.optim.Adam(
-                [self._parameter],
-                lr=settings.learning_rate,
-                betas=(settings.momentum or 0.9, settings.second_moment),
-            )
-        else:
-            self._optimizer = torch.optim.SGD(
-                [self._parameter], lr=settings.learning_rate, momentum=settings.momentum
-            )
+        self._optimizer = optimizer_of(self._parameter, settings)
+        self._scheduler = scheduler_of(self._optimizer, settings)
 
     @property
     def steps(self) -> int:
@@ -48,16 +46,22 @@ class Trainer:
     def step(self, released: Tensor) -> None:
         """One optimizer step along a released gradient."""
         self._parameter.grad = released
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._settings, self._steps)
+        if self._scheduler is None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate(self._settings, self._steps)
         self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
         self._steps += 1
         averaged = max(1, self._steps - self._first_averaged + 1)
         self._average.add_(self.theta - self._average, alpha=1 / averaged)
 
     def state(self) -> Checkpoint:
         """Everything needed to go on from here."""
-        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), self._optimizer.state_dict())
+        kept = self._optimizer.state_dict()
+        if self._scheduler is not None:
+            kept["scheduler"] = self._scheduler.state_dict()
+        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), kept)
 
     def restore(self, state: Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit."""
@@ -65,7 +69,10 @@ class Trainer:
         with torch.no_grad():
             self._parameter.copy_(state.theta)
             self._average.copy_(state.average)
-        self._optimizer.load_state_dict(state.optimizer)
+        kept = dict(state.optimizer)
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(kept.pop("scheduler"))
+        self._optimizer.load_state_dict(kept)
 
 
 def learning_rate(settings: Training, steps: int) -> float:

@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from fedsw.experiment.kinds import model_kind
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public import PublicRecords
-from fedsw.tasks.task import Task
 
 
 class Imitation(ABC):
     """Points (m, p) under a model, about the clip's centre, and the gradient of a loss of them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         self._task = task
         self._model = task.build_model()
         self._points: Tensor | None = None
@@ -50,20 +51,22 @@ class Samples(Imitation):
     """A generator's samples of fresh inputs."""
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
-        return self._task.outputs(self._model(self._task.latents(count, "generator", round_, attempt)))
+        latents = self._task.latents(count, "generator", round_, attempt)
+        return self._task.outputs(self._model(latents), self._task.imagined(latents))
 
 
 class Cloud(Imitation):
     """Particles: the points are the parameters."""
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
-        return self._task.outputs(self._model())
+        points = self._model()
+        return self._task.outputs(points, self._task.imagined(points.detach()))
 
 
 class PublicFeatures(Imitation):
     """Features of public labelled records, with the public task loss beside the loss of the points."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._public = PublicRecords(task)
         self._loss: Tensor | None = None
@@ -77,18 +80,18 @@ class PublicFeatures(Imitation):
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
         task = self._task
-        batch = self._public.batch(round_, attempt)
-        raw = self._model(task.inputs(batch))
-        self._loss = task.losses(raw, batch).mean()
-        return task.outputs(raw)
+        given = task.given(self._public.batch(round_, attempt))
+        raw = self._model(given.features)
+        self._loss = task.losses(raw, given).mean()
+        return task.outputs(raw, given)
 
 
-def imitation_of(task: Task) -> Imitation:
+def imitation_of(task: Problem) -> Imitation:
     """What learns in the task's local trust models.
 
     Raises:
         ExperimentError, FileNotFoundError: if a public domain is missing.
     """
-    if task.experiment.objective.task == "adaptation":
+    if task.task.facts.counterpart == "domain":
         return PublicFeatures(task)
-    return Cloud(task) if task.experiment.model.kind == "particles" else Samples(task)
+    return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)

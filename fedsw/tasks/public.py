@@ -6,7 +6,7 @@ from fedsw.data import Records
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import load_public
 from fedsw.randomness import Stream, smallest_keys
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 
 class PublicRecords:
@@ -16,7 +16,7 @@ class PublicRecords:
         ExperimentError, FileNotFoundError: if there is no public domain, or it does not fit the private records.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         dataset = load_public(task.experiment)
         if dataset is None:
             raise ExperimentError("domain adaptation needs data.public, the labelled public data set; it is not set")

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from fedsw.clipping import Tape, Term, clipped_sum, record
-from fedsw.data import Records
 from fedsw.objectives.matching import Matching
 from fedsw.randomness import Stream
 from fedsw.tasks.generation import uniform_ball
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public import PublicRecords
-from fedsw.tasks.task import Task
+from fedsw.tasks.task import Inputs
 
 
 class Counterpart(ABC):
     """Somebody else's sample for one attempt; it lives at the server and is drawn from public randomness."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         self._task = task
 
     @abstractmethod
@@ -51,10 +51,11 @@ class Prior(Counterpart):
 class Generator(Counterpart):
     """A generator's samples: the only side with parameters."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._model = task.build_model()
         self._tape: Tape | None = None
+        self._given: Inputs | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Samples of fresh inputs.
@@ -63,50 +64,51 @@ class Generator(Counterpart):
         their radius, and a sample that strayed out of the ball must be pulled back along its whole way.
         """
         model = self._task.prepared(self._model, theta)
-        self._tape = record(model, self._task.latents(count, "generator", round_, attempt))
+        self._given = self._task.imagined(self._task.latents(count, "generator", round_, attempt))
+        self._tape = record(model, self._given.features)
         if self._task.experiment.objective.protected == "both":
-            return self._task.projected(self._tape.raw)
-        return self._task.outputs(self._tape.raw).detach().cpu()
+            return self._task.projected(self._tape.raw, self._given)
+        return self._task.outputs(self._tape.raw, self._given).detach().cpu()
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Clipped Jacobians of the samples, transposed, applied to their cotangents."""
-        assert self._tape is not None
-        return _matched(self._task, self._tape, cotangents)
+        assert self._tape is not None and self._given is not None
+        return _matched(self._task, self._tape, self._given, cotangents)
 
 
 class Domain(Counterpart):
     """Public labelled records that go through the model too, and carry the task loss."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._public = PublicRecords(task)
         self._model = task.build_model()
         self._tape: Tape | None = None
-        self._batch: Records | None = None
+        self._given: Inputs | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Features of a public batch."""
-        self._batch = self._public.batch(round_, attempt)
+        self._given = self._task.given(self._public.batch(round_, attempt))
         model = self._task.prepared(self._model, theta)
-        self._tape = record(model, self._task.inputs(self._batch))
-        return self._task.projected(self._tape.raw)
+        self._tape = record(model, self._given.features)
+        return self._task.projected(self._tape.raw, self._given)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """The clipped matching gradient plus the plain gradient of (1 - alpha) * the public task loss."""
-        assert self._tape is not None and self._batch is not None
-        return _matched(self._task, self._tape, cotangents) + self._supervised()
+        assert self._tape is not None and self._given is not None
+        return _matched(self._task, self._tape, self._given, cotangents) + self._supervised()
 
     def _supervised(self) -> Tensor:
-        task, model, batch = self._task, self._model, self._batch
-        assert batch is not None
-        loss = task.losses(model(task.inputs(batch)), batch).mean()
+        task, model, given = self._task, self._model, self._given
+        assert given is not None
+        loss = task.losses(model(given.features), given).mean()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(loss, parameters)
         flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64).cpu() for gradient in found])
         return (1 - task.experiment.objective.alpha) * flat
 
 
-def counterpart_of(task: Task) -> Counterpart | None:
+def counterpart_of(task: Problem) -> Counterpart | None:
     """The other side of the task's objective; None where private groups are compared with each other.
 
     Raises:
@@ -118,7 +120,7 @@ def counterpart_of(task: Task) -> Counterpart | None:
     return kinds[task.objective.counterpart](task)
 
 
-def _matched(task: Task, tape: Tape, cotangents: Tensor) -> Tensor:
-    head = task.outputs(tape.raw)
+def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
+    head = task.outputs(tape.raw, given)
     part = cotangents.to(head.device)
     return clipped_sum(tape, [Term(head, part, task.clip.jacobian, task.experiment.clip.mode)]).cpu()

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from fedsw.federation.trust.central import server as central
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 from tests.federations import Federation, small
 
@@ -51,7 +51,7 @@ def _released(folder, monkeypatch, label: int) -> np.ndarray:
     # A fresh node for every label, whatever ran before in this process.
     node._nodes.clear()
     federation, scores = Federation(folder), []
-    along = _undecided(Task.from_experiment(experiment))
+    along = _undecided(Problem.from_experiment(experiment))
     for trial in range(TRIALS):
         directory = folder / f"{label}-{trial}"
         federation.run(experiment, directory=directory)
@@ -60,7 +60,7 @@ def _released(folder, monkeypatch, label: int) -> np.ndarray:
     return np.array(scores)
 
 
-def _undecided(task: Task) -> torch.Tensor:
+def _undecided(task: Problem) -> torch.Tensor:
     """A direction that the initial model gives probability 1/2, so that both labels pull with full force."""
     weight = task.build_model()[0].weight.detach()[0]
     along = torch.zeros_like(weight)

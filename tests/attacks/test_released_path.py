@@ -20,7 +20,7 @@ from fedsw.federation.exchange.exchange import array_record
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import Federation, numbers, small
 from tests.server.test_matching_runs import GENERATOR
 
@@ -32,7 +32,7 @@ FREE = ("privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
 class Puppets:
     """Clients with chosen outputs, cell by cell in client order; they keep the cotangents that they are sent."""
 
-    def __init__(self, task: Task, outputs: Sequence[Tensor]) -> None:
+    def __init__(self, task: Problem, outputs: Sequence[Tensor]) -> None:
         self._task, self._outputs = task, outputs
         self._given, self._counts = [0] * len(outputs), []
         self._pieces: list[list[Tensor]] = [[] for _ in outputs]
@@ -74,7 +74,7 @@ def _run(folder, monkeypatch, experiment: Experiment, outputs: Sequence[Tensor])
     release = central.release
     with monkeypatch.context() as patch:
         patch.setattr(central, "release", lambda a, plan, ledger: (seen.append(a), release(a, plan, ledger))[1])
-        puppets = Puppets(Task.from_experiment(experiment), outputs)
+        puppets = Puppets(Problem.from_experiment(experiment), outputs)
         Federation(folder).run(experiment, app=puppets)
     return seen[0], puppets
 

@@ -19,7 +19,7 @@ from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate, Release
 from fedsw.federation.trust.plan import Plan
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 
 WITNESS = "witness.jsonl"
@@ -85,7 +85,7 @@ class Witness:
             self.note("released", round=aggregate.round, attempt=aggregate.attempt, spent=out.spent)
             return out
 
-        def drawn(task: Task, round_: int, attempt: int) -> bytes:
+        def drawn(task: Problem, round_: int, attempt: int) -> bytes:
             found = key(task, round_, attempt)
             self.note("key", round=round_, attempt=attempt, digest=hashlib.sha256(found).hexdigest())
             return found

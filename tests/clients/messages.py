@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
 from fedsw.federation.budgets.split import own_batch
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 Shape = tuple[str | int, ...] | type
 Record = Mapping[str, Shape]
@@ -83,7 +83,7 @@ class Inspector:
     """Compares messages with the table; `faults` says what they should not have carried."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._task, self._experiment = Task.from_experiment(experiment), experiment
+        self._task, self._experiment = Problem.from_experiment(experiment), experiment
         self._sizes: dict[int, list[int]] = {}
         self._batch: dict[int, int] = {}
         self._rows: dict[int, int] = {}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client.app import app as client_app
-from fedsw.federation.node.limits import require_delta, require_limits
+from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
+from fedsw.federation.node.node import join
 from fedsw.federation.server.federation import Job, federate
 from tests.federations import small
 
@@ -83,3 +86,24 @@ def test_what_a_node_refuses_ends_the_run_at_the_greeting(tmp_path):
     finally:
         grid.close()
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("node", [{"modules": ""}, {"modules": "other, another"}, {"own-data": 1}, {"modules": "own_"}])
+@pytest.mark.parametrize("setting", ["objective.task=own_modules_test:Task", "model.kind=own_modules_test:build"])
+def test_a_node_imports_no_module_that_its_operator_did_not_allow(tmp_path, monkeypatch, node, setting):
+    (tmp_path / "own_modules_test.py").write_text("raise SystemExit('the server runs code here')")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = small(setting).model_dump_json()
+    config = {"partition-id": 0, "num-partitions": 2, **node}
+    with pytest.raises(ExperimentError, match=r"'own_modules_test:\w+'; modules whose code may run on this node: "):
+        join(text, "run", 10**9, config)
+    assert "own_modules_test" not in sys.modules
+
+
+def test_a_node_runs_modules_that_it_allows_with_all_inside_them_and_a_simulation_runs_any():
+    setting = "objective.task=tests.tasks.own:Copy"
+    for index, node in enumerate(({"modules": "tests"}, {"modules": "x, tests.tasks.own"}, {})):
+        config = {"partition-id": 0, "num-partitions": 2, **node}
+        assert join(small(setting).model_dump_json(), "run", 10**9 + index, config).task.dimension == 2
+    assert allowed_modules({"modules": " a , b.c,"}) == {"a", "b.c"}
+    assert allowed_modules({"own-data": 1}) == frozenset() and allowed_modules({}) is None

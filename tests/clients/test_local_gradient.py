@@ -19,14 +19,14 @@ from fedsw.federation.trust.local_gradient.client import Request, noised_contrib
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
 
 
 def node_of(*overrides: str) -> Node:
-    task = Task.from_experiment(small(*TRUST, *overrides))
+    task = Problem.from_experiment(small(*TRUST, *overrides))
     records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 

@@ -14,7 +14,7 @@ from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.local_slices.client import noised_slices, released_records
 from fedsw.models import flatten
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.noises import require_gaussian, require_laplace
 from tests.server.test_local_slices import RELEASE, SLICES
 
@@ -23,7 +23,7 @@ SHARED, OWN = "slicing.directions=4", "slicing.directions=3"  # whole blocks of 
 
 
 def _node(base: dict, *overrides: str) -> Node:
-    task = Task.from_experiment(parse_experiment(base, ("data.records=60", *overrides)))
+    task = Problem.from_experiment(parse_experiment(base, ("data.records=60", *overrides)))
     records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 
@@ -45,7 +45,7 @@ def test_every_projection_of_every_row_has_noise_of_its_own(tmp_path, monkeypatc
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_every_number_of_a_release_has_noise_of_its_own(tmp_path, monkeypatch, mechanism):
     node = _node(RELEASE, f"local.mechanism={mechanism}", "local.norm=" + ("l1" if mechanism == "laplace" else "l2"))
-    monkeypatch.setattr(Task, "inputs", lambda self, records: torch.zeros((len(records), 2)))
+    monkeypatch.setattr(Problem, "inputs", lambda self, records: torch.zeros((len(records), 2)))
     released = []
     for number in range(DRAWS):
         vector, _ = released_records(node, tmp_path / f"client-{number}.sqlite", 1, 0, 60)

@@ -12,12 +12,12 @@ from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
 from fedsw.models import flatten
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 
 def _node(*overrides: str) -> Node:
-    task = Task.from_experiment(small("objective.alpha=0.5", *overrides))
+    task = Problem.from_experiment(small("objective.alpha=0.5", *overrides))
     config = {"partition-id": 0, "num-partitions": 2}
     records = nodes.node_records(task, config)
     return Node(task, records, task.cells_of(records), task.build_model())
@@ -118,12 +118,12 @@ def test_without_a_seed_every_attempts_key_is_fresh_and_with_one_it_is_shared():
 
 
 def test_a_model_that_mixes_records_is_refused_before_any_data_is_touched(monkeypatch):
-    import fedsw.tasks.task
+    import fedsw.tasks.problem
 
     mixing = torch.nn.Sequential(torch.nn.Linear(16, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-    monkeypatch.setattr(fedsw.tasks.task, "_build", lambda *a: mixing)
+    monkeypatch.setattr(fedsw.tasks.problem, "_build", lambda *a: mixing)
     with pytest.raises(ValueError, match=r"BatchNorm1d.*GroupNorm"):
-        Task.from_experiment(small())
+        Problem.from_experiment(small())
 
 
 def test_centring_outputs_does_not_change_the_gradient_and_halves_the_sensitivity():

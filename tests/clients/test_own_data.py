@@ -21,7 +21,7 @@ from fedsw.federation.node.node import join
 from fedsw.federation.node.partition import node_records, require_agreement
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur
 
 YOUNG, OLD = (0, 50), (50, 101)
@@ -81,7 +81,7 @@ def run(folder: Path, experiment: Experiment, configs: list[dict]) -> dict:
 
 
 def records(experiment: Experiment, part: int = 0, parts: int = 2, **config):
-    return node_records(Task.from_experiment(experiment), {"partition-id": part, "num-partitions": parts, **config})
+    return node_records(Problem.from_experiment(experiment), {"partition-id": part, "num-partitions": parts, **config})
 
 
 def test_the_server_needs_nothing_but_the_declaration(tmp_path):

@@ -14,7 +14,7 @@ import fedsw.federation.trust.local_slices.client
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.subnormal import flushes
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.clients.test_messages import RUNS
 from tests.federations import Federation
 
@@ -71,9 +71,9 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     for release in ("release_on", "release_slices", "privatise"):
         watch.at(fedsw.federation.trust.local_slices.client, release, "release")
     if name == "local-gradient":
-        watch.at(Task, "projected", "projected")
+        watch.at(Problem, "projected", "projected")
     if name == "local-release":
-        watch.at(Task, "inputs", "inputs")
+        watch.at(Problem, "inputs", "inputs")
     before = torch.get_num_threads()
     try:
         Federation(tmp_path).run(parse_experiment(raw, (*asked, *overrides)))

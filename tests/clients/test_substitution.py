@@ -10,7 +10,7 @@ import torch
 from fedsw.data import Records
 from fedsw.federation.node.partition import node_records
 from fedsw.federation.node.substitution import exchanged, substituted, with_substitutes
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 CONFIG = {"partition-id": 1, "num-partitions": 3}
@@ -22,7 +22,7 @@ def changed(records: Records, rows: list[int]) -> Records:
 
 
 def test_a_node_loads_the_substitutes_in_place_of_their_records_and_the_rest_as_they_were() -> None:
-    task = Task.from_experiment(small())
+    task = Problem.from_experiment(small())
     own = node_records(task, CONFIG)
     other = changed(own, [11, 3, 70])
     with substituted(other):
@@ -38,21 +38,21 @@ def test_a_node_loads_the_substitutes_in_place_of_their_records_and_the_rest_as_
 
 
 def test_records_that_a_node_does_not_hold_change_nothing() -> None:
-    task = Task.from_experiment(small())
+    task = Problem.from_experiment(small())
     own, elsewhere = node_records(task, CONFIG), node_records(task, {**CONFIG, "partition-id": 0})
     found = exchanged(own, changed(elsewhere, [0, 1]))
     assert torch.equal(found.features, own.features) and torch.equal(found.target, own.target)
 
 
 def test_a_substitute_of_another_group_is_refused() -> None:
-    own = node_records(Task.from_experiment(small()), CONFIG)
+    own = node_records(Problem.from_experiment(small()), CONFIG)
     part = own.take([5])
     with pytest.raises(ValueError, match="another group"):
         exchanged(own, replace(part, sensitive=1 - part.sensitive))
 
 
 def test_one_substitution_at_a_time_and_none_after_an_error() -> None:
-    own = node_records(Task.from_experiment(small()), CONFIG)
+    own = node_records(Problem.from_experiment(small()), CONFIG)
     with substituted(own.take([0])), pytest.raises(RuntimeError, match="already"), substituted(own.take([1])):
         pass
     assert with_substitutes(own) is own

@@ -16,6 +16,22 @@ def tokens(*shape: int) -> Draw:
     return lambda n: torch.randint(0, 5, (n, *shape))
 
 
+class Attending(nn.Module):
+    """A sequence that attends to itself."""
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def encoder(width: int, heads: int, **options) -> nn.TransformerEncoderLayer:
+    """A small layer without dropout, records first."""
+    return nn.TransformerEncoderLayer(width, heads, 5, dropout=0.0, batch_first=True, **options)
+
+
 def table(d: int, bias: bool) -> dict[str, tuple[Build, Draw]]:
     """Models of output dimension d, by the layer that they are about."""
 
@@ -76,6 +92,13 @@ def table(d: int, bias: bool) -> dict[str, tuple[Build, Draw]]:
         ),
         "layer-norm": (lambda: Flat(nn.Linear(5, 6), nn.LayerNorm(6, **b), *tail(6)), normals(5)),
         "layer-norm-of-sequence": (lambda: Flat(nn.LayerNorm((3, 4), **b), *tail(24)), normals(2, 3, 4)),
+        "rms-norm": (lambda: Flat(nn.Linear(5, 6, **b), nn.RMSNorm(6), *tail(6)), normals(5)),
+        "rms-norm-of-sequence": (lambda: Flat(nn.RMSNorm((3, 4), eps=1e-3), *tail(24)), normals(2, 3, 4)),
+        "attention": (
+            lambda: Flat(Attending(nn.MultiheadAttention(4, 2, batch_first=True, **b)), *tail(12)),
+            normals(3, 4),
+        ),
+        "transformer": (lambda: Flat(encoder(4, 2, **b), *tail(12)), normals(3, 4)),
         "group-norm": (lambda: Flat(nn.Conv1d(3, 6, 3, **b), nn.GroupNorm(3, 6), *tail(30)), normals(3, 7)),
         "group-norm-of-vector": (lambda: Flat(nn.GroupNorm(2, 6), *tail(6)), normals(6)),
     }

@@ -82,6 +82,16 @@ def test_outputs_losses_and_latents_share_one_tape():
     assert relative_error(found, expected) < 1e-9
 
 
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_rms_norm_is_measured_with_the_epsilon_of_its_type(eps):
+    """On records near 0, where the epsilon of float32 decides, and that of float64 would be another layer."""
+    torch.manual_seed(0)
+    model, x, q = nn.RMSNorm(3, eps=eps).float(), 1e-4 * torch.randn(4, 3).float(), torch.randn(4, 3)
+    tape = record(model, x)
+    found = clipped_sum(tape, [Term(tape.raw, q, 1e9)], safety=Safety.off())
+    assert relative_error(found, naive_sum(model, x, q, 1e9)) < 1e-6
+
+
 def test_unclipped_contributions_are_the_plain_gradient():
     model, x = make("conv2d", 2, True, 5)
     tape = record(model, x)

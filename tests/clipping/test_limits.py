@@ -11,7 +11,9 @@ from torch import nn
 from fedsw import models
 from fedsw.clipping import Safety, Term, clipped_sum, record
 from fedsw.clipping.recording import unrehearsed
-from fedsw.tasks import heads
+from fedsw.experiment.sources import Shape
+from fedsw.tasks.kinds.classification import Classification
+from fedsw.tasks.task import Inputs
 
 
 def weight(model, x, q, bound=1.0, head=lambda raw: raw):
@@ -36,10 +38,9 @@ def test_a_saturated_softmax_of_large_features_stays_below_the_bound(classes, si
     generator = torch.Generator().manual_seed(classes)
     model = models.logistic(8, classes, seed=1)
     records = size * torch.randn(60, 8, generator=generator)
+    given = Inputs(records, torch.zeros(60), Shape(8, ("a", "b"), classes, 0))
     for bound in (1.0, 0.1):
-        found = worst(
-            model, records, classes, bound, lambda raw: heads.outputs("classification", raw, classes=classes)
-        )
+        found = worst(model, records, classes, bound, lambda raw: Classification().outputs(raw, given))
         assert found <= 1.0
 
 

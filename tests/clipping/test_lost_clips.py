@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, record, recording
+from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, listening, record
 from fedsw.clipping.recording import unrehearsed
 from fedsw.transport.sliced import project
 from tests.clipping.escapes import Bare, Functional, Tied, Twice
@@ -44,8 +44,14 @@ def test_a_second_call_unguarded_exceeds_the_bound_by_the_square_root_of_two(mon
         def __contains__(self, item):
             return False
 
-    hook = recording._hook
-    monkeypatch.setattr(recording, "_hook", lambda title, n, calls, seen: hook(title, n, calls, Forgetful()))
+    make = listening.Notes
+
+    def forgetful(n):
+        notes = make(n)
+        notes.seen = Forgetful()
+        return notes
+
+    monkeypatch.setattr(listening, "Notes", forgetful)
     x, q = _one_record()
     assert _released(Twice(), x, q, 0.1) == pytest.approx(2**0.5, rel=1e-4)
 

@@ -8,8 +8,9 @@ import torch
 from fedsw.clipping import Safety, Term, clipped_sum, record
 from tests.clipping.layers import NAMES, make
 
-# Opacus has no transposed convolution, pads with zeros whatever the mode, and gives padding_idx a gradient.
-UNLIKE = ("transpose", "circular", "reflect", "and-padding")
+# Opacus has no transposed convolution and no attention of torch's own, pads with zeros whatever the mode, and gives
+# padding_idx a gradient.
+UNLIKE = ("transpose", "circular", "reflect", "and-padding", "attention", "transformer")
 SHARED = [name for name in NAMES if not any(word in name for word in UNLIKE)]
 
 

@@ -33,6 +33,13 @@ def _backward_hook():
     return layer
 
 
+def _learned_statistic():
+    layer = nn.BatchNorm1d(3, affine=False).eval()
+    del layer.running_mean
+    layer.running_mean = nn.Parameter(torch.zeros(3))
+    return layer
+
+
 REFUSED = {
     "batch norm": (lambda: nn.BatchNorm1d(3), "normalises over the batch.*use GroupNorm"),
     "batch norm without parameters": (lambda: nn.BatchNorm1d(3, affine=False), "use GroupNorm"),
@@ -40,7 +47,19 @@ REFUSED = {
         lambda: nn.BatchNorm2d(3, affine=False, track_running_stats=False),
         "use GroupNorm",
     ),
-    "batch norm in evaluation": (lambda: nn.BatchNorm1d(3, affine=False).eval(), "use GroupNorm"),
+    "batch norm in evaluation without statistics": (
+        lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False).eval(),
+        "in evaluation mode too.*use GroupNorm",
+    ),
+    "batch norm in evaluation with parameters": (
+        lambda: nn.BatchNorm1d(3).eval(),
+        "'weight', 'bias'.*use GroupNorm, or freeze it",
+    ),
+    "batch norm in evaluation with a learned statistic": (_learned_statistic, "'running_mean'.*use GroupNorm"),
+    "frozen batch norm in training": (
+        lambda: nn.BatchNorm2d(3).requires_grad_(False),
+        r"normalises over the batch.*freeze it with requires_grad_\(False\) and call \.eval\(\)",
+    ),
     "instance norm with statistics": (
         lambda: nn.InstanceNorm1d(3, track_running_stats=True),
         "running statistics.*track_running_stats=False",
@@ -68,14 +87,24 @@ REFUSED = {
     "gate over the batch": (lambda: nn.GLU(dim=0), "set dim=-1"),
     "flattened batch": (lambda: nn.Flatten(start_dim=0), "set start_dim=1"),
     "reshaped batch": (lambda: nn.Unflatten(0, (2, 2)), "set dim=1"),
-    "attention": (lambda: nn.MultiheadAttention(4, 2), "scaled_dot_product_attention"),
-    "transformer": (lambda: nn.TransformerEncoderLayer(4, 2, dropout=0.0), "self_attn.*scaled_dot_product"),
+    "attention over the batch": (lambda: nn.MultiheadAttention(4, 2), "second dimension.*set batch_first=True"),
+    "transformer over the batch": (
+        lambda: nn.TransformerEncoderLayer(4, 2, dropout=0.0),
+        "self_attn.*set batch_first=True",
+    ),
+    "frozen recurrence with dropout": (
+        lambda: nn.GRU(3, 3, 2, dropout=0.1, batch_first=True).requires_grad_(False),
+        "random in training mode",
+    ),
+    "transformer with dropout": (
+        lambda: nn.TransformerEncoderLayer(4, 2, batch_first=True),
+        r"random in training mode.*call \.eval\(\)",
+    ),
     "recurrent": (lambda: nn.GRU(3, 3), "use Conv1d over time"),
     "recurrent cell": (lambda: nn.LSTMCell(3, 3), "use Conv1d over time"),
     "embedding bag": (lambda: nn.EmbeddingBag(3, 3), "use Embedding followed by"),
     "bilinear": (lambda: nn.Bilinear(3, 3, 3), "use Linear on the outer product"),
     "learned slopes": (lambda: nn.PReLU(), "use LeakyReLU"),
-    "root mean square norm": (lambda: nn.RMSNorm(3), "use LayerNorm"),
     "bare parameter": (Bare, "the module.*'scale'.*supported layers"),
     "parameter list": (lambda: nn.ParameterList([torch.ones(2)]), "supported layers"),
     "tied weights": (Tied, "left.weight' and '1.0.right.weight' are one tensor"),
@@ -102,6 +131,8 @@ ALLOWED = {
     "dropout in evaluation": lambda: nn.Dropout(0.5).eval(),
     "dropout of nothing": lambda: nn.Dropout(0.0),
     "instance norm": lambda: nn.InstanceNorm1d(3),
+    "frozen batch norm in evaluation": lambda: nn.BatchNorm1d(3).requires_grad_(False).eval(),
+    "attention in evaluation": lambda: nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True).eval(),
     "activations and pooling": lambda: nn.Sequential(
         nn.SELU(), nn.AvgPool1d(2), nn.Upsample(4), nn.Softmax(-1)
     ),
@@ -259,8 +290,9 @@ def test_heads_and_inputs_are_checked():
         tape.pull_back([(tape.raw, torch.ones(4))])
     with pytest.raises(ValueError, match="leading dimension"):
         record(nn.Bilinear(3, 3, 2).requires_grad_(False), torch.randn(4, 3), torch.randn(5, 3))
-    with pytest.raises(ValueError, match="returned dict"):
-        record(Apart(lambda z: {"z": z}), torch.randn(4, 3))
+    for returned in ([], {}, {"z": None}, {0: torch.zeros(4)}):
+        with pytest.raises(ValueError, match="a tuple of tensors, or a dict of tensors by name"):
+            unrehearsed(Apart(lambda z, returned=returned: returned), torch.randn(4, 3))
 
 
 SEQUENCES = {

@@ -20,7 +20,7 @@ from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_shape
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 AGE = {"name": "age", "low": 0, "high": 100}
 SEX = {"name": "sex", "values": ["female", "male"]}
@@ -116,7 +116,7 @@ def test_a_group_that_is_also_an_input_does_not_change_the_strata(tmp_path, sens
     for each in columns:
         raw = {"name": "a", "data": {"source": "files", "columns": each.model_dump(mode="json")}}
         records = read_table(path, each)
-        task = Task.from_experiment(parse_experiment(raw, ["objective.penalty=equality-of-odds"]))
+        task = Problem.from_experiment(parse_experiment(raw, ["objective.penalty=equality-of-odds"]))
         cells.append([cell.tolist() for cell in task.cells_of(records)])
     without, with_ = (read_table(path, each) for each in columns)
     assert cells[0] == cells[1] and torch.equal(without.sensitive, with_.sensitive)

@@ -12,7 +12,7 @@ from fedsw.federation.trust.central.server import release
 from fedsw.federation.trust.plan import draw, make_plan, sensitivities
 from fedsw.privacy.gaussian import spacing
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 from tests.noises import require_gaussian
 
@@ -20,7 +20,7 @@ DRAWS = 30
 
 
 def _plan(*overrides: str):
-    task = Task.from_experiment(small("privacy.epsilon=inf", "privacy.noise_multiplier=2.0", *overrides))
+    task = Problem.from_experiment(small("privacy.epsilon=inf", "privacy.noise_multiplier=2.0", *overrides))
     members = [Member(1, 0, (200, 100), None, None), Member(2, 1, (100, 100), None, None)]
     return make_plan(task, members), members
 
@@ -61,7 +61,7 @@ def test_the_noise_of_a_release_without_a_seed_follows_from_nothing_that_is_know
 
 
 def test_seeded_releases_of_two_attempts_or_rounds_share_no_noise(tmp_path):
-    task = Task.from_experiment(small("seed=3", "privacy.epsilon=inf", "privacy.noise_multiplier=2.0"))
+    task = Problem.from_experiment(small("seed=3", "privacy.epsilon=inf", "privacy.noise_multiplier=2.0"))
     ids = tuple(torch.arange(start, start + 100).numpy() for start in (0, 100))
     members = [Member(1, 0, (100, 100), ids, None)]
     plan = make_plan(task, members)

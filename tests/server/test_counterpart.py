@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from fedsw.models import flatten
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import Counterpart, counterpart_of
-from fedsw.tasks.task import Task
 from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs
 
 STEEP = 30.0  # times the initial parameters: Jacobians far above the clip
 
 
-def _counterpart(base: dict, *overrides: str) -> tuple[Task, Counterpart]:
-    task = Task.from_experiment(experiment(base, *overrides))
+def _counterpart(base: dict, *overrides: str) -> tuple[Problem, Counterpart]:
+    task = Problem.from_experiment(experiment(base, *overrides))
     found = counterpart_of(task)
     assert found is not None
     return task, found

@@ -101,9 +101,9 @@ def test_with_little_noise_and_many_bins_a_round_is_the_trusted_servers(run, pen
 
 def _parameters_at_start(overrides) -> torch.Tensor:
     from fedsw.models import flatten
-    from fedsw.tasks.task import Task
+    from fedsw.tasks.problem import Problem
 
-    return flatten(Task.from_experiment(small(*overrides)).build_model()).double()
+    return flatten(Problem.from_experiment(small(*overrides)).build_model()).double()
 
 
 def test_the_same_seed_gives_the_same_model_bit_for_bit_and_a_nominal_epsilon(run):

@@ -24,7 +24,7 @@ from fedsw.privacy.records import Release, project_ball
 from fedsw.report.screens import summary_panel
 from fedsw.runs.record import read_run
 from fedsw.tasks.measures import measure
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur
 
 SLICES = {
@@ -226,7 +226,7 @@ def test_a_resumed_flow_reads_its_stored_slices_and_releases_nothing_more(run):
 
 def test_generated_points_are_measured_against_the_target_that_they_are_drawn_to():
     """With `row_norm` the target is the scaled records: points that are there are at distance 0."""
-    task = Task.from_experiment(experiment(FLOW, "data.row_norm=0.5"))
+    task = Problem.from_experiment(experiment(FLOW, "data.row_norm=0.5"))
     held_out = load_held_out(task.experiment)
     assert held_out is not None
     there = torch.nn.Module()

@@ -9,12 +9,12 @@ from fedsw.accounting import epsilon as epsilon_of
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.trust.plan import charges, draw, make_plan, sensitivities
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 
 def _plan(*overrides: str, sizes: tuple[tuple[int, ...], ...] = ((300, 20), (200, 30))):
-    task = Task.from_experiment(small(*overrides))
+    task = Problem.from_experiment(small(*overrides))
     members = [Member(11 + client, client, own, None, None) for client, own in enumerate(sizes)]
     return make_plan(task, members), members
 

@@ -23,7 +23,7 @@ from fedsw.clipping import Term
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.trust.central import server as central
 from fedsw.randomness import Stream
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 ALL = ("training.batch_fraction=1.0", "training.rounds=1", "privacy.epsilon=8.0", "federation.clients=2")
@@ -155,11 +155,11 @@ def test_the_stage_is_struck_afterwards():
     """A run of the same experiment in the same process has its own model and records again."""
     experiment = small(*ALL)
     words = experiment.model_dump_json()
-    before = Task.from_json(words).parameters
+    before = Problem.from_json(words).parameters
     with staged(None):
-        assert isinstance(Task.from_json(words).build_model(), Freely)
-    assert Task.from_json(words).parameters == before
-    assert isinstance(Task.from_json(words).build_model(), torch.nn.Sequential)
+        assert isinstance(Problem.from_json(words).build_model(), Freely)
+    assert Problem.from_json(words).parameters == before
+    assert isinstance(Problem.from_json(words).build_model(), torch.nn.Sequential)
 
 
 @pytest.fixture

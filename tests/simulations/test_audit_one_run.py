@@ -24,7 +24,7 @@ from fedsw.federation.node.substitution import exchanged
 from fedsw.federation.trust.central import server as central
 from fedsw.runs.observer import Silent
 from fedsw.runs.trainer import Trainer
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import small
 
 SURE = 1 - 1e-10
@@ -44,8 +44,8 @@ def wide(*overrides: str) -> Experiment:
     return parse_experiment(WIDE, overrides)
 
 
-def attacked(experiment: Experiment, count: int) -> tuple[Task, Attacker, pairs.Canaries]:
-    task = Task.from_experiment(experiment)
+def attacked(experiment: Experiment, count: int) -> tuple[Problem, Attacker, pairs.Canaries]:
+    task = Problem.from_experiment(experiment)
     records = one_run._records(task)
     canaries = pairs.draw(task, records, count)
     return task, Attacker(task, records, canaries), canaries
@@ -146,7 +146,7 @@ def test_canaries_keep_what_is_public_and_lie_where_the_coins_say() -> None:
 
 
 def test_coins_and_pairs_are_new_each_time_whatever_the_seed() -> None:
-    task = Task.from_experiment(wide())
+    task = Problem.from_experiment(wide())
     records = one_run._records(task)
     first, second = (pairs.draw(task, records, 100) for _ in range(2))
     assert not np.array_equal(first.coins, second.coins)

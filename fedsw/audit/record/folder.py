@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedsw.tasks.task import Task
+    from fedsw.tasks.problem import Problem
 
 LAPLACE = "laplace"
 
@@ -139,20 +139,20 @@ class Folder:
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> Problem:
         """The settings made concrete: the model's shape, the dimension of its outputs, public directions.
 
         Raises:
             Unchecked: if they need files that are not here.
         """
         from fedsw.experiment import parse_experiment
-        from fedsw.tasks.task import Task
+        from fedsw.tasks.problem import Problem
 
         raw = dict(self.experiment)
         if self.privacy.get("epsilon") == "inf":
             raw["privacy"] = {**self.privacy, "epsilon": math.inf}
         try:
-            return Task.from_experiment(parse_experiment(raw))
+            return Problem.from_experiment(parse_experiment(raw))
         except OSError as fault:
             raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
 

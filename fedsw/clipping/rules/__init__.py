@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedsw.clipping.rules.attention import OUTPUT
 from fedsw.clipping.rules.convolution import CONVOLUTION
 from fedsw.clipping.rules.embedding import EMBEDDING
 from fedsw.clipping.rules.linear import LINEAR
-from fedsw.clipping.rules.normalization import GROUP_NORM, LAYER_NORM
+from fedsw.clipping.rules.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
 from fedsw.clipping.rules.rule import Rule
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: LINEAR,
+    OUTPUT: LINEAR,
     nn.Conv1d: CONVOLUTION,
     nn.Conv2d: CONVOLUTION,
     nn.Conv3d: CONVOLUTION,
@@ -20,6 +22,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.ConvTranspose3d: CONVOLUTION,
     nn.Embedding: EMBEDDING,
     nn.LayerNorm: LAYER_NORM,
+    nn.RMSNorm: RMS_NORM,
     nn.GroupNorm: GROUP_NORM,
 }
 

@@ -1,4 +1,4 @@
-"""LayerNorm and GroupNorm: the per-sample Jacobian of scale and shift is no larger than an activation."""
+"""LayerNorm, RMSNorm and GroupNorm: the per-sample Jacobian of scale and shift is no larger than an activation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, T
         gram=gram,
         gradient=gradient,
         reach=reach,
-        least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm) else 2,
+        least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 2,
     )
 
 
@@ -54,9 +54,15 @@ def _layer_standardise(layer: nn.LayerNorm, a: Tensor) -> Tensor:
     return F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
 
 
-def _layer_reduce(layer: nn.LayerNorm, values: Tensor) -> Tensor:
+def _layer_reduce(layer: nn.LayerNorm | nn.RMSNorm, values: Tensor) -> Tensor:
     shared = values.dim() - len(layer.normalized_shape)
     return values.sum(tuple(range(1, shared))) if shared > 1 else values
+
+
+def _rms_standardise(layer: nn.RMSNorm, a: Tensor) -> Tensor:
+    # Without a number of its own the layer takes that of its type, which the rule's float64 copy of the input is not.
+    eps = torch.finfo(layer.weight.dtype).eps if layer.eps is None else layer.eps
+    return F.rms_norm(a, list(layer.normalized_shape), eps=eps)
 
 
 def _group_standardise(layer: nn.GroupNorm, a: Tensor) -> Tensor:
@@ -68,4 +74,5 @@ def _group_reduce(layer: nn.GroupNorm, values: Tensor) -> Tensor:
 
 
 LAYER_NORM = _rule(_layer_standardise, _layer_reduce)
+RMS_NORM = _rule(_rms_standardise, _layer_reduce)
 GROUP_NORM = _rule(_group_standardise, _group_reduce)

@@ -38,7 +38,7 @@ class Rule:
 
 def trains(layer: Any, name: str) -> bool:
     """Whether the layer has a parameter of this name that receives gradient."""
-    parameter = getattr(layer, name)
+    parameter = getattr(layer, name, None)
     return parameter is not None and bool(parameter.requires_grad)
 
 

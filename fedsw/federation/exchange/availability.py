@@ -17,7 +17,7 @@ from fedsw.federation.exchange.cohort import Member, greeting, member_of, online
 from fedsw.federation.exchange.exchange import Fault, Traffic, bytes_of, content_of
 from fedsw.federation.exchange.spending import Spending
 from fedsw.runs.telemetry import event
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.server")
 
@@ -46,7 +46,7 @@ class Attendance:
     """
 
     def __init__(
-        self, grid: Grid, task: Task, members: Sequence[Member], run: str, traffic: Traffic, spending: Spending
+        self, grid: Grid, task: Problem, members: Sequence[Member], run: str, traffic: Traffic, spending: Spending
     ) -> None:
         self._grid, self._members, self._traffic, self.spending = grid, members, traffic, spending
         self._task, self._run, self._timeout = task, run, task.experiment.federation.timeout

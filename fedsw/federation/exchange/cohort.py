@@ -15,7 +15,7 @@ from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.exchange.replies import count_of, counts_of, epsilon_of, whole_numbers_of
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 MOST_RECORDS = 2**28
 """Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
@@ -37,7 +37,7 @@ class Member:
     spent: float | None
 
 
-def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, ...]:
+def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Member, ...]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
     Every client loads and validates its records here, before anything is spent.
@@ -66,7 +66,7 @@ def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, 
     return tuple(members)
 
 
-def greeting(task: Task, run: str) -> RecordDict:
+def greeting(task: Problem, run: str) -> RecordDict:
     """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
     return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
 
@@ -94,7 +94,7 @@ def _wait_for_nodes(grid: Grid, wanted: int, timeout: float) -> list[int]:
     return nodes[:wanted]
 
 
-def member_of(node: int, reply: RecordDict, task: Task) -> Member:
+def member_of(node: int, reply: RecordDict, task: Problem) -> Member:
     """The client behind a greeting's reply.
 
     Raises:
@@ -130,7 +130,7 @@ def member_of(node: int, reply: RecordDict, task: Task) -> Member:
     return Member(node, client, sizes, tuple(ids), spent)
 
 
-def _refuse_crowds(task: Task, members: Sequence[Member]) -> None:
+def _refuse_crowds(task: Problem, members: Sequence[Member]) -> None:
     for cell, name in enumerate(task.objective.cells):
         total = sum(member.sizes[cell] for member in members)
         if total > MOST_RECORDS:
@@ -142,7 +142,7 @@ def _refuse_crowds(task: Task, members: Sequence[Member]) -> None:
             )
 
 
-def _refuse_empty(task: Task, members: Sequence[Member]) -> None:
+def _refuse_empty(task: Problem, members: Sequence[Member]) -> None:
     for cell, name in enumerate(task.objective.cells):
         if sum(member.sizes[cell] for member in members) == 0:
             raise FederationError(

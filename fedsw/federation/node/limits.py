@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
+from fedsw.experiment.choices import references
+from fedsw.experiment.extensions import require_allowed
 from fedsw.federation.budgets.local import local_accountant
 
 
@@ -135,6 +137,19 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
             f"this node reads only what it was started with, and data.data_dir is {folder!r}, the server's word; start "
             "the node with --data-path FILE or --data-dir DIR (`fedsw client`)"
         )
+
+
+def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
+    """Refuse an experiment that names code which this node's operator has not allowed; none of it is imported.
+
+    A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
+    records, with all that the node's process may do.
+
+    Raises:
+        ExperimentError: naming the setting, the module and what is allowed.
+    """
+    for what, reference in references(experiment):
+        require_allowed(reference, what=what, allowed=allowed_modules(node_config))
 
 
 def _agreed(node_config: Mapping[str, Any]) -> tuple[str, ...]:

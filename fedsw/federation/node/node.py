@@ -17,11 +17,17 @@ from torch import Tensor, nn
 from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
-from fedsw.federation.node.limits import require_delta, require_limits, require_own_folder, withholds_records
+from fedsw.federation.node.limits import (
+    require_delta,
+    require_limits,
+    require_modules,
+    require_own_folder,
+    withholds_records,
+)
 from fedsw.federation.node.partition import node_records, require_agreement
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.subnormal import flushing_to_zero
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.clients")
 
@@ -51,7 +57,7 @@ class Node:
     `run` is the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
     """
 
-    task: Task
+    task: Problem
     records: Records
     cells: tuple[NDArray[np.int64], ...]
     model: nn.Module
@@ -107,12 +113,14 @@ class Node:
         model = self.task.prepared(self.model, theta)
         chunks = list(self.task.chunks(records))
         if len(chunks) == 1:
-            tape = record(model, self.task.inputs(records))
-            outputs = self.task.outputs(tape.raw)
+            given = self.task.given(records)
+            tape = record(model, given.features)
+            outputs = self.task.outputs(tape.raw, given)
             self.batch = Batch(round_, attempt, records, model, tape, outputs)
             return self.batch, self.task.inside(outputs)
         self.batch = Batch(round_, attempt, records, model, None)
-        parts = [self.task.projected(record(model, self.task.inputs(chunk)).raw) for chunk in chunks]
+        pieces = map(self.task.given, chunks)
+        parts = [self.task.projected(record(model, piece.features).raw, piece) for piece in pieces]
         return self.batch, torch.cat(parts) if parts else self.task.no_outputs()
 
     @flushing_to_zero
@@ -126,13 +134,14 @@ class Node:
         total: Tensor | None = None
         loss, start = 0.0, 0
         for chunk in self.task.chunks(batch.records):
-            tape = batch.tape or record(batch.model, self.task.inputs(chunk))
-            losses = self.task.losses(tape.raw, chunk)
+            given = self.task.given(chunk)
+            tape = batch.tape or record(batch.model, given.features)
+            losses = self.task.losses(tape.raw, given)
             weights = torch.full((len(chunk),), task_weight, dtype=torch.float64, device=losses.device)
             part = cotangents if chunk is batch.records else cotangents[start : start + len(chunk)]
             terms = []
             if self.task.objective.alpha > 0:
-                outputs = self.task.outputs(tape.raw) if batch.outputs is None else batch.outputs
+                outputs = self.task.outputs(tape.raw, given) if batch.outputs is None else batch.outputs
                 terms.append(Term(outputs, part.to(losses.device), clip.jacobian, mode))
             if task_weight > 0:
                 terms.append(Term(losses, weights, clip.loss, "spectral"))
@@ -171,9 +180,10 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     require_limits(experiment, node_config)
     require_own_folder(experiment, node_config)
     require_agreement(experiment.data.columns, node_config)
+    require_modules(experiment, node_config)
     torch.set_num_threads(experiment.federation.threads)
     try:
-        task = Task.from_json(experiment_json, node_config.get("data-dir"))
+        task = Problem.from_json(experiment_json, node_config.get("data-dir"))
         records = node_records(task, node_config)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
@@ -188,7 +198,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     return Node(task, records, task.cells_of(records), task.build_model(), run)
 
 
-def batch_key(task: Task, round_: int, attempt: int) -> bytes:
+def batch_key(task: Problem, round_: int, attempt: int) -> bytes:
     """The key of an attempt's sample: fresh from the operating system, or derived from the seed in a nominal run."""
     seed = task.experiment.seed
     if seed is None:

@@ -8,14 +8,13 @@ from typing import Any
 
 from fedsw.columns import Columns, difference, read_columns
 from fedsw.data import Records, find_table, read_table, same_file, tables_in
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import client_records, declared_columns, load_dataset, shared_table, split
-from fedsw.federation.node.limits import allowed_modules
 from fedsw.federation.node.substitution import with_substitutes
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
 
-def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
+def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
     """This node's private records, validated.
 
     The node's own configuration says which part it is (`partition-id` of `num-partitions`) and where its files are:
@@ -37,31 +36,15 @@ def node_records(task: Task, node_config: Mapping[str, Any]) -> Records:
         columns = declared_columns(experiment)
         return with_substitutes(own_records(task, columns, node_config, part, parts))
     if experiment.data.own:
-        require_module(experiment, node_config)
-        alone = bool(node_config.get("own-data"))
-        return with_substitutes(client_records(experiment, part, parts, alone=alone))
+        records = client_records(experiment, part, parts, alone=bool(node_config.get("own-data")))
+        return with_substitutes(records)
     dataset = load_dataset(task.experiment, node_config.get("data-dir"))
     records = with_substitutes(dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part]))
     task.validate(records, name=f"client {part}")
     return records
 
 
-def require_module(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
-    """Refuse to import a module that the server named, on a node whose operator did not allow it.
-
-    Raises:
-        ExperimentError: naming the module and what to start the node with.
-    """
-    allowed, module = allowed_modules(node_config), experiment.data.source.partition(":")[0]
-    if experiment.data.family == "module" and allowed is not None and module not in allowed:
-        known = ", ".join(sorted(allowed)) or "none"
-        raise ExperimentError(
-            f"data.source {experiment.data.source!r} names the module {module!r}, and this node's operator allows "
-            f"{known}: a module's code would run here; start the node with it among its modules"
-        )
-
-
-def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
+def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
     """Records of a file that this node brings.
 
     `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
@@ -87,7 +70,7 @@ def own_records(task: Task, columns: Columns, node_config: Mapping[str, Any], pa
     return records.take(split(records, task.experiment.partition, parts)[part])
 
 
-def _own_table(path: Path, task: Task, columns: Columns, part: int, parts: int) -> Records:
+def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:
     """A file that only this node has; not the one that the server measures on, if both are on one machine.
 
     The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.

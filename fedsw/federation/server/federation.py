@@ -36,9 +36,9 @@ from fedsw.runs.observer import Observer, Silent, Witness
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 
-_PLANS: Mapping[str, Callable[[Task, Sequence[Member]], Plan]] = {
+_PLANS: Mapping[str, Callable[[Problem, Sequence[Member]], Plan]] = {
     "local-gradient": local_gradient.make_plan,
     "local-slices": local_slices.make_plan,
     "local-release": local_release.make_plan,
@@ -67,13 +67,13 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     """
     started = time.monotonic()
     directory = RunDirectory(job.directory)
-    task = Task.from_experiment(job.experiment)
+    task = Problem.from_experiment(job.experiment)
+    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     torch.set_num_threads(job.experiment.federation.threads)
     traffic, name, spending = Traffic(), directory.name(), Spending()
     members = gather(grid, task, name, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task)
-    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     trusted = not job.experiment.privacy.local
     attendance = Attendance(grid, task, members, name, traffic, spending)
     rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
@@ -177,7 +177,7 @@ def _train(
     return "completed"
 
 
-def _write_model(task: Task, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> dict[str, float]:
+def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> dict[str, float]:
     """Store the released model and its held-out outputs; returns its held-out metrics."""
     model = task.prepared(task.build_model(), trainer.model)
     directory.write_model(model)

@@ -18,7 +18,7 @@ from fedsw.objectives import Clip, Objective
 from fedsw.objectives.matching import Matching
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity
 from fedsw.randomness import Stream, split_sample
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 
 _UNSEEN = 90 * math.log(2)
@@ -45,7 +45,7 @@ class Draw:
 class Plan:
     """The run's fixed quantities; everything here is public."""
 
-    task: Task
+    task: Problem
     sizes: tuple[int, ...]
     batch: tuple[int, ...]
     rates: tuple[float, ...]
@@ -60,7 +60,7 @@ class Plan:
         return sum(self.sizes)
 
 
-def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
     Guarantee: with this multiplier every round of the plan, composed, satisfies the asked (epsilon, delta) for the
@@ -92,7 +92,7 @@ def make_plan(task: Task, members: Sequence[Member]) -> Plan:
     )
 
 
-def sensitivities(task: Task, batch: Sequence[int], spread: float) -> tuple[Sensitivity, ...]:
+def sensitivities(task: Problem, batch: Sequence[int], spread: float) -> tuple[Sensitivity, ...]:
     """How far one replaced record of each cell moves the summed contributions, with the floating-point slack."""
     bound = task.experiment.privacy.bound
     return _with_slack(task.objective, tuple(batch), task.clip, task.dimension, spread, bound)
@@ -132,7 +132,7 @@ def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Char
     return [Charge(cell, rate, bound.value) for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)]
 
 
-def batch_sizes(task: Task, sizes: Sequence[int], clients: int) -> tuple[int, ...]:
+def batch_sizes(task: Problem, sizes: Sequence[int], clients: int) -> tuple[int, ...]:
     """Records of every cell in a batch: the fraction rounded down (at least one), or the fixed size."""
     training = task.experiment.training
     if training.batch_size is None:
@@ -181,7 +181,7 @@ def stratified_rates(counts: Sequence[Sequence[int]], members: Sequence[Member])
     return tuple(max(row[cell] / sizes[cell] for row, sizes in pairs if sizes[cell]) for cell in cells)
 
 
-def _planned_spread(task: Task) -> float:
+def _planned_spread(task: Problem) -> float:
     """The spread of the directions, known in advance for orthogonal blocks; 1, the worst, for i.i.d. ones."""
     slicing = task.experiment.slicing
     if task.dimension == 1 or slicing.scheme == "iid":
@@ -189,7 +189,7 @@ def _planned_spread(task: Task) -> float:
     return orthogonal_spread(task.dimension, slicing.directions)
 
 
-def _keys(task: Task, members: Sequence[Member], round_: int, attempt: int) -> list[list[NDArray[np.uint64]]]:
+def _keys(task: Problem, members: Sequence[Member], round_: int, attempt: int) -> list[list[NDArray[np.uint64]]]:
     """Keys of every record by cell and member: the clients' own in a seeded run, the server's secret otherwise."""
     cells = range(len(task.objective.cells))
     if task.experiment.seed is None:
@@ -203,7 +203,7 @@ def _keys(task: Task, members: Sequence[Member], round_: int, attempt: int) -> l
     return [[words[part[cell]] for part in ids if part is not None] for cell in cells]
 
 
-def _stratified_counts(task: Task, members: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
+def _stratified_counts(task: Problem, members: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
     training = task.experiment.training
     counts = tuple(tuple(math.floor(training.batch_fraction * size) for size in member.sizes) for member in members)
     for cell, total in zip(task.objective.cells, _column_sums(counts), strict=True):

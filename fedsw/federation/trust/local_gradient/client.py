@@ -175,7 +175,7 @@ def _batch(
     batch = node.batch
     if batch is not None and (batch.round, batch.attempt) == (request.round, request.attempt):
         if batch.tape is not None:
-            return batch, node.task.projected(batch.tape.raw)
+            return batch, node.task.projected(batch.tape.raw, node.task.given(batch.records))
         records = batch.records
     else:
         records = node.draw(bytes(state["key"]), _own(node))

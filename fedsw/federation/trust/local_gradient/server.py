@@ -21,11 +21,11 @@ from fedsw.federation.trust.plan import Plan
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.runs.outcome import Outcome
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 
 
-def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
@@ -116,7 +116,7 @@ def _reader(shape: tuple[int, ...], *, noisy: bool) -> Callable[[Member, RecordD
     return read
 
 
-def _objective(task: Task) -> Objective:
+def _objective(task: Problem) -> Objective:
     objective = task.objective
     assert isinstance(objective, Objective)
     return objective

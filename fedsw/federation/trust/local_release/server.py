@@ -21,7 +21,7 @@ from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.tasks.learner import imitation_of
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import Matching, entropic_loss, plain_loss, sinkhorn_divergence
 
@@ -29,7 +29,7 @@ _LEAST_IMAGE = 64
 """Features from which a square number of them is taken for the pixels of an image."""
 
 
-def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     """What is fixed before the release: every record, once."""
     experiment = task.experiment
     sizes = sum(sum(member.sizes) for member in members)

@@ -136,7 +136,8 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
         return task.inputs(records).cpu() - task.experiment.clip.centre
     model = task.prepared(node.model, theta)
     with torch.no_grad():
-        parts = [task.outputs(model(task.inputs(chunk))).cpu() for chunk in task.chunks(records)]
+        pieces = map(task.given, task.chunks(records))
+        parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)
 
 

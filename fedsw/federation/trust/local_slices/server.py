@@ -24,7 +24,7 @@ from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import learning_rate
 from fedsw.tasks.learner import imitation_of
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from fedsw.transport.flow import draw_stored, flow_step
 from fedsw.transport.slices import Slices, UnprotectedSlices
 from fedsw.transport.smoothed import noised_swd
@@ -33,7 +33,7 @@ _STORED_PER_STEP = 50
 """Directions of a one-release flow that a step looks at."""
 
 
-def make_plan(task: Task, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`trust.local_plans`); this one is what may be shown.

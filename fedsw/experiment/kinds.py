@@ -1,0 +1,98 @@
+"""What must be known of a task or of a kind of model to check an experiment; data alone, nothing that computes."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+TASKS = "fedsw.tasks.kinds"
+"""The package of the shipped tasks, a file for each; the file's name is the task's."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a task goes together with. The defaults are those of a task that compares the outputs of groups.
+
+    Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
+    odds, or all records at once for a task with a counterpart. They are public, so a task cannot choose its own.
+
+    Attributes:
+        models: kinds of models, the first the one to begin with; a model of one's own goes with every task.
+        penalties: likewise.
+        trusts: trust models.
+        sources: shipped sources of data; a source of one's own goes with every task.
+        target: what a record's target must be: a class, numbers, or nothing in particular.
+        unit: what must lie in [0, 1], since outputs between 0 and 1 are compared with it.
+        counterpart: what the private outputs are matched to; None where groups are compared with each other.
+        figures: the pictures of its held-out arrays, as `fedsw.report.plots.PICTURES` names them.
+    """
+
+    models: tuple[str, ...] = ("logistic", "mlp")
+    penalties: tuple[str, ...] = ("statistical-parity",)
+    trusts: tuple[str, ...] = ("none", "central", "local-gradient")
+    sources: tuple[str, ...] = ("synthetic", "files")
+    target: Literal["class", "numbers", "any"] = "class"
+    unit: Literal["targets", "features"] | None = None
+    counterpart: Literal["prior", "generator", "domain"] | None = None
+    figures: tuple[str, ...] = ("outputs",)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the outputs of groups of private records are compared with each other."""
+        return self.counterpart is None
+
+    @property
+    def private_loss(self) -> bool:
+        """Whether private records have a task loss."""
+        return self.counterpart not in ("generator", "domain")
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of model.
+
+    Attributes:
+        layered: whether `model.hidden` and `model.activation` mean something to it.
+        square: whether it takes square images.
+        points: whether it is points that a flow moves, which no record passes through.
+    """
+
+    layered: bool = True
+    square: bool = False
+    points: bool = False
+
+
+MODELS: Mapping[str, ModelKind] = MappingProxyType(
+    {
+        "logistic": ModelKind(layered=False),
+        "mlp": ModelKind(),
+        "encoder-decoder": ModelKind(),
+        "image-autoencoder": ModelKind(layered=False, square=True),
+        "generator": ModelKind(),
+        "particles": ModelKind(points=True),
+        "adaptor": ModelKind(layered=False, square=True),
+    }
+)
+"""The shipped kinds; `fedsw.tasks.models` builds them."""
+
+OWN_MODEL = ModelKind(layered=False)
+"""What is known of a model of somebody's own: its settings are in model.arguments."""
+
+
+@functools.cache
+def task_names() -> tuple[str, ...]:
+    """Names of the shipped tasks; nothing of them is imported."""
+    package = importlib.util.find_spec(TASKS)
+    assert package is not None and package.submodule_search_locations is not None
+    files = (file for folder in package.submodule_search_locations for file in Path(folder).glob("[!_]*.py"))
+    return tuple(sorted(file.stem for file in files))
+
+
+def model_kind(name: str) -> ModelKind:
+    """What is known of a kind of model."""
+    return MODELS.get(name, OWN_MODEL)

@@ -1,0 +1,90 @@
+"""Autoencoder of images: latent codes are matched to a prior, cross-entropy of the pixels is the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.choices import Settings
+from fedsw.experiment.kinds import Facts
+from fedsw.experiment.sections import Model
+from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+
+_SLICES = 100
+_MOST_IMAGES = 64
+
+
+class Autoencoder(Task):
+    """The private sliced-Wasserstein autoencoder; its prior is uniform in a ball.
+
+    Source: RLL, Section 6.
+    """
+
+    facts = Facts(
+        models=("image-autoencoder", "encoder-decoder"),
+        penalties=("prior-matching",),
+        trusts=("none", "central"),
+        sources=("digits", "mnist", "fashion-mnist", "usps", "files"),
+        target="any",
+        unit="features",
+        counterpart="prior",
+        figures=("outputs", "samples", "latent"),
+    )
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """`model.latent`."""
+        return model.latent
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Codes (n, latent), the model's first output."""
+        return part(raw, "outputs", 0)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Mean binary cross-entropy over the pixels (n,), of logits (n, p), the model's second output."""
+        from torch.nn import functional as F
+
+        logits = part(raw, "reconstruction", 1)
+        return F.binary_cross_entropy_with_logits(logits, batch.features, reduction="none").mean(dim=-1)
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Loss, and the distance of the codes to the prior."""
+        from fedsw.tasks.generation import sliced_w2_to
+
+        distance = sliced_w2_to(held_out.outputs, _prior(held_out), directions=_SLICES)
+        return {"loss": held_out.loss, "sw2_to_prior": distance}
+
+    def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
+        """Codes by label, and images: held out, reconstructed, and decoded from the prior where a model decodes."""
+        import torch
+
+        found = super().arrays(model, held_out)
+        found["images"] = held_out.inputs.features[:_MOST_IMAGES].cpu()
+        found["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES]).cpu()
+        decoded = held_out.decoded(_prior(held_out)[:_MOST_IMAGES])
+        return found if decoded is None else {**found, "samples": torch.sigmoid(decoded)}
+
+    @classmethod
+    def misfit(cls, settings: Settings) -> str | None:
+        """Pixels beyond [0, 1], and a centre that the prior does not have."""
+        norm, centre = settings.data.row_norm, settings.clip.centre
+        if norm is not None and norm > 1:
+            return f"data.row_norm is {norm}; an autoencoder predicts numbers in [0, 1]: set it to 1 or less"
+        if centre != 0:
+            return f"clip.centre is {centre}; latent codes are matched to a prior about 0: leave it at 0"
+        return None
+
+
+def _prior(held_out: HeldOut) -> Tensor:
+    """As many points of the prior as there are codes, the same at every call."""
+    from fedsw.randomness import Stream
+    from fedsw.tasks.generation import uniform_ball
+
+    n, d = held_out.outputs.shape
+    return uniform_ball(n, d, held_out.prior_radius, Stream.seeded(0, "held-out prior"))
+
+
+TASK = Autoencoder

@@ -1,0 +1,65 @@
+"""Classification: probabilities are compared between groups, cross-entropy is the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.kinds import Facts
+from fedsw.experiment.sections import Model
+from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+
+
+class Classification(Task):
+    """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
+
+    facts = Facts(
+        penalties=("statistical-parity", "equality-of-odds"),
+        sources=("synthetic", "adult", "files"),
+        target="class",
+    )
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """1 for two classes, otherwise their number."""
+        return 1 if shape.classes == 2 else shape.classes
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Class probabilities (n, d) of logits."""
+        import torch
+
+        logits = part(raw, "outputs", 0)
+        return torch.sigmoid(logits) if batch.shape.classes == 2 else torch.softmax(logits, dim=-1)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Cross-entropy (n,)."""
+        from torch.nn import functional as F
+
+        logits = part(raw, "outputs", 0)
+        if batch.shape.classes == 2:
+            target = batch.target.to(logits.dtype)
+            return F.binary_cross_entropy_with_logits(logits.reshape(-1), target, reduction="none")
+        return F.cross_entropy(logits, batch.target, reduction="none")
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Loss, accuracy and every metric of `fedsw.metrics.classification`."""
+        from fedsw import metrics
+
+        records, outputs = held_out.records, held_out.outputs
+        predicted = (outputs[:, 0] > 0.5).long() if held_out.directions is None else outputs.argmax(dim=1)
+        report = metrics.classification(
+            outputs,
+            predicted,
+            records.target,
+            records.sensitive,
+            groups=len(held_out.shape.groups),
+            classes=held_out.shape.classes,
+            directions=held_out.directions,
+        )
+        return {"loss": held_out.loss, **report}
+
+
+TASK = Classification

@@ -1,0 +1,47 @@
+"""Regression of numbers in [0, 1]: predictions are compared between groups, squared error is the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.kinds import Facts
+from fedsw.experiment.sections import Model
+from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+
+
+class Regression(Task):
+    """Any number of targets, one included."""
+
+    facts = Facts(target="numbers", unit="targets")
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """The number of targets."""
+        return shape.targets
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Predictions (n, t) in the unit cube."""
+        import torch
+
+        return torch.sigmoid(part(raw, "outputs", 0))
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Squared error (n,), summed over the targets."""
+        import torch
+
+        raw = part(raw, "outputs", 0)
+        return (torch.sigmoid(raw) - batch.target.to(raw.dtype)).square().sum(dim=-1)
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Loss, gap between groups, and mean squared error."""
+        from fedsw import metrics
+
+        error = metrics.mean_squared_error(held_out.outputs, held_out.records.target)
+        return {"loss": held_out.loss, "w2_squared": held_out.gap(), "mean_squared_error": error}
+
+
+TASK = Regression

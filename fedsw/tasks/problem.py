@@ -1,0 +1,237 @@
+"""An experiment made concrete: its data, model, outputs, losses and objective, the same at server and clients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw import clipping, data, models
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sources import Shape, load_shape
+from fedsw.objectives import Clip, Objective
+from fedsw.objectives.groups import PenaltyName
+from fedsw.objectives.matching import Matching
+from fedsw.randomness import Label, Stream
+from fedsw.tasks import own
+from fedsw.tasks.models import build
+from fedsw.tasks.task import Inputs, Raw, Task
+from fedsw.transport.denoise import image_side
+from fedsw.transport.sliced import direction_shape, directions, project
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
+
+    experiment: Experiment
+    task: Task
+    objective: Objective | Matching
+    clip: Clip
+    shape: Shape
+    dimension: int
+    parameters: int
+
+    @classmethod
+    def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
+        """The problem of an experiment; builds the model once, to check it and count its parameters.
+
+        A task or a model of the user's own is tried on made-up records; see `fedsw.tasks.own`.
+
+        Raises:
+            ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
+            FileNotFoundError: if the data set's files are missing.
+        """
+        task = own.task_of(experiment)
+        shape = load_shape(experiment, data_dir)
+        dimension = task.dimension(shape, experiment.model)
+        if not isinstance(dimension, int) or dimension < 1:
+            raise ExperimentError(
+                f"objective.task {experiment.objective.task!r} has outputs of dimension {dimension}, with "
+                f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
+            )
+        _require_images(experiment, shape.features)
+        asked = experiment.clip
+        clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)
+        model = _build(experiment, shape.features, task.width(shape, experiment.model), shape.classes)
+        if not model_kind(experiment.model.kind).points:
+            clipping.check(model)
+        objective = _objective(experiment, task, shape)
+        problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
+        if is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
+            problem._try_out(model)
+        return problem
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def from_json(cls, experiment_json: str, data_dir: str | None = None) -> Problem:
+        """The problem of an experiment that came as JSON (from the server's greeting)."""
+        return cls.from_experiment(Experiment.model_validate_json(experiment_json), data_dir)
+
+    @property
+    def features(self) -> int:
+        """Number of features of a record."""
+        return self.shape.features
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return self.shape.groups
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 for numbers."""
+        return self.shape.classes
+
+    @functools.cached_property
+    def dtype(self) -> torch.dtype:
+        """Precision of the model and of what travels."""
+        return torch.float64 if self.experiment.training.precision == "float64" else torch.float32
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        wanted = self.experiment.training.device
+        if wanted == "cuda" and not torch.cuda.is_available():
+            raise ExperimentError("training.device is 'cuda' but this machine offers none to torch; use 'cpu'")
+        return torch.device(wanted)
+
+    def build_model(self) -> nn.Module:
+        """A freshly initialised model: the same for the same model seed."""
+        width = self.task.width(self.shape, self.experiment.model)
+        model = _build(self.experiment, self.features, width, self.classes)
+        return model.to(self.device, self.dtype)
+
+    def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
+        """The model with the flat parameters `theta` loaded."""
+        models.load_flat(model, theta.to(self.device))
+        return model
+
+    def inputs(self, records: Records) -> Tensor:
+        """Features as the model takes them."""
+        features = records.features.to(self.device, self.dtype)
+        norm = self.experiment.data.row_norm
+        return features if norm is None else norm * F.normalize(features, dim=1)
+
+    def given(self, records: Records) -> Inputs:
+        """Records as the model takes them, with what they are compared with."""
+        return Inputs(self.inputs(records), records.target.to(self.device), self.shape)
+
+    def imagined(self, latents: Tensor) -> Inputs:
+        """A generator's own inputs (n, latent), which no record belongs to."""
+        return Inputs(latents, torch.zeros((len(latents), 0), device=self.device), self.shape)
+
+    def chunks(self, records: Records) -> Iterator[Records]:
+        """The records in pieces of at most `micro_batch`, in order."""
+        size = self.experiment.training.micro_batch
+        for start in range(0, len(records), size):
+            yield records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The penalty's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
+        return self.task.outputs(raw, batch) - self.experiment.clip.centre
+
+    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs inside the ball of radius M: what a client may send under `central`."""
+        return self.inside(self.outputs(raw, batch))
+
+    def inside(self, outputs: Tensor) -> Tensor:
+        """Outputs (n, d) projected on the ball of radius M, as they travel."""
+        return project(outputs, self.clip.output).to(self.dtype).cpu()
+
+    def no_outputs(self) -> Tensor:
+        """The outputs of an empty batch."""
+        return torch.zeros((0, self.dimension), dtype=self.dtype)
+
+    def losses(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Task loss of every record (n,)."""
+        return self.task.loss(raw, batch)
+
+    def fixed_outputs(self, records: Records) -> Tensor:
+        """Outputs of records that no parameter moves (a generator's target), inside the ball of radius M."""
+        return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
+
+    @property
+    def private_parameters(self) -> bool:
+        """Whether private records pass through the trained parameters, so that clients contribute gradients."""
+        return isinstance(self.objective, Objective) or self.objective.private_parameters
+
+    def latents(self, count: int, *purpose: Label) -> Tensor:
+        """Standard normal inputs (count, latent) of a generator: public, seeded apart from data, sampling and noise."""
+        latent = self.experiment.model.latent
+        normals = Stream.seeded(self.experiment.slicing.seed, "latents", *purpose).normals(count * latent)
+        return torch.from_numpy(normals).reshape(count, latent).to(self.device, self.dtype)
+
+    def directions(self, round_: int, attempt: int) -> Tensor:
+        """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
+        slicing = self.experiment.slicing
+        if self.dimension == 1:
+            return directions(1, 1)
+        shape = direction_shape(self.dimension, slicing.directions, slicing.scheme)
+        stream = Stream.seeded(slicing.seed, "directions", round_, attempt)
+        normals = torch.from_numpy(stream.normals(shape[0] * shape[1]).reshape(shape))
+        return directions(self.dimension, slicing.directions, normals=normals, scheme=slicing.scheme)
+
+    def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
+        """Positions of the records of every cell (stratum of sampling), in the objective's order."""
+        cell = self.objective.cell_of(records.sensitive, records.target).numpy()
+        return tuple(np.flatnonzero(cell == index) for index in range(len(self.objective.cells)))
+
+    def validate(self, records: Records, *, name: str) -> None:
+        """Check a node's records before anything is spent; see `data.validate`."""
+        data.validate(records, name, groups=self.groups)
+
+    def _try_out(self, model: nn.Module) -> None:
+        """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
+        spec, goal = self.experiment.model, self.experiment.objective
+        name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
+        features = own.made_up_features(self.experiment, self.features)
+        if self.task.facts.counterpart == "generator":
+            features = own.made_up_features(self.experiment, spec.latent)
+        elif (norm := self.experiment.data.row_norm) is not None:
+            features = norm * F.normalize(features, dim=1)
+        if not model_kind(spec.kind).points:
+            alpha = 1.0 if self.task.facts.counterpart == "generator" else goal.alpha
+            own.require_fit(
+                self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name
+            )
+        if is_reference(spec.kind):
+            width = self.task.width(self.shape, spec)
+            own.require_same_frozen(model, _build(self.experiment, self.features, width, self.classes), name=name)
+
+    def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
+        """The shared batch key of an attempt in a seeded (nominal) run."""
+        assert self.experiment.seed is not None
+        return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
+
+
+def _require_images(experiment: Experiment, features: int) -> None:
+    if experiment.privacy.trust == "local-release" and experiment.local.dct:
+        try:
+            image_side(features)
+        except ValueError as fault:
+            raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
+
+
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching:
+    goal, counterpart = experiment.objective, task.facts.counterpart
+    if counterpart == "prior":
+        return Matching("prior", goal.alpha, goal.prior_radius)
+    if counterpart is not None:
+        return Matching(counterpart, goal.alpha, experiment.clip.output, both=goal.protected == "both")
+    odds = goal.penalty == "equality-of-odds"
+    penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
+    return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
+
+
+def _build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
+    return build(experiment.model, features, outputs, classes)

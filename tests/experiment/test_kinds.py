@@ -1,0 +1,95 @@
+"""Laws of what an experiment may name: the shipped tasks say what they go with, in words that the schema knows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from fedsw.experiment import Objective, Privacy, parse_experiment
+from fedsw.experiment.catalogue import shipped_experiments
+from fedsw.experiment.choices import shipped_tasks, task_facts
+from fedsw.experiment.kinds import MODELS, task_names
+from fedsw.experiment.sections import SOURCES
+from fedsw.experiment.sources import Shape
+from fedsw.report.plots import PICTURES
+from fedsw.settings import ExperimentError
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.task import Task
+from tests.federations import small
+
+
+def literals(section: type, name: str) -> set[str]:
+    return set(get_args(section.model_fields[name].annotation))
+
+
+def test_the_shipped_tasks_are_the_files_of_their_folder():
+    tasks = shipped_tasks()
+    assert tuple(tasks) == task_names()
+    assert set(tasks) == {"adaptation", "autoencoder", "classification", "generation", "regression", "representation"}
+    assert all(isinstance(kind, type) and issubclass(kind, Task) and kind.__doc__ for kind in tasks.values())
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_what_a_task_goes_with_exists(name):
+    facts = task_facts(name)
+    assert set(facts.models) <= set(MODELS)
+    assert set(facts.penalties) <= literals(Objective, "penalty")
+    assert set(facts.trusts) <= literals(Privacy, "trust") and {"none", "central"} <= set(facts.trusts)
+    assert set(facts.sources) <= {*SOURCES, "files"}
+    assert set(facts.figures) <= set(PICTURES)
+
+
+def test_every_model_penalty_trust_and_source_serves_some_task():
+    every = [task_facts(name) for name in task_names()]
+    for key, known in (
+        ("models", set(MODELS)),
+        ("penalties", literals(Objective, "penalty")),
+        ("trusts", literals(Privacy, "trust")),
+        ("sources", {*SOURCES, "files"}),
+    ):
+        assert set().union(*(getattr(facts, key) for facts in every)) == known
+
+
+def test_every_shipped_experiment_is_of_a_shipped_task_with_what_it_goes_with():
+    for experiment in shipped_experiments():
+        facts = task_facts(experiment.objective.task)
+        assert experiment.model.kind in facts.models and experiment.data.source in facts.sources
+
+
+def test_checking_an_experiment_of_a_shipped_task_imports_nothing_that_computes():
+    code = (
+        "from fedsw.experiment import parse_experiment; parse_experiment({'name': 'a'});"
+        "import sys; assert 'fedsw.tasks.kinds.classification' in sys.modules;"
+        "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_naming_a_task_of_ones_own_imports_nothing_until_it_is_made_concrete():
+    experiment = parse_experiment({"name": "a"}, ("objective.task=no_such_module:Task", "model.kind=neither:build"))
+    assert (experiment.objective.task, experiment.model.kind) == ("no_such_module:Task", "neither:build")
+    with pytest.raises(ExperimentError, match="objective.task is 'no_such_module:Task'.*cannot be imported"):
+        Problem.from_experiment(experiment)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("groups", [2, 5])
+def test_a_classification_has_any_number_of_classes_and_groups(tmp_path, classes, groups):
+    columns = {
+        "features": [{"name": "x"}],
+        "sensitive": {"name": "a", "values": [str(i) for i in range(groups)]},
+        "target": {"name": "y", "values": [str(i) for i in range(classes)]},
+    }
+    raw = {"name": "a", "data": {"source": "files", "columns": columns}}
+    for penalty, cells in (("statistical-parity", groups), ("equality-of-odds", groups * classes)):
+        problem = Problem.from_experiment(parse_experiment(raw, (f"objective.penalty={penalty}",)))
+        assert problem.dimension == (1 if classes == 2 else classes)
+        assert len(problem.objective.cells) == cells
+
+
+def test_the_number_of_targets_is_the_dimension_of_a_regression():
+    kind = shipped_tasks()["regression"]()
+    assert [kind.dimension(Shape(4, ("a", "b"), 0, t), small().model) for t in (1, 2, 9)] == [1, 2, 9]
