@@ -94,7 +94,6 @@ def resume(
 
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
-    directory = Path(directory)
     experiment, stored = RunDirectory(directory).read_config()
     require_free(directory)
     engine = _engine(stored, directory)

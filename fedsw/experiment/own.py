@@ -55,7 +55,7 @@ def present(source: str, own: Own) -> Iterator[None]:
     try:
         yield
     finally:
-        del _present[source]
+        _present.pop(source, None)
 
 
 def in_this_process(source: str) -> Own | None:

@@ -107,3 +107,5 @@ def test_a_node_runs_the_modules_that_it_allows_and_a_simulation_runs_any():
         assert join(small(setting).model_dump_json(), "run", 10**9 + index, config).task.dimension == 2
     with pytest.raises(ExperimentError, match="modules whose code may run on this node: tests"):
         join(small(setting).model_dump_json(), "run", 10**9 + 9, {**config, "modules": "tests"})
+    assert allowed_modules({"modules": " a , b.c,"}) == {"a", "b.c"}
+    assert allowed_modules({"own-data": 1}) == frozenset() and allowed_modules({}) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
@@ -82,7 +82,7 @@ def containers(table: dict[str, list]) -> dict[str, Records]:
     }
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, phases=[Phase.generate])
 @given(table=tables)
 def test_the_same_table_gives_the_same_records_whatever_its_container(table):
     found = containers(table)
@@ -93,7 +93,7 @@ def test_the_same_table_gives_the_same_records_whatever_its_container(table):
     assert first.columns.groups == ("0", "1", "2") and first.columns.classes == ("0", "1")
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, phases=[Phase.generate])
 @given(table=tables)
 def test_a_table_in_python_gives_the_records_of_its_csv_file(tmp_path_factory, table):
     columns = Columns.model_validate(
@@ -106,6 +106,14 @@ def test_a_table_in_python_gives_the_records_of_its_csv_file(tmp_path_factory, t
     path = tmp_path_factory.mktemp("csv") / "train.csv"
     pd.DataFrame(table).to_csv(path, index=False)
     assert same(as_records(pd.DataFrame(table), columns=columns), read_table(path, columns))
+
+
+def test_a_number_is_a_column_of_a_matrix_counted_from_either_end():
+    matrix = np.array([[0.0, 10, 1], [1, 11, 0], [2, 12, 1]])
+    for group in (2, -1, "x2", matrix[:, 2]):
+        records = as_records(matrix, group=group, features=[1, "x0"])
+        assert records.sensitive.tolist() == [1, 0, 1] and records.features.tolist() == [[10, 0], [11, 1], [12, 2]]
+    assert as_records(matrix, group=2).columns.feature_names == ("x0", "x1")
 
 
 @pytest.mark.parametrize("kind", ["text", "category", "object", "truth values", "whole floats"])

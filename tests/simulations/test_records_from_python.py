@@ -176,6 +176,33 @@ def test_a_modules_own_declaration_is_written_down_for_everybody_else(tmp_path, 
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_regression_of_any_number_of_targets_ends_where_the_same_table_in_a_file_ends(tmp_path, count):
+    table = frame()
+    targets = [{"name": f"t{place}", "low": 0, "high": 10 + place} for place in range(count)]
+    for place, target in enumerate(targets):
+        table[target["name"]] = np.random.default_rng(place).uniform(0, target["high"], len(table)).round(3)
+    columns = {name: COLUMNS[name] for name in ("features", "sensitive")} | {"targets": targets}
+    (tmp_path / "data").mkdir()
+    table.to_csv(tmp_path / "data" / "train.csv", index=False)
+    task = "objective.task=regression"
+    from_file = run(experiment("files", task, columns=columns, data_dir=str(tmp_path / "data")), runs=tmp_path)
+    read = as_records(table, features=columns["features"], group="sex", targets=targets)
+    from_frame = run(experiment(None, task), runs=tmp_path, data=read)
+    assert_same_run(from_file.directory, from_frame.directory)
+    assert any(tensor.shape[0] == count for tensor in parameters(from_frame.directory).values())
+
+
+def test_records_and_a_model_may_both_be_python_objects(tmp_path):
+    model = torch.nn.Linear(5, 1)
+    passed = {"data": frame(), "model": model}
+    result = run(experiment("object", columns=COLUMNS), runs=tmp_path, **passed)
+    assert {tensor.shape for tensor in parameters(result.directory).values()} == {(1, 5), (1,)}
+    with pytest.raises(ExperimentError, match=r"resume\(folder, model=\.\.\.\)"):
+        resume(result.directory, data=frame())
+    assert resume(result.directory, **passed).summary["status"] == "completed"
+
+
 def test_nothing_of_the_records_but_their_type_and_group_sizes_is_written(tmp_path):
     values = frame()
     values.loc[3, "age"] = 31.4159
@@ -293,7 +320,9 @@ def test_a_module_on_a_client_of_its_own_is_asked_for_that_client_alone_if_its_o
     ).model_dump_json()
     node = {"partition-id": 1, "num-partitions": 2, "own-data": 1}
     for config in (node, {**node, "modules": "another, records"}):
-        with pytest.raises(ExperimentError, match=f"names the module '{module}', and this node's operator allows"):
+        with pytest.raises(
+            ExperimentError, match=f"data.source is '{module}:part'; modules whose code may run on this"
+        ):
             join(asked, "", 201, config)
     assert module not in sys.modules
     found = join(asked, "", 202, {**node, "modules": f"another,{module}"}).records

@@ -8,9 +8,8 @@ from typing import Any
 
 from fedsw.columns import Columns, difference, read_columns
 from fedsw.data import Records, find_table, read_table, same_file, tables_in
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import client_records, declared_columns, load_dataset, shared_table, split
-from fedsw.federation.node.limits import allowed_modules
 from fedsw.federation.node.substitution import with_substitutes
 from fedsw.tasks.problem import Problem
 
@@ -37,28 +36,12 @@ def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
         columns = declared_columns(experiment)
         return with_substitutes(own_records(task, columns, node_config, part, parts))
     if experiment.data.own:
-        require_module(experiment, node_config)
-        alone = bool(node_config.get("own-data"))
-        return with_substitutes(client_records(experiment, part, parts, alone=alone))
+        records = client_records(experiment, part, parts, alone=bool(node_config.get("own-data")))
+        return with_substitutes(records)
     dataset = load_dataset(task.experiment, node_config.get("data-dir"))
     records = with_substitutes(dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part]))
     task.validate(records, name=f"client {part}")
     return records
-
-
-def require_module(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
-    """Refuse to import a module that the server named, on a node whose operator did not allow it.
-
-    Raises:
-        ExperimentError: naming the module and what to start the node with.
-    """
-    allowed, module = allowed_modules(node_config), experiment.data.source.partition(":")[0]
-    if experiment.data.family == "module" and allowed is not None and module not in allowed:
-        known = ", ".join(sorted(allowed)) or "none"
-        raise ExperimentError(
-            f"data.source {experiment.data.source!r} names the module {module!r}, and this node's operator allows "
-            f"{known}: a module's code would run here; start the node with it among its modules"
-        )
 
 
 def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
