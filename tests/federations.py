@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, parse_experiment
@@ -41,6 +41,11 @@ def numbers(array: Array) -> np.ndarray:
 def array(values: np.ndarray) -> Array:
     """An array of a message."""
     return Array(*wire.encode(torch.from_numpy(np.ascontiguousarray(values))))
+
+
+def array_record(name: str, values: torch.Tensor) -> ArrayRecord:
+    """A record of one array."""
+    return ArrayRecord({name: Array(*wire.encode(values))})
 
 
 class Saboteur:

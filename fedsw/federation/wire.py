@@ -1,4 +1,6 @@
-"""The protocol between server and clients: names of messages and fields, and how arrays become bytes.
+"""The bytes that travel between server and clients: names of messages, and how arrays become bytes and back.
+
+What each message holds is in `fedsw.federation.messages`.
 
 A network may store equal objects once, or pack bytes that repeat: then the bytes that a message takes say what is in it
 (a client without a record in the batch sends zeros). So no two objects that depend on a client are ever equal, and no
@@ -65,12 +67,13 @@ def padded(rows: Tensor, length: int) -> Tensor:
     return torch.cat([own, torch.zeros((length - len(own), own.shape[1]), dtype=own.dtype)])
 
 
-def decode(
-    dtype: str, shape: Sequence[int], stype: str, data: bytes, *, expected: tuple[int | None, ...], name: str
-) -> Tensor:
-    """The tensor behind the bytes of `encode`, after its type, shape and length were checked; no unpickling.
+def check(
+    dtype: str, shape: Sequence[int], stype: str, nbytes: int, *, expected: tuple[int | None, ...], name: str
+) -> None:
+    """Check the type, shape and length of an array that came, before its bytes are looked at.
 
     Args:
+        nbytes: of the bytes that came.
         expected: the shape that must come; None stands for any length.
         name: what the array is, for the error.
 
@@ -82,13 +85,26 @@ def decode(
     fits = len(shape) == len(expected) and all(e is None or s == e for s, e in zip(shape, expected, strict=False))
     if not fits:
         raise ValueError(f"{name} came with shape {tuple(shape)}; expected {expected}")
-    count, kind = math.prod(shape), _LITTLE_ENDIAN[dtype]
-    nbytes = count * kind.itemsize
-    if min(shape, default=0) < 0 or len(data) != _KEY_BYTES + nbytes:
+    needed = math.prod(shape) * _LITTLE_ENDIAN[dtype].itemsize
+    if min(shape, default=0) < 0 or nbytes != _KEY_BYTES + needed:
         raise ValueError(
-            f"{name} came with {len(data)} bytes; shape {tuple(shape)} of {dtype} needs {nbytes} and {_KEY_BYTES} more"
+            f"{name} came with {nbytes} bytes; shape {tuple(shape)} of {dtype} needs {needed} and {_KEY_BYTES} more"
         )
-    values = np.frombuffer(_mixed(data[:_KEY_BYTES], memoryview(data)[_KEY_BYTES:]), dtype=kind)
+
+
+def decode(
+    dtype: str, shape: Sequence[int], stype: str, data: bytes, *, expected: tuple[int | None, ...], name: str
+) -> Tensor:
+    """The tensor behind the bytes of `encode`, after its type, shape and length were checked; no unpickling.
+
+    Args:
+        expected, name: as in `check`.
+
+    Raises:
+        ValueError: naming the array, what came and what was expected.
+    """
+    check(dtype, shape, stype, len(data), expected=expected, name=name)
+    values = np.frombuffer(_mixed(data[:_KEY_BYTES], memoryview(data)[_KEY_BYTES:]), dtype=_LITTLE_ENDIAN[dtype])
     try:
         return torch.from_numpy(values.astype(dtype, copy=False).reshape(tuple(shape)))
     except (ValueError, OverflowError):  # an empty array beside an impossible length, or hundreds of dimensions

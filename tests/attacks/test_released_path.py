@@ -16,12 +16,11 @@ from torch import Tensor
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
-from fedsw.federation.exchange.exchange import array_record
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
-from tests.federations import Federation, numbers, small
+from tests.federations import Federation, array_record, numbers, small
 from tests.server.test_matching_runs import GENERATOR
 
 RECORDS = 40

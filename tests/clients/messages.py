@@ -1,94 +1,53 @@
-"""What may travel, trust model by trust model: every array, metric and setting of every message, with its shape.
+"""What really travels, compared with the product's table: every array, metric and setting, with its type and shape.
 
-    r parameters, d dimension of the outputs, k directions, c cells, B bins of a table
-    n records of the attempt's batch at the client, N records of the client, Nc of them in cell c
-    P rows that the client's messages are filled up to: the most that it could be asked for
-
-A text is `str`; a lone number is (); a list of numbers has a length. Whatever is not written here may not travel.
+Messages are looked at as Flower's records, not through the product's own encoder and decoder: whatever is in a record
+and not in the table is a fault, whoever put it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
 from fedsw.federation.budgets.split import own_batch
+from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of
+from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
 from fedsw.tasks.problem import Problem
 
-Shape = tuple[str | int, ...] | type
-Record = Mapping[str, Shape]
-Message = Mapping[str, Record]
+Sent = tuple[str, tuple[int, ...]]
+"""Type of the numbers and their shape; a lone number has shape ()."""
 
-_ASKED: Record = {"round": (), "attempt": ()}
-_MODEL: Message = {"model": {"theta": ("r",)}}
-_NONCE: Record = {"nonce": (2,)}  # drawn afresh, so that no record equals another
-_SPENT: Record = {"epsilon": (), **_NONCE}
+LEAVES: Mapping[str, set[str]] = {
+    "query.hello": {"partition-id", "sizes", "epsilon", "record ids", "nonce"},
+    "train.outputs": {"outputs"},
+    "train.gradients": {"contribution", "training-loss", "num-examples", "nonce"},
+    "train.tables": {"noised", "epsilon", "sigma", "nonce"},
+    "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
+    "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
+    "train.release": {"released", "epsilon", "nonce"},
+}
+"""What may ever leave a client, written a second time: another field in the product's table needs a reason here too."""
 
-_GREETING: Message = {"config": {"experiment": str, "run": str}}
-_PUBLIC: Record = {"partition-id": (), "sizes": ("c",), **_NONCE}
-_HELLO: tuple[Message, Message] = (_GREETING, {"metrics": _PUBLIC})
-_LOCAL_HELLO: tuple[Message, Message] = (_GREETING, {"metrics": {**_PUBLIC, **_SPENT}})
-_TRUSTED: Mapping[str, tuple[Message, Message]] = {
-    "query.hello": _HELLO,
-    "train.outputs": (
-        {**_MODEL, "config": {**_ASKED, "counts": ("c",), "rows": (), **_NONCE}},
-        {"arrays": {"outputs": ("P", "d")}},
-    ),
-    "train.gradients": (
-        {**_MODEL, "arrays": {"cotangents": ("P", "d")}, "config": {**_ASKED, "task-weight": (), **_NONCE}},
-        {"arrays": {"contribution": ("r",)}},
-    ),
-}
-TABLE: Mapping[str, Mapping[str, tuple[Message, Message]]] = {
-    "central": _TRUSTED,
-    "none": _TRUSTED,
-    "local-gradient": {
-        "query.hello": _LOCAL_HELLO,
-        "train.tables": (
-            {**_MODEL, "config": {**_ASKED, "sizes": ("c",), "records": ()}},
-            {"arrays": {"noised": ("c", "k", "B")}, "metrics": {**_SPENT, "sigma": ()}},
-        ),
-        "train.local_gradients": (
-            {**_MODEL, "arrays": {"tables": ("c", "k", "B")}, "config": {**_ASKED, "sizes": ("c",), "records": ()}},
-            {"arrays": {"noised": ("r",)}, "metrics": {**_SPENT, "sigma": ()}},
-        ),
-    },
-    "local-slices": {
-        "query.hello": _LOCAL_HELLO,
-        "train.slices": (
-            {"config": {**_ASKED, "records": ()}},
-            {"arrays": {"projections": ("n", "k")}, "metrics": {**_SPENT, "sigma": ()}},
-        ),
-    },
-    "local-release": {
-        "query.hello": _LOCAL_HELLO,
-        "train.release": (
-            {"config": {**_ASKED, "records": ()}},
-            {"arrays": {"released": ("N", "d")}, "metrics": _SPENT},
-        ),
-    },
-}
-OWN_DIRECTIONS: Record = {"directions": ("d", "k")}
-"""In the reply to train.slices where the privacy of slices rests on the client's own draw of directions."""
-SEEDED_IDS: Callable[[int], Record] = lambda cells: {str(cell): (f"N{cell}",) for cell in range(cells)}  # noqa: E731
-"""In the reply to query.hello of a seeded (nominal) run: the ids of the records of every cell."""
-UNSAFE: Record = {"training-loss": (), "num-examples": (), **_NONCE}
-"""In the reply to train.gradients where `unsafe_metrics` asks for it."""
+
+def exchanges_of(trust: str) -> Mapping[str, Exchange]:
+    """The exchanges of a trust model by their kind."""
+    return {exchange.kind: exchange for exchange in EXCHANGES if trust in exchange.trusts}
 
 
 class Inspector:
-    """Compares messages with the table; `faults` says what they should not have carried."""
+    """Compares messages with the table; `faults` says what they should not have carried, `seen` which fields came."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._task, self._experiment = Problem.from_experiment(experiment), experiment
-        self._sizes: dict[int, list[int]] = {}
-        self._batch: dict[int, int] = {}
-        self._rows: dict[int, int] = {}
+        self._table = exchanges_of(experiment.privacy.trust)
+        self._sizes: dict[int, dict[str, int]] = {}
         self.kinds: set[str] = set()
         self.faults: list[str] = []
+        self.seen: set[tuple[type[Message], str]] = set()
 
     def request(self, message: Any, context: Any) -> None:
         """A message on its way to a client."""
@@ -97,8 +56,8 @@ class Inspector:
             self.faults.append(f"{kind} is no message of trust {self._experiment.privacy.trust}")
             return
         if kind == "train.outputs":
-            self._rows[client] = message.content["config"]["rows"]
-        self._compare(f"{kind} down", message.content, self._table[kind][0], client)
+            self._sizes[client]["P"] = message.content["config"]["rows"]
+        self._compare(f"{kind} down", message.content, self._table[kind].down, client)
 
     def reply(self, message: Any, reply: Any, context: Any) -> None:
         """A client's answer."""
@@ -107,58 +66,51 @@ class Inspector:
         if not reply.has_content():
             self.faults.append(f"{kind} up carries an error: {reply.error.reason}")
             return
-        allowed = dict(self._table.get(kind, ({}, {}))[1])
         if kind == "query.hello":
-            self._sizes[client] = [int(size) for size in reply.content["metrics"]["sizes"]]
-            if self._experiment.seed is not None:
-                allowed["arrays"] = SEEDED_IDS(len(self._sizes[client]))
-        if kind == "train.gradients" and self._experiment.unsafe_metrics:
-            allowed["metrics"] = UNSAFE
-        if kind == "train.slices":
-            if self._experiment.slicing.scheme == "iid":
-                allowed["arrays"] = {**allowed["arrays"], **OWN_DIRECTIONS}
-            self._batch[client] = own_batch(self._sizes[client], self._experiment.training.batch_fraction)[0]
-        self._compare(f"{kind} up", reply.content, allowed, client)
+            sizes = [int(size) for size in reply.content["metrics"]["sizes"]]
+            batch = sum(own_batch(sizes, self._experiment.training.batch_fraction))
+            self._sizes[client] = {f"N_{cell}": size for cell, size in enumerate(sizes)}
+            self._sizes[client].update(N=sum(sizes), n=batch, k=self._task.directions(1, 0).shape[1])
+        self._compare(f"{kind} up", reply.content, self._table[kind].up, client)
 
-    @property
-    def _table(self) -> Mapping[str, tuple[Message, Message]]:
-        return TABLE[self._experiment.privacy.trust]
-
-    def _compare(self, where: str, content: RecordDict, allowed: Message, client: int) -> None:
-        for name, record in content.items():
-            for key, value in record.items():
-                found = f"{where}: {name}[{key!r}]"
-                if key not in allowed.get(name, {}):
-                    self.faults.append(f"{found} is not in the table")
-                    continue
-                shape, wanted = _shape(record, value), self._numbers(allowed[name][key], client)
-                if shape != wanted:
-                    self.faults.append(f"{found} has shape {shape}, not {wanted}")
-        for name, record in allowed.items():
-            if missing := sorted(set(record) - set(content.get(name, {}))):
-                self.faults.append(f"{where}: {name}[{missing[0]!r}] is in the table and did not come")
-
-    def _numbers(self, shape: Shape, client: int) -> tuple[int, ...] | type:
-        if not isinstance(shape, tuple):
-            return shape
-        task, sizes = self._task, self._sizes.get(client, [])
-        known = {
-            "r": task.parameters,
-            "d": task.dimension,
-            "k": task.directions(1, 0).shape[1],
-            "c": len(task.objective.cells),
-            "B": self._experiment.local.bins,
-            "n": self._batch.get(client, -1),
-            "P": self._rows.get(client, -1),
-            "N": sum(sizes),
-            **{f"N{cell}": size for cell, size in enumerate(sizes)},
-        }
-        return tuple(known[side] if isinstance(side, str) else side for side in shape)
+    def _compare(self, where: str, content: RecordDict, kind: type[Message], client: int) -> None:
+        terms = Terms.of(self._task, **self._sizes.get(client, {}))
+        wanted: dict[tuple[str, str], tuple[str, Sent]] = {}
+        for attribute, field in fields_of(kind).items():
+            if field.present(terms):
+                for key in field.keys(terms):
+                    wanted[field.record, key] = attribute, _declared(field, key, terms)
+        nonce = ("metrics", "nonce")
+        if nonce in wanted and not any(record == "metrics" for record, key in wanted if (record, key) != nonce):
+            del wanted[nonce]  # of a record that there is not
+        came = {(name, key): _sent(record, value) for name, record in content.items() for key, value in record.items()}
+        for (record, key), found in came.items():
+            if (record, key) not in wanted:
+                self.faults.append(f"{where}: {record}[{key!r}] is not in the table")
+                continue
+            attribute, sent = wanted[record, key]
+            self.seen.add((kind, attribute))
+            if found != sent:
+                self.faults.append(f"{where}: {record}[{key!r}] is {found}, not {sent}")
+        for record, key in wanted.keys() - came.keys():
+            self.faults.append(f"{where}: {record}[{key!r}] is in the table and did not come")
 
 
-def _shape(record: ArrayRecord | ConfigRecord | MetricRecord, value: Any) -> tuple[int, ...] | type:
+def _declared(field: Field, key: str, terms: Terms) -> Sent:
+    if isinstance(field, ArrayField):
+        run = terms.agreed.experiment.training.precision
+        shape = (f"{field.shape[0]}_{key}",) if isinstance(field, RecordIds) else field.shape
+        return run if field.precision == "run" else field.precision, tuple(terms.sizes[side] for side in shape)
+    if isinstance(field, Wholes):
+        return "float" if field.fixed_size else "int", (terms.sizes[field.length],)
+    if isinstance(field, Reals):
+        return "float", (field.count,)
+    return "str" if isinstance(field, Text) else field.kind, ()
+
+
+def _sent(record: ArrayRecord | ConfigRecord | MetricRecord, value: Any) -> Sent:
     if isinstance(record, ArrayRecord):
-        return tuple(value.shape)
+        return value.dtype, tuple(value.shape)
     if isinstance(value, list):
-        return (len(value),)
-    return () if isinstance(value, int | float) else type(value)
+        return "/".join(sorted({type(each).__name__ for each in value})), (len(value),)
+    return type(value).__name__, ()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
+from fedsw.accounting import Ledger
 from fedsw.errors import FederationError
 from fedsw.federation import wire
 from tests.federations import Saboteur, array, numbers, small
@@ -222,3 +224,21 @@ def test_a_deviation_that_no_noise_has_loses_its_sender(federation, sigma):
 
     with pytest.raises(FederationError, match="Client 1: unreadable release: sigma came as"):
         federation.run(small(*TRUST), app=Saboteur(after=lie))
+
+
+def test_what_an_unreadable_release_cost_is_heard(federation):
+    """Client 1 charges its last release, and what arrives of it is no array of numbers: the charge counts."""
+
+    def spoil(message, reply):
+        last = kind_of(message) == wire.LOCAL_GRADIENTS and message.content["config"]["round"] == 4
+        if last and message.metadata.dst_node_id == 1001:
+            reply.content["arrays"] = ArrayRecord({"noised": array(np.full(17, np.nan, np.float32))})
+        return reply
+
+    summary = federation.run(
+        small(*TRUST, "objective.alpha=0.0", "federation.min_clients=2"), app=Saboteur(after=spoil)
+    )
+    spent = summary["epsilon_spent_by_client"]
+    assert spent["1"] == pytest.approx(spent["0"], rel=0.05) and len(spent) == 3
+    with Ledger.open(federation.folder / "run1" / "clients" / "client-1.sqlite", read_only=True) as ledger:
+        assert spent["1"] == pytest.approx(ledger.epsilon(), rel=1e-9)

@@ -7,65 +7,112 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.errors import FederationError
-from fedsw.federation import wire
-from fedsw.federation.exchange import cohort, replies
+from fedsw.experiment import parse_experiment
+from fedsw.federation import messages, wire
+from fedsw.federation.exchange import cohort
+from fedsw.federation.messages import Malformed, Terms
+from fedsw.tasks.problem import Problem
+from tests.clients.test_messages import GENERATION
 from tests.federations import Saboteur, array, numbers, small
 
 LOST = "federation.min_clients=2"
 LOCAL = (LOST, "privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "training.rounds=2")
+SLICES_WITHOUT_NOISE = ("privacy.trust=local-slices", "privacy.epsilon=inf", "data.records=300")
 VALUES = np.ones((2, 3))
+EXPERIMENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0")
+TERMS = Terms.of(Problem.from_experiment(EXPERIMENT))
+ROWS = TERMS.sizes["r"]
 
 
-def arrays(**values) -> RecordDict:
-    return RecordDict({"arrays": ArrayRecord({name: array(np.asarray(value)) for name, value in values.items()})})
+def release(**metrics) -> RecordDict:
+    """A client's noised contribution; metrics that are None are missing."""
+    reply = messages.encode(messages.NoisedContribution(epsilon=1.0, values=torch.ones(ROWS), sigma=2.5), TERMS)
+    kept = {**reply["metrics"], **metrics}
+    reply["metrics"] = MetricRecord({name: value for name, value in kept.items() if value is not None})
+    return reply
 
 
-def metrics(**values) -> RecordDict:
-    return RecordDict({"metrics": MetricRecord(values)})
+def noised(values: np.ndarray, name: str = "noised") -> RecordDict:
+    reply = release()
+    reply["arrays"] = ArrayRecord({name: array(values)})
+    return reply
+
+
+def with_record(name: str, record) -> RecordDict:
+    reply = release()
+    reply[name] = record
+    return reply
+
+
+def test_what_a_client_sends_is_what_the_server_reads():
+    read = messages.decode(messages.NoisedContribution, release(), TERMS)
+    assert (read.epsilon, read.sigma) == (1.0, 2.5) and torch.equal(read.values, torch.ones(ROWS))
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "words"),
     [
-        RecordDict(),
-        RecordDict({"arrays": ConfigRecord({"noised": 3})}),
-        RecordDict({"arrays": MetricRecord({"noised": 3})}),
-        arrays(other=VALUES),
-        arrays(noised=VALUES[:1]),
-        arrays(noised=VALUES.astype(np.int64)),
-        arrays(noised=VALUES.astype(bool)),
-        RecordDict({"arrays": ArrayRecord({"noised": Array("float64", (2, 3), wire.ARRAY_FORMAT, b"")})}),
-    ],
+        (RecordDict(), "no metric 'epsilon' came"),
+        (RecordDict({"metrics": release()["metrics"]}), "no array 'noised' came"),
+        (with_record("arrays", ConfigRecord({"noised": 3})), "no array 'noised' came"),
+        (with_record("arrays", MetricRecord({"noised": 3})), "no array 'noised' came"),
+        (noised(np.ones(ROWS, np.float32), "other"), r"arrays\['other'\] came"),
+        (noised(np.ones(ROWS - 1, np.float32)), rf"noised came with shape \({ROWS - 1},\); expected \({ROWS},\)"),
+        (noised(np.ones((ROWS, 1), np.float32)), "noised came with shape"),
+        (noised(np.ones(ROWS)), "noised came as 'float64'; expected 'float32'"),
+        (noised(np.ones(ROWS, np.int64)), "noised came as 'int64'; expected 'float32'"),
+        (noised(np.ones(ROWS, bool)), "noised came as 'bool' in format"),
+        (noised(np.full(ROWS, np.nan, np.float32)), "noised are not all finite"),
+        (
+            with_record("arrays", ArrayRecord({"noised": Array("float32", (ROWS,), wire.ARRAY_FORMAT, b"")})),
+            "noised came with 0 bytes",
+        ),
+        (with_record("labels", ArrayRecord({"labels": array(VALUES)})), r"labels\['labels'\] came, which"),
+        (release(accuracy=0.5), r"metrics\['accuracy'\] came, which NoisedContribution does not hold"),
+        (release(sigma=None), "no metric 'sigma' came"),
+        (release(nonce=None), "no metric 'nonce' came"),
+        (release(nonce=[0.5]), "nonce came as"),
+        (with_record("metrics", ConfigRecord({"epsilon": "1", "sigma": "1"})), "no metric 'epsilon' came"),
+        (release(epsilon=1), "epsilon came as 1; expected a float from 0, finite"),
+        (release(epsilon=math.inf), "epsilon came as inf"),
+        (release(epsilon=-0.5), "epsilon came as -0.5"),
+        (release(sigma=[1.0]), "sigma came as"),
+    ]
+    + [(release(sigma=value), "sigma came as") for value in (0.0, -1.0, math.nan, math.inf, 1e200, 1e-200, 10**400)],
 )
-def test_an_array_that_is_not_there_or_another_one_is_a_value_error(reply):
-    assert replies.array_of(arrays(noised=VALUES), "noised", (2, None)).shape == (2, 3)
-    with pytest.raises(ValueError, match=r"noised|expected"):
-        replies.array_of(reply, "noised", (2, 3))
+def test_a_reply_with_anything_else_is_refused_by_the_name_of_its_field(reply, words):
+    with pytest.raises(Malformed, match=words):
+        messages.decode(messages.NoisedContribution, reply, TERMS)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [RecordDict(), arrays(sigma=VALUES), RecordDict({"metrics": ConfigRecord({"sigma": "1"})}), metrics(sigma=[1.0])]
-    + [metrics(sigma=value) for value in (0.0, -1.0, math.nan, math.inf, 1e200, 1e-200, 10**400)],
-)
-def test_a_deviation_that_no_noise_has_is_a_value_error(reply):
-    assert replies.deviation_of(metrics(sigma=2.5), noisy=True) == 2.5
-    assert replies.deviation_of(metrics(sigma=0.0), noisy=False) == 0.0
-    with pytest.raises(ValueError, match="sigma"):
-        replies.deviation_of(reply, noisy=True)
+def test_without_noise_a_deviation_is_zero_and_nothing_else():
+    open_terms = Terms.of(Problem.from_experiment(parse_experiment(GENERATION, SLICES_WITHOUT_NOISE)), k=4, n=3)
+    sent = messages.NoisedSlices(math.inf, torch.ones(3, 4), None, 0.0)
+    reply = messages.encode(sent, open_terms)
+    read = messages.decode(messages.NoisedSlices, reply, open_terms)
+    assert (read.sigma, read.epsilon) == (0.0, math.inf)
+    reply["metrics"]["sigma"] = 1.0
+    with pytest.raises(Malformed, match="sigma came as 1.0; expected a float 0$"):
+        messages.decode(messages.NoisedSlices, reply, open_terms)
 
 
-@pytest.mark.parametrize("value", [-1, 1.0, math.inf, math.nan, [3]])
+@pytest.mark.parametrize("value", [-1, 1.0, math.inf, math.nan, [3], [3.0, 1.0]])
 def test_a_count_is_a_whole_number_from_0(value):
-    assert replies.count_of(metrics(count=3), "count") == 3
-    assert replies.counts_of(metrics(counts=[3, 0]), "counts") == (3, 0)
-    with pytest.raises(ValueError, match="count came as"):
-        replies.count_of(metrics(count=value), "count")
-    with pytest.raises(ValueError, match="counts came as"):
-        replies.counts_of(metrics(counts=[value] if not isinstance(value, list) else 3), "counts")
+    def joined(**metrics) -> RecordDict:
+        reply = messages.encode(messages.Joined(3, (3, 0), 0.0, None), TERMS)
+        reply["metrics"] = MetricRecord({**reply["metrics"], **metrics})
+        return reply
+
+    read = messages.decode(messages.Joined, joined(), TERMS)
+    assert (read.client, read.sizes) == (3, (3, 0))
+    with pytest.raises(Malformed, match="partition-id came as .*; expected a whole number from 0 to 2\\^40"):
+        messages.decode(messages.Joined, joined(**{"partition-id": value}), TERMS)
+    with pytest.raises(Malformed, match="sizes came as .*; expected 2 whole numbers from 0 to 2\\^28"):
+        messages.decode(messages.Joined, joined(sizes=[value, value] if not isinstance(value, list) else value), TERMS)
 
 
 def once(kind: str, change) -> Saboteur:
@@ -159,5 +206,6 @@ def test_ids_of_a_seeded_run_that_no_memory_holds_are_refused_by_name(federation
         ids[0] = largest
         content["arrays"]["0"] = array(ids)
 
-    with pytest.raises(FederationError, match=rf"client 1 has record ids .*{largest}.* 0 to {cohort.MOST_RECORDS - 1}"):
+    words = rf"client 1 has a record id {largest}; .* 0 to {cohort.MOST_RECORDS - 1}"
+    with pytest.raises(FederationError, match=words):
         federation.run(small("seed=3", "privacy.epsilon=8.0"), app=stating(change))

@@ -166,6 +166,7 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
     """As Flower serialises them: for every client and kind one size in all rounds, whatever the counts."""
     sizes: dict[tuple[str, int], set[tuple[int, ...]]] = {}
     counts: dict[int, set[int]] = {}
+    asked: dict[str, int] = {}
 
     def measure(kind, client, content):
         arrays = [array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()]
@@ -178,11 +179,11 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
             measure(message.metadata.message_type, client, message.content)
             for count in message.content["config"].get("counts", []):
                 counts.setdefault(client, set()).add(int(count))
-            message.content["config"]["client"] = client
+            asked[message.metadata.message_id] = client
 
     def after(message, reply):
         if message.metadata.message_type.startswith("train"):
-            measure(f"{message.metadata.message_type} reply", message.content["config"]["client"], reply.content)
+            measure(f"{message.metadata.message_type} reply", asked[message.metadata.message_id], reply.content)
         return reply
 
     federation.run(small("training.rounds=9", *overrides), app=Saboteur(hook, after))

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.errors import FederationError
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Member, greeting, member_of, online
 from fedsw.federation.exchange.exchange import Fault, Traffic, bytes_of, content_of
 from fedsw.federation.exchange.spending import Spending
@@ -108,8 +108,9 @@ class Attendance:
         if not fresh:
             return False
         content = greeting(self._task, self._run)
-        messages = [Message(content, m.node, wire.HELLO, group_id="hello", ttl=self._timeout) for m in fresh]
-        for name, member in zip(self._grid.push_messages(messages), fresh, strict=True):
+        kind = messages.HELLO.kind
+        sent = [Message(content, m.node, kind, group_id="hello", ttl=self._timeout) for m in fresh]
+        for name, member in zip(self._grid.push_messages(sent), fresh, strict=True):
             if name:
                 self._greetings[name] = _Greeting(member, now + self._timeout)
         return True
@@ -135,8 +136,6 @@ class Attendance:
         except FederationError as fault:
             self.away[member.client] = str(fault)
             return
-        except ValueError:
-            same = False
         if same:
             self.away.pop(member.client, None)
             _log.info("client %d is back", member.client, extra=event("client back", client=member.client))

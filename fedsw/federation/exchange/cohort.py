@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedsw.errors import FederationError
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.exchange.replies import count_of, counts_of, epsilon_of, whole_numbers_of
+from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Terms
 from fedsw.tasks.problem import Problem
-
-MOST_RECORDS = 2**28
-"""Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
 
 _POLL_SECONDS = 0.2
 
@@ -48,15 +45,12 @@ def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Membe
     settings = task.experiment.federation
     nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
     requests = [Request(node, greeting(task, run)) for node in nodes]
-    replies = exchange(grid, wire.HELLO, requests, group="hello", timeout=settings.timeout, traffic=traffic)
+    replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
     members = []
     for node, reply in replies.items():
         if isinstance(reply, Fault):
             raise FederationError(f"a client could not join: {reply.reason}")
-        try:
-            members.append(member_of(node, reply, task))
-        except ValueError as fault:
-            raise FederationError(f"a client's greeting is unreadable: {fault}") from None
+        members.append(member_of(node, reply, task))
     members.sort(key=lambda member: member.client)
     clients = [member.client for member in members]
     if len(set(clients)) != len(clients):
@@ -68,7 +62,7 @@ def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Membe
 
 def greeting(task: Problem, run: str) -> RecordDict:
     """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
-    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
+    return messages.encode(messages.Greeting(task.experiment.model_dump_json(), run), Terms.of(task))
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
@@ -98,36 +92,41 @@ def member_of(node: int, reply: RecordDict, task: Problem) -> Member:
     """The client behind a greeting's reply.
 
     Raises:
-        FederationError, ValueError: if the reply is no client's of this experiment.
+        FederationError: if the reply is no client's of this experiment, by the client's number if it has one.
     """
-    client, sizes = count_of(reply, "partition-id"), counts_of(reply, "sizes")
-    if len(sizes) != len(task.objective.cells):
-        raise FederationError(f"client {client} reports sizes {sizes} for the groups {task.objective.cells}")
-    for name, size in zip(task.objective.cells, sizes, strict=True):
-        if size > MOST_RECORDS:
-            raise FederationError(
-                f"client {client} states {size} records of group {name}; a federation holds at most {MOST_RECORDS} of "
-                "one, for each of which a round draws a key. Remove this client, or mend what it states"
-            )
-    privacy = task.experiment.privacy
-    spent = None
-    if privacy.local and privacy.noisy:
-        try:
-            spent = epsilon_of(reply, noisy=True)
-        except ValueError as fault:
-            raise FederationError(f"client {client} does not say what its ledger stands at: {fault}") from None
-    if task.experiment.seed is None:
-        return Member(node, client, sizes, None, spent)
-    ids = []
-    for cell, size in enumerate(sizes):
-        what = f"record ids of client {client}"
-        ids.append(whole_numbers_of(reply, str(cell), (size,), what=what).numpy())
-        if size and not (ids[-1].min() >= 0 and ids[-1].max() < MOST_RECORDS):
-            raise FederationError(
-                f"client {client} has record ids from {ids[-1].min()} to {ids[-1].max()}; a seeded run draws a key for "
-                f"every id up to the largest, and takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
-            )
-    return Member(node, client, sizes, tuple(ids), spent)
+    terms = Terms.of(task)
+    try:
+        joined = messages.decode(Joined, reply, terms)
+    except Malformed as fault:
+        raise FederationError(_unreadable(reply, task, terms, fault)) from None
+    ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
+    return Member(node, joined.client, joined.sizes, ids, joined.epsilon)
+
+
+def _unreadable(reply: RecordDict, task: Problem, terms: Terms, fault: Malformed) -> str:
+    """What is wrong with a greeting's reply, and what to do."""
+    try:
+        client = messages.decode_one(Joined, "client", reply, terms)
+    except Malformed:
+        return f"a client's greeting is unreadable: {fault}"
+    cells, value = task.objective.cells, fault.value
+    if fault.name == "sizes" and isinstance(value, list):
+        if len(value) != len(cells):
+            return f"client {client} reports sizes {tuple(value)} for the groups {cells}"
+        for cell, size in zip(cells, value, strict=True):
+            if isinstance(size, int) and size > MOST_RECORDS:
+                return (
+                    f"client {client} states {size} records of group {cell}; a federation holds at most {MOST_RECORDS} "
+                    "of one, for each of which a round draws a key. Remove this client, or mend what it states"
+                )
+    if fault.name == "record ids" and isinstance(value, int):
+        return (
+            f"client {client} has a record id {value}; a seeded run draws a key for every id up to the largest, and "
+            f"takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
+        )
+    if fault.name == "epsilon":
+        return f"client {client} does not say what its ledger stands at: {fault}"
+    return f"client {client}'s greeting is unreadable: {fault}"
 
 
 def _refuse_crowds(task: Problem, members: Sequence[Member]) -> None:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fedsw.federation import wire
 
@@ -90,13 +89,6 @@ def content_of(message: Message) -> RecordDict | Fault:
         return message.content
     code, reason = message.error.code, str(message.error.reason)
     return Fault(reason if code in _ITS_OWN_WORDS else f"{reason} (Flower's error {code})", code)
-
-
-def array_record(name: str, tensor: Tensor) -> ArrayRecord:
-    """A record of one array. Filled afterwards: its constructor looks at what kind of thing it got, at some length."""
-    record = ArrayRecord()
-    record[name] = Array(*wire.encode(tensor))
-    return record
 
 
 def bytes_of(content: RecordDict) -> int:

@@ -31,9 +31,6 @@ from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.clients")
 
-MOST_RECORDS = 2**40
-"""More than any federation has: what a server that is not trusted may say of sizes."""
-
 _MOST_NODES_KEPT = 256
 _nodes: OrderedDict[tuple[int, int], Node] = OrderedDict()
 
@@ -76,16 +73,7 @@ class Node:
         return [ids[cell] for cell in self.cells]
 
     def delta(self, federation: int) -> float:
-        """The guarantee's delta where the federation has that many records, and never fewer than this node alone.
-
-        Raises:
-            ValueError: if the server says more than any federation has.
-        """
-        if federation > MOST_RECORDS:
-            raise ValueError(
-                f"the server said that the federation has {federation:.6g} records; this client believes up to "
-                f"{MOST_RECORDS} and charged nothing"
-            )
+        """The guarantee's delta where the federation has that many records, and never fewer than this node alone."""
         return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.records)))
 
     def draw(self, key: bytes, counts: Sequence[int]) -> Records:

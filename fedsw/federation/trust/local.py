@@ -8,25 +8,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
-from fedsw.federation import wire
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Attendance
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.exchange.replies import array_of, epsilon_of
+from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
-_T = TypeVar("_T")
+_Down = TypeVar("_Down", bound=messages.Message)
+_Up = TypeVar("_Up", bound=messages.Release)
 
 
 class LocalMethod(ABC):
@@ -99,37 +99,42 @@ class LocalMethod(ABC):
 
     def _ask(
         self,
-        kind: str,
+        kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        content: Mapping[str, ArrayRecord | ConfigRecord],
-        read: Callable[[Member, RecordDict], _T],
-    ) -> dict[Member, _T]:
+        asked: _Down,
+        terms: Callable[[Member], Terms],
+    ) -> dict[Member, _Up]:
         """One exchange: what the clients that answer released, in client order.
 
         Args:
-            read: a client's release from its reply; a ValueError of it means that the client is lost.
+            asked: the same of every client.
+            terms: what is known of a client's answer beforehand; one that is otherwise means that the client is lost.
 
         Raises:
             BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
         """
-        answers: dict[Member, _T] = {}
-        self._exchange(kind, round_, members, content, read, answers.__setitem__)
+        answers: dict[Member, _Up] = {}
+        self._exchange(kind, round_, members, asked, terms, answers.__setitem__)
         self._require_enough(round_, list(answers), self._lost)
         return {member: answers[member] for member in members if member in answers}
 
     def _collect(
         self,
-        kind: str,
+        kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        content: Mapping[str, ArrayRecord | ConfigRecord],
-        read: Callable[[Member, RecordDict], Mapping[str, Tensor]],
+        asked: _Down,
+        terms: Callable[[Member], Terms],
+        arrays: Callable[[_Up], Mapping[str, Tensor]],
         releases: Releases,
     ) -> None:
         """See to it that enough clients have released once: those that have not are asked.
 
         Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
+
+        Args:
+            arrays: what of an answer is kept.
 
         Raises:
             BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
@@ -138,21 +143,21 @@ class LocalMethod(ABC):
             return
         missing = [member for member in members if member.client not in releases.clients]
 
-        def keep(member: Member, arrays: Mapping[str, Tensor]) -> None:
-            releases.keep(member.client, arrays, round_, self._spending.by_client()[member.client])
+        def keep(member: Member, answer: _Up) -> None:
+            releases.keep(member.client, arrays(answer), round_, self._spending.by_client()[member.client])
 
-        self._exchange(kind, round_, missing, content, read, keep)
+        self._exchange(kind, round_, missing, asked, terms, keep)
         there = [member for member in self._members if member.client in releases.clients]
         self._require_enough(round_, there, self._lost)
 
     def _exchange(
         self,
-        kind: str,
+        kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        content: Mapping[str, ArrayRecord | ConfigRecord],
-        read: Callable[[Member, RecordDict], _T],
-        take: Callable[[Member, _T], None],
+        asked: _Down,
+        terms: Callable[[Member], Terms],
+        take: Callable[[Member, _Up], None],
     ) -> None:
         """Ask every client, and take what each releases as it arrives; who released nothing is lost."""
         of_node, heard = {member.node: member for member in members}, set[int]()
@@ -160,19 +165,20 @@ class LocalMethod(ABC):
 
         def arrived(node: int, reply: RecordDict | Fault) -> None:
             heard.add(node)
-            answer = self._answer(of_node[node], reply, read)
+            answer = self._answer(of_node[node], reply, kind.up, terms(of_node[node]))
             if isinstance(answer, Fault):
                 self._lose(of_node[node], answer, lost)
             else:
                 take(of_node[node], answer)
                 self._rounds.add(round_)
 
+        content = messages.encode(asked, Terms.of(self._task))  # once; it is public
         requests = [Request(member.node, RecordDict(dict(content))) for member in members]
         replies = exchange(
             self._grid,
-            kind,
+            kind.kind,
             requests,
-            group=kind,
+            group=kind.kind,
             timeout=self._timeout,
             traffic=self._traffic,
             arrived=arrived,
@@ -189,18 +195,16 @@ class LocalMethod(ABC):
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
-    def _answer(
-        self, member: Member, reply: RecordDict | Fault, read: Callable[[Member, RecordDict], _T]
-    ) -> _T | Fault:
+    def _answer(self, member: Member, reply: RecordDict | Fault, kind: type[_Up], terms: Terms) -> _Up | Fault:
         """A client's release, once the epsilon that its ledger stands at is taken note of."""
         if isinstance(reply, Fault):
             return reply
         try:
-            self._spending.hear(member.client, epsilon_of(reply, noisy=self._task.experiment.privacy.noisy))
-            return read(member, reply)
+            self._spending.hear(member.client, messages.decode_one(kind, "epsilon", reply, terms))
+            return messages.decode(kind, reply, terms)
         except FederationError as fault:
             return Fault(str(fault))
-        except ValueError as fault:
+        except messages.Malformed as fault:
             return Fault(f"unreadable release: {fault}")
 
     def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
@@ -218,18 +222,6 @@ class LocalMethod(ABC):
             "resume the run",
             recorded=left,
         )
-
-
-def require_array(reply: RecordDict, name: str, shape: tuple[int | None, ...]) -> Tensor:
-    """The finite array of that name and shape in a reply.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    values = array_of(reply, name, shape)
-    if not bool(torch.isfinite(values).all()):
-        raise ValueError(f"{name} are not all finite")
-    return values
 
 
 def describe(reasons: Mapping[int, str]) -> str:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsw.errors import FederationError
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.exchange.availability import Attendance
 from fedsw.federation.exchange.cohort import Member, too_few
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, array_record, exchange
-from fedsw.federation.exchange.replies import array_of, number_of
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
 from fedsw.federation.trust.plan import Draw, Plan, draw, most_drawn, sensitivities
 from fedsw.objectives import Objective, contribution_bound
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
@@ -27,7 +27,8 @@ from fedsw.transport.sliced import project, spread
 
 _log = logging.getLogger("fedsw.server")
 
-_MOST = 1e100  # of an un-noised loss or count that a client tells: products and sums stay finite
+_Down = TypeVar("_Down", bound=messages.Message)
+_Up = TypeVar("_Up", bound=messages.Message)
 
 
 @dataclass(frozen=True)
@@ -96,24 +97,18 @@ class Rounds:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, members, round_=round_, attempt=attempt)
         rows = _most_rows(plan, settled, members)
-        model = array_record("theta", theta.to(task.dtype))
-        replies = self._exchange(
-            wire.OUTPUTS,
-            members,
-            {
-                # As floats, which take 8 bytes each whatever they are: integers would tell their magnitude.
-                m.client: RecordDict(
-                    {"model": model, "config": _config(round_, attempt, counts=[*map(float, counts)], rows=length)}
-                )
-                for m, counts, length in zip(members, settled.counts, rows, strict=True)
-            },
-        )
-        outputs = self._read(members, replies, "outputs", [(length, task.dimension) for length in rows], lost)
+        terms = [Terms.of(task, P=length) for length in rows]
+        model = Broadcast.of(theta, terms[0])
+        asked = [
+            OutputsAsked(model, round_, attempt, counts, length)
+            for counts, length in zip(settled.counts, rows, strict=True)
+        ]
+        outputs = self._exchange(messages.OUTPUTS, members, asked, terms, lost)
         if len(outputs) < len(members):
             return None
         theta_directions = task.directions(round_, attempt)
         bounds = sensitivities(task, settled.batch, spread(theta_directions))
-        stacked = _stack(settled, [outputs[m.client] for m in members], task.clip.output)
+        stacked = _stack(settled, [outputs[m.client].outputs for m in members], task.clip.output)
         total = torch.zeros(task.parameters, dtype=torch.float64)
         by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
         if other is not None:
@@ -121,7 +116,7 @@ class Rounds:
         if not task.private_parameters:
             return Aggregate(round_, attempt, total, settled, bounds, len(members), None)
         weight = task.objective.task_weight(settled.total)
-        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), rows, weight, lost)
+        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), terms, weight, lost)
         if len(parts) < self._least:
             return None
         for part in parts:
@@ -147,69 +142,55 @@ class Rounds:
         self,
         round_: int,
         attempt: int,
-        model: ArrayRecord,
+        model: Broadcast,
         members: Sequence[Member],
         cotangents: Sequence[Tensor],
-        rows: Sequence[int],
+        terms: Sequence[Terms],
         weight: float,
         lost: dict[int, str],
     ) -> tuple[list[Tensor], float | None]:
         """The second exchange: what the clients that answer within their bound contribute, in client order."""
-        sent = [wire.padded(own, length) for own, length in zip(cotangents, rows, strict=True)]
-        arrays = [array_record("cotangents", own) for own in sent]
-        replies = self._exchange(
-            wire.GRADIENTS,
-            members,
-            {
-                m.client: RecordDict(
-                    {"model": model, "arrays": own, "config": _config(round_, attempt, **{"task-weight": weight})}
-                )
-                for m, own in zip(members, arrays, strict=True)
-            },
-        )
         task = self._plan.task
-        parts = self._read(members, replies, "contribution", [(task.parameters,)] * len(members), lost)
+        asked = [GradientsAsked(model, own, round_, attempt, weight) for own in cotangents]
+        parts = self._exchange(messages.GRADIENTS, members, asked, terms, lost)
         for member, own in zip(members, cotangents, strict=True):
             if member.client in parts:
                 most = SLACK * contribution_bound([own], task.clip, weight)
-                weighs = float(torch.linalg.vector_norm(parts[member.client].double()))
+                weighs = float(torch.linalg.vector_norm(parts[member.client].vector))
                 if not weighs <= most:  # neither number is told: both are un-noised functions of records
                     self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
                     del parts[member.client]
-        present = [member.client for member in members if member.client in parts]
-        loss = _mean_loss([replies[client] for client in present]) if task.experiment.unsafe_metrics else None
-        return [parts[client].double() for client in present], loss
+        present = [parts[member.client] for member in members if member.client in parts]
+        loss = _mean_loss(present) if task.experiment.unsafe_metrics else None
+        return [part.vector for part in present], loss
 
     def _exchange(
-        self, kind: str, members: Sequence[Member], contents: Mapping[int, RecordDict]
-    ) -> dict[int, RecordDict | Fault]:
-        requests = [Request(m.node, contents[m.client]) for m in members]
-        replies = exchange(
-            self._grid, kind, requests, group=kind, timeout=self._timeout, traffic=self._traffic
-        )
-        return {m.client: replies[m.node] for m in members}
-
-    def _read(
         self,
+        kind: Exchange[_Down, _Up],
         members: Sequence[Member],
-        replies: Mapping[int, RecordDict | Fault],
-        name: str,
-        shapes: Sequence[tuple[int, ...]],
+        asked: Sequence[_Down],
+        terms: Sequence[Terms],
         lost: dict[int, str],
-    ) -> dict[int, Tensor]:
-        arrays = {}
-        for member, shape in zip(members, shapes, strict=True):
-            reply = replies[member.client]
+    ) -> dict[int, _Up]:
+        """Ask every member, and read the answers, by client; who does not answer, or not what was asked, is lost."""
+        requests = [
+            Request(member.node, messages.encode(own, known))
+            for member, own, known in zip(members, asked, terms, strict=True)
+        ]
+        replies = exchange(
+            self._grid, kind.kind, requests, group=kind.kind, timeout=self._timeout, traffic=self._traffic
+        )
+        answers = {}
+        for member, known in zip(members, terms, strict=True):
+            reply = replies[member.node]
             if isinstance(reply, RecordDict):
                 try:
-                    arrays[member.client] = array_of(reply, name, shape)
+                    answers[member.client] = messages.decode(kind.up, reply, known)
                     continue
-                except ValueError as fault:
-                    # The rows of outputs are a secret count; nothing is told of what came for them.
-                    told = "not of the asked type and shape" if name == "outputs" else fault
-                    reply = Fault(f"unreadable {name}: {told}")
+                except messages.Malformed as fault:
+                    reply = Fault(f"unreadable answer: {fault}")
             self._lose(member, reply, lost)
-        return arrays
+        return answers
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
@@ -249,23 +230,12 @@ def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat([pieces[c][client] for c in cells]) for client in range(len(settled.counts))]
 
 
-def _config(round_: int, attempt: int, **extra: list[float] | float) -> ConfigRecord:
-    """Settings of one request, in a record that equals no other: equal counts would be stored once."""
-    return ConfigRecord({"round": round_, "attempt": attempt, **extra, wire.NONCE: wire.nonce()})
-
-
-def _mean_loss(replies: Sequence[RecordDict | Fault]) -> float | None:
+def _mean_loss(parts: Sequence[Contribution]) -> float | None:
     """The mean over the batch of what the clients tell; a client that tells something else is left out."""
-    losses, counts = [], []
-    for reply in replies:
-        if isinstance(reply, Fault):
-            continue
-        with contextlib.suppress(ValueError):
-            loss = number_of(reply, "training-loss", least=-_MOST, most=_MOST)
-            count = number_of(reply, "num-examples", least=0, most=_MOST)
-            losses.append(loss * count)
-            counts.append(count)
-    return sum(losses) / sum(counts) if sum(counts) > 0 else None
+    told = [(part.training_loss, part.records) for part in parts]
+    known = [(loss, count) for loss, count in told if loss is not None and count is not None]
+    total = sum(count for _, count in known)
+    return sum(loss * count for loss, count in known) / total if total > 0 else None
 
 
 def _describe(lost: Mapping[int, str]) -> str:

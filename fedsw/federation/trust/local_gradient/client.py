@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw.federation.budgets import split as shares
 from fedsw.federation.node import account
-from fedsw.federation.node.node import MOST_RECORDS, Batch, Node, batch_key
+from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.release import Bounded, Paid, pay, release_paid
@@ -26,6 +26,8 @@ Purpose = Literal["table", "gradient"]
 @dataclass(frozen=True)
 class Request:
     """What the server says of an attempt; all of it public, and none of it decides how much a client's noise hides.
+
+    It came by `fedsw.federation.messages`, which believes no number beyond any federation's.
 
     Attributes:
         sizes: records of every cell in the batch of the whole federation; the noise follows them.
@@ -152,15 +154,10 @@ def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     """Sizes of the federation's batch as far as a server can be believed: its own records are in it.
 
     Raises:
-        ValueError: if there is not one for each cell, or one is larger than any federation's.
+        ValueError: if there is not one for each cell.
     """
     if len(sizes) != len(own):
         raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
-    if max(sizes) > MOST_RECORDS:
-        raise ValueError(
-            f"the server said that a group has {max(sizes):.6g} records in the batch; this client believes up to "
-            f"{MOST_RECORDS} and charged nothing"
-        )
     return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
 
 

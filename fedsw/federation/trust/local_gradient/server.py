@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets import split as shares
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.exchange.exchange import array_record
-from fedsw.federation.exchange.replies import deviation_of
-from fedsw.federation.trust.local import LocalMethod, column_sums, describe, require_array
+from fedsw.federation.messages import Broadcast, LocalGradientAsked, TableAsked, Terms
+from fedsw.federation.trust.local import LocalMethod, column_sums, describe
 from fedsw.federation.trust.plan import Plan
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
@@ -61,30 +59,26 @@ class LocalGradient(LocalMethod):
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         task = self._task
-        fraction, noisy = task.experiment.training.batch_fraction, task.experiment.privacy.noisy
+        fraction = task.experiment.training.batch_fraction
         counts = {member: shares.own_batch(member.sizes, fraction) for member in members}
-        sizes = column_sums(counts.values())
-        content: dict[str, ArrayRecord | ConfigRecord] = {
-            "model": array_record("theta", theta.to(task.dtype)),
-            "config": ConfigRecord(
-                {"round": round_, "attempt": attempt, "sizes": list(sizes), "records": self._plan.records}
-            ),
-        }
+        sizes, records = column_sums(counts.values()), self._plan.records
+        terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
+        model, found = Broadcast.of(theta, terms), None
         if shares.asks_tables(task.experiment):
             self._require_groups(round_, sizes, self._attendance.away)  # before anybody is asked, and charged
-            k, bins = task.directions(round_, attempt).shape[1], task.experiment.local.bins
-            answers = self._ask(wire.TABLES, round_, members, content, _reader((len(sizes), k, bins), noisy=noisy))
-            totals = column_sums(counts[member] for member in answers)
+            asked = TableAsked(model, round_, attempt, sizes, records)
+            noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
+            totals = column_sums(counts[member] for member in noisy_tables)
             self._require_groups(round_, totals, self._lost)
-            summed = torch.stack([values for values, _ in answers.values()]).sum(dim=0)
-            found = self._tables(summed, totals)
-            content["arrays"] = array_record("tables", found.to(task.dtype))
-            members = list(answers)
-        answers = self._ask(wire.LOCAL_GRADIENTS, round_, members, content, _reader((task.parameters,), noisy=noisy))
+            summed = torch.stack([answer.values.double() for answer in noisy_tables.values()]).sum(dim=0)
+            found = Broadcast.of(self._tables(summed, totals), terms)
+            members = list(noisy_tables)
+        last = LocalGradientAsked(model, found, round_, attempt, sizes, records)
+        answers = self._ask(messages.LOCAL_GRADIENTS, round_, members, last, lambda member: terms)
         vector = torch.zeros(task.parameters, dtype=torch.float64)
-        for values, _ in answers.values():
-            vector += values
-        sigma = math.hypot(*(noise for _, noise in answers.values()))
+        for answer in answers.values():
+            vector += answer.values
+        sigma = math.hypot(*(answer.sigma for answer in answers.values()))
         return Outcome(vector, sigma, self.epsilon(), attempt, len(answers))
 
     def _tables(self, summed: Tensor, totals: Sequence[int]) -> Tensor:
@@ -104,16 +98,6 @@ class LocalGradient(LocalMethod):
                 f"round {round_}: no client that answered holds a record of group {name}. {describe(missing)} Mend "
                 "the clients, then resume the run"
             )
-
-
-def _reader(shape: tuple[int, ...], *, noisy: bool) -> Callable[[Member, RecordDict], tuple[Tensor, float]]:
-    """Reads noised values of that shape and the deviation of their noise."""
-
-    def read(member: Member, reply: RecordDict) -> tuple[Tensor, float]:
-        values = require_array(reply, "noised", shape)
-        return values.double(), deviation_of(reply, noisy=noisy)
-
-    return read
 
 
 def _objective(task: Problem) -> Objective:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedsw.experiment import resolve_delta
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.trust.local import LocalMethod, require_array
+from fedsw.federation.messages import ReleaseAsked, ReleasedRecords, Terms
+from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
@@ -88,10 +88,12 @@ class LocalRelease(LocalMethod):
         return wavelet_denoise(rows, self._release.deviation, shape="vector", wavelet="haar")
 
     def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> None:
-        task = self._task
-        config = ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
+        asked = ReleaseAsked(round_, attempt, self._plan.records)
 
-        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
-            return {"released": require_array(reply, "released", (sum(member.sizes), task.dimension)).double()}
+        def terms(member: Member) -> Terms:
+            return Terms.of(self._task, N=sum(member.sizes))
 
-        self._collect(wire.RELEASE, round_, members, {"config": config}, read, self._releases)
+        def arrays(answer: ReleasedRecords) -> Mapping[str, Tensor]:
+            return {"released": answer.released.double()}
+
+        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._releases)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedsw.experiment import resolve_delta
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.exchange.exchange import array_record
-from fedsw.federation.exchange.replies import deviation_of
-from fedsw.federation.trust.local import LocalMethod, require_array
+from fedsw.federation.messages import Broadcast, NoisedSlices, SlicesAsked, Terms
+from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
@@ -94,47 +92,39 @@ class LocalSlices(LocalMethod):
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
         """One exchange: the clients' slices in client order."""
-        public, content = self._request(round_, attempt, theta)
-        noisy = self._task.experiment.privacy.noisy
-        fraction = self._task.experiment.training.batch_fraction
+        public, fraction = self._task.directions(round_, attempt), self._task.experiment.training.batch_fraction
 
-        def read(member: Member, reply: RecordDict) -> Slices:
-            return _read_slices(reply, sum(own_batch(member.sizes, fraction)), public, noisy=noisy)
+        def terms(member: Member) -> Terms:
+            return Terms.of(self._task, k=public.shape[1], n=sum(own_batch(member.sizes, fraction)))
 
-        return list(self._ask(wire.SLICES, round_, members, content, read).values())
+        answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), terms)
+        return [_slices(answer, public) for answer in answers.values()]
 
     def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
         """The slices of all records that every client releases once, in client order."""
-        public, content = self._request(round_, attempt, theta)
-        noisy = self._task.experiment.privacy.noisy
+        public = self._task.directions(round_, attempt)
 
-        def read(member: Member, reply: RecordDict) -> Mapping[str, Tensor]:
-            return _arrays_of(_read_slices(reply, sum(member.sizes), public, noisy=noisy))
+        def terms(member: Member) -> Terms:
+            return Terms.of(self._task, k=public.shape[1], n=sum(member.sizes))
 
-        self._collect(wire.SLICES, round_, members, content, read, self._releases)
-        return [_slices_of(arrays) for arrays in self._releases.read()]
+        def arrays(answer: NoisedSlices) -> Mapping[str, Tensor]:
+            return _arrays_of(_slices(answer, public))
 
-    def _request(
-        self, round_: int, attempt: int, theta: Tensor
-    ) -> tuple[Tensor, dict[str, ArrayRecord | ConfigRecord]]:
-        """The attempt's public directions, and what every client is told."""
+        asked = self._asked(round_, attempt, theta)
+        self._collect(messages.SLICES, round_, members, asked, terms, arrays, self._releases)
+        return [_slices_of(each) for each in self._releases.read()]
+
+    def _asked(self, round_: int, attempt: int, theta: Tensor) -> SlicesAsked:
         task = self._task
-        content: dict[str, ArrayRecord | ConfigRecord] = {
-            "config": ConfigRecord({"round": round_, "attempt": attempt, "records": self._plan.records})
-        }
-        if task.private_parameters:
-            content["model"] = array_record("theta", theta.to(task.dtype))
-        return task.directions(round_, attempt), content
+        model = Broadcast.of(theta, Terms.of(task)) if task.private_parameters else None
+        return SlicesAsked(round_, attempt, self._plan.records, model)
 
 
-def _read_slices(reply: RecordDict, rows: int, public: Tensor, *, noisy: bool) -> Slices:
-    """A client's slices: as many rows as its public count, on the public directions or on some of its own."""
-    projections = require_array(reply, "projections", (rows, public.shape[1]))
-    sigma = deviation_of(reply, noisy=noisy)
-    drawn = "directions" in cast(ArrayRecord, reply["arrays"])
-    directions = require_array(reply, "directions", tuple(public.shape)) if drawn else public
-    kind = UnprotectedSlices if sigma == 0 else Slices
-    return kind(directions, projections.double(), sigma)
+def _slices(answer: NoisedSlices, public: Tensor) -> Slices:
+    """A client's slices, on the public directions or on some of its own."""
+    directions = public if answer.directions is None else answer.directions
+    kind = UnprotectedSlices if answer.sigma == 0 else Slices
+    return kind(directions, answer.projections.double(), answer.sigma)
 
 
 def _arrays_of(slices: Slices) -> dict[str, Tensor]:

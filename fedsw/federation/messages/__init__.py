@@ -1,0 +1,70 @@
+"""What travels between server and clients: one table of messages, by which both sides encode and decode."""
+
+from fedsw.federation.messages.arrays import Broadcast
+from fedsw.federation.messages.codec import Message, declared, decode, decode_one, encode, fields_of
+from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS
+from fedsw.federation.messages.exchanges import (
+    EXCHANGES,
+    GRADIENTS,
+    HELLO,
+    LOCAL_GRADIENTS,
+    OUTPUTS,
+    RELEASE,
+    SLICES,
+    TABLES,
+    Exchange,
+)
+from fedsw.federation.messages.fields import Malformed, Seen
+from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.local import (
+    LocalGradientAsked,
+    NoisedContribution,
+    NoisedSlices,
+    NoisedTable,
+    Release,
+    ReleaseAsked,
+    ReleasedRecords,
+    SlicesAsked,
+    TableAsked,
+)
+from fedsw.federation.messages.terms import Terms
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked
+
+__all__ = [
+    "EXCHANGES",
+    "GRADIENTS",
+    "HELLO",
+    "LOCAL_GRADIENTS",
+    "MOST_BELIEVED",
+    "MOST_RECORDS",
+    "OUTPUTS",
+    "RELEASE",
+    "SLICES",
+    "TABLES",
+    "Broadcast",
+    "Contribution",
+    "Exchange",
+    "GradientsAsked",
+    "Greeting",
+    "Joined",
+    "LocalGradientAsked",
+    "Malformed",
+    "Message",
+    "NoisedContribution",
+    "NoisedSlices",
+    "NoisedTable",
+    "Outputs",
+    "OutputsAsked",
+    "Release",
+    "ReleaseAsked",
+    "ReleasedRecords",
+    "Seen",
+    "SlicesAsked",
+    "TableAsked",
+    "Terms",
+    "declared",
+    "decode",
+    "decode_one",
+    "encode",
+    "fields_of",
+]

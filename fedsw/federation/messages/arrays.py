@@ -1,0 +1,171 @@
+"""Fields that are arrays: their shape in the table's symbols, their precision, the rows that they are filled up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import Tensor
+
+from fedsw.federation import wire
+from fedsw.federation.messages.fields import Field, Get, Limits, Malformed
+from fedsw.federation.messages.terms import Terms
+
+Precision = Literal["run", "float64", "int64"]
+"""That of `training.precision`, or always the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayField(Field):
+    """What all arrays have.
+
+    Attributes:
+        shape: in symbols of `fedsw.federation.messages.terms.SYMBOLS`.
+        precision: of its numbers.
+        finite: whether every number must be.
+        filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
+    """
+
+    shape: tuple[str, ...]
+    precision: Precision = "run"
+    finite: bool = False
+    filled: bool = False
+
+    def _check(self, array: Array, shape: tuple[str, ...], terms: Terms, name: str) -> None:
+        """Type, shape and length, before anything is decoded."""
+        dtype, expected = self._dtype(terms), tuple(terms.sizes.get(symbol) for symbol in shape)
+        try:
+            wire.check(array.dtype, array.shape, array.stype, len(array.data), expected=expected, name=name)
+            if array.dtype != dtype:
+                raise ValueError(f"{name} came as {array.dtype!r}; expected {dtype!r}")
+        except ValueError as fault:
+            told = f"{name}: not of the asked type and shape" if self.filled else str(fault)
+            raise Malformed(told, name, None if self.filled else tuple(array.shape)) from None
+
+    def _dtype(self, terms: Terms) -> str:
+        return terms.agreed.experiment.training.precision if self.precision == "run" else self.precision
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        precision = "float" if self.precision == "run" else self.precision
+        return f"{precision} ({', '.join(self.shape)})"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        parts = ["finite"] * self.finite + [f"rows filled with zeros to {self.shape[0]}"] * self.filled
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values(ArrayField):
+    """An array."""
+
+    def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        rows = wire.padded(value, terms.sizes[self.shape[0]]) if self.filled else value
+        return {self.name: Array(*wire.encode(rows.to(getattr(torch, self._dtype(terms)))))}
+
+    def take(self, get: Get, terms: Terms) -> Tensor:
+        """See `Field`."""
+        array = get(self.name)
+        self._check(array, self.shape, terms, self.name)
+        values = _decoded(array, self.name)
+        if self.finite and not bool(torch.isfinite(values).all()):
+            raise Malformed(f"{self.name} are not all finite", self.name)
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordIds(ArrayField):
+    """An array for each cell, under the cell's number, of the length that an earlier field of the message said.
+
+    Attributes:
+        limits: of every number.
+    """
+
+    limits: Limits
+
+    def keys(self, terms: Terms) -> tuple[str, ...]:
+        """See `Field`."""
+        return tuple(str(cell) for cell in range(terms.sizes["c"]))
+
+    def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {str(cell): Array(*wire.encode(ids)) for cell, ids in enumerate(value)}
+
+    def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:
+        """See `Field`."""
+        return tuple(self._cell(get(key), key, terms) for key in self.keys(terms))
+
+    def _cell(self, array: Array, key: str, terms: Terms) -> Tensor:
+        name = f"{self.name} of cell {key}"
+        self._check(array, (f"{self.shape[0]}_{key}",), terms, name)
+        ids = _decoded(array, name)
+        for extreme in (int(ids.min()), int(ids.max())) if len(ids) else ():
+            if extreme not in self.limits:
+                told = f"{name} came with {extreme}; expected whole numbers {self.limits}"
+                raise Malformed(told, self.name, extreme)
+        return ids
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return f"{self.precision} ({self.shape[0]}_j) under the number of every cell j"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+class Broadcast:
+    """An array that a server sends to all clients alike: encoded once for all of them; decoded when asked for."""
+
+    def __init__(self, array: Array, name: str = "a broadcast array") -> None:
+        self._array, self._name = array, name
+        self._records: dict[str, ArrayRecord] = {}
+
+    @classmethod
+    def of(cls, values: Tensor, terms: Terms) -> Broadcast:
+        """Values in the run's precision, ready to be sent."""
+        return cls(Array(*wire.encode(values.to(terms.agreed.dtype))))
+
+    def record(self, name: str) -> ArrayRecord:
+        """The one record, with the array under that name, that all messages hold."""
+        if name not in self._records:
+            record = ArrayRecord()
+            record[name] = self._array
+            self._records[name] = record
+        return self._records[name]
+
+    def tensor(self) -> Tensor:
+        """Its values; their type, shape and length were checked when it came."""
+        return _decoded(self._array, self._name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BroadcastValues(ArrayField):
+    """An array that all clients get alike, alone in its record."""
+
+    def put(self, value: Broadcast, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`; the record is the one that all messages hold."""
+        return value.record(self.name)
+
+    def take(self, get: Get, terms: Terms) -> Broadcast:
+        """See `Field`."""
+        array = get(self.name)
+        self._check(array, self.shape, terms, self.name)
+        return Broadcast(array, self.name)
+
+
+def _decoded(array: Array, name: str) -> Tensor:
+    every = (None,) * len(array.shape)
+    try:
+        return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=every, name=name)
+    except ValueError as fault:
+        raise Malformed(str(fault), name) from None

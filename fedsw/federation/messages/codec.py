@@ -1,0 +1,166 @@
+"""Messages to Flower's records and back, as the fields of their classes say; the only place where either is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedsw.federation import wire
+from fedsw.federation.messages.fields import Field, Get, Limits, Malformed, Reals, Record, Seen
+from fedsw.federation.messages.terms import Terms
+
+_RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
+    "model": ArrayRecord,
+    "arrays": ArrayRecord,
+    "config": ConfigRecord,
+    "metrics": MetricRecord,
+}
+_CALLED: Mapping[Record, str] = {"config": "setting", "metrics": "metric", "model": "array", "arrays": "array"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in one direction. Every attribute of a subclass is annotated with its `Field`.
+
+    Attributes:
+        nonce: the record that holds a nonce, so that it equals no other (`fedsw.federation.wire`).
+    """
+
+    nonce: ClassVar[Record | None] = None
+
+
+M = TypeVar("M", bound=Message)
+_FIELDS: dict[type[Message], Mapping[str, Field]] = {}
+
+
+def fields_of(kind: type[Message]) -> Mapping[str, Field]:
+    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`.
+
+    Raises:
+        TypeError: naming an attribute that has none.
+    """
+    if kind in _FIELDS:
+        return _FIELDS[kind]
+    found: dict[str, Field] = {}
+    for attribute, hint in get_type_hints(kind, include_extras=True).items():
+        if attribute == "nonce":
+            continue
+        fields = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Field)]
+        if len(fields) != 1:
+            raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
+        found[attribute] = fields[0]
+    if kind.nonce is not None:
+        found["nonce"] = _nonce(kind.nonce)
+    _FIELDS[kind] = found
+    return found
+
+
+def encode(message: Message, terms: Terms) -> RecordDict:
+    """A message as it travels: what its fields say, and nothing else.
+
+    Raises:
+        RuntimeError: if an attribute is there that the run's settings do not allow to travel, or one is missing.
+    """
+    records: dict[Record, dict[str, Any] | ArrayRecord] = {}
+    for attribute, field in fields_of(type(message)).items():
+        if attribute == "nonce":
+            if field.record in records:
+                cast(dict[str, Any], records[field.record])[field.name] = wire.nonce()
+            continue
+        value = getattr(message, attribute)
+        if (value is not None) != field.present(terms):
+            found = "is missing" if value is None else "may not travel"
+            rule = "it always travels" if field.when is None else f"it travels {field.when.text}"
+            raise RuntimeError(f"{type(message).__name__}.{attribute} {found}: {rule}")
+        if value is None:
+            continue
+        put = field.put(value, terms)
+        if isinstance(put, ArrayRecord):
+            records[field.record] = put
+        else:
+            cast(dict[str, Any], records.setdefault(field.record, {})).update(put)
+    return RecordDict({name: _record(name, records[name]) for name in _RECORDS if name in records})
+
+
+def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
+    """The message behind what came, after every key, type, shape and number of it was checked.
+
+    Raises:
+        Malformed: naming the field, what came (unless it is secret) and what was expected.
+    """
+    fields = fields_of(kind)
+    _refuse_undeclared(kind, content, terms)
+    values: dict[str, Any] = {}
+    for attribute, field in fields.items():
+        if attribute == "nonce":
+            if field.record in content:
+                field.take(_getter(content, field), terms)
+            continue
+        values[attribute] = None
+        if not field.present(terms):
+            continue
+        with suppress(*([Malformed] if field.spare else [])):
+            values[attribute] = field.take(_getter(content, field), terms)
+            terms = terms.knowing(**field.bound(values[attribute]))
+    return cast(M, cast(Any, kind)(**values))
+
+
+def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
+    """One field of what came, whatever the others are.
+
+    Raises:
+        Malformed: as `decode`.
+    """
+    field = fields_of(kind)[attribute]
+    return field.take(_getter(content, field), terms)
+
+
+def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
+    """The keys that a message of a run has, by record."""
+    found: dict[str, set[str]] = {}
+    for field in fields_of(kind).values():
+        if field.present(terms):
+            found.setdefault(field.record, set()).update(field.keys(terms))
+    if kind.nonce is not None and found[kind.nonce] == {wire.NONCE}:
+        del found[kind.nonce]  # of a record that is not there
+    return {record: frozenset(keys) for record, keys in found.items()}
+
+
+def _refuse_undeclared(kind: type[Message], content: RecordDict, terms: Terms) -> None:
+    allowed = declared(kind, terms)
+    for name, record in content.items():
+        for key in record:
+            if key not in allowed.get(name, ()):
+                found = f"{name}[{str(key)[:40]!r}]"
+                raise Malformed(f"{found} came, which {kind.__name__} does not hold in this run", found)
+
+
+def _getter(content: RecordDict, field: Field) -> Get:
+    record = content.get(field.record)
+
+    def get(key: str) -> Any:
+        if not isinstance(record, _RECORDS[field.record]) or key not in record:
+            raise Malformed(f"no {_CALLED[field.record]} {key!r} came", field.name)
+        return record[key]
+
+    return get
+
+
+def _record(name: Record, content: dict[str, Any] | ArrayRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
+    if isinstance(content, ArrayRecord):
+        return content
+    if name in ("config", "metrics"):
+        return ConfigRecord(content) if name == "config" else MetricRecord(content)
+    record = ArrayRecord()  # filled afterwards: its constructor looks at what kind of thing it got, at some length
+    for key, array in content.items():
+        record[key] = array
+    return record
+
+
+def _nonce(record: Record) -> Field:
+    about = "drawn afresh for every message, so that no record equals another"
+    return Reals(record=record, name=wire.NONCE, seen=Seen.PUBLIC, about=about, limits=Limits(0.0, 1.0), count=2)

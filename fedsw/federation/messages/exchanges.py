@@ -1,0 +1,96 @@
+"""Every exchange between server and clients: what goes down, what comes up, and which trust models use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fedsw.federation import wire
+from fedsw.federation.messages.codec import Message
+from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.local import (
+    LocalGradientAsked,
+    NoisedContribution,
+    NoisedSlices,
+    NoisedTable,
+    ReleaseAsked,
+    ReleasedRecords,
+    SlicesAsked,
+    TableAsked,
+)
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked
+
+Down = TypeVar("Down", bound=Message)
+Up = TypeVar("Up", bound=Message)
+
+TRUSTED = ("central", "none")
+EVERYBODY = (*TRUSTED, "local-gradient", "local-slices", "local-release")
+
+
+@dataclass(frozen=True)
+class Exchange(Generic[Down, Up]):
+    """A message to clients, and their answer.
+
+    Attributes:
+        kind: Flower's type of both messages.
+        down, up: classes of the two messages.
+        trusts: trust models that use it; a client answers under no other.
+        about: what it is for.
+    """
+
+    kind: str
+    down: type[Down]
+    up: type[Up]
+    trusts: tuple[str, ...]
+    about: str
+
+    @property
+    def action(self) -> str:
+        """The name under which Flower's ClientApp answers."""
+        return self.kind.partition(".")[2]
+
+
+HELLO = Exchange(
+    wire.HELLO, Greeting, Joined, EVERYBODY, "before the first round, and whenever a client that was away is back"
+)
+OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, TRUSTED, "first of an attempt: the outputs of a fresh sample")
+GRADIENTS = Exchange(
+    wire.GRADIENTS,
+    GradientsAsked,
+    Contribution,
+    TRUSTED,
+    "second of an attempt: the contribution of the same sample; there is none where nothing private passes through "
+    "the parameters",
+)
+TABLES = Exchange(
+    wire.TABLES,
+    TableAsked,
+    NoisedTable,
+    ("local-gradient",),
+    "first of an attempt: noised histograms of a fresh sample; there is none without a penalty",
+)
+LOCAL_GRADIENTS = Exchange(
+    wire.LOCAL_GRADIENTS,
+    LocalGradientAsked,
+    NoisedContribution,
+    ("local-gradient",),
+    "second of an attempt: the noised contribution of the same sample",
+)
+SLICES = Exchange(
+    wire.SLICES,
+    SlicesAsked,
+    NoisedSlices,
+    ("local-slices",),
+    "every round, or once: noised random slices of features",
+)
+RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, ("local-release",), "once: privatised records")
+
+EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment]
+    HELLO,
+    OUTPUTS,
+    GRADIENTS,
+    TABLES,
+    LOCAL_GRADIENTS,
+    SLICES,
+    RELEASE,
+)

@@ -1,0 +1,309 @@
+"""One field of a message: where it travels, its type, what of it is believed, who may see it; settings and metrics."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NoReturn
+
+from fedsw.federation.messages.terms import Condition, Terms
+
+Record = Literal["config", "metrics", "model", "arrays"]
+Get = Callable[[str], Any]
+"""The value of a key that came, or `Malformed`."""
+
+_LONGEST = 120  # letters of what came, in an error
+_LEAST_POWER = 20  # of two, from which a limit is written as one
+
+
+class Seen(Enum):
+    """Who may see a field."""
+
+    PUBLIC = "public"
+    RELEASED = "released"
+    NOISED = "noised"
+    SECRET = "secret"
+
+
+SEEN: Mapping[Seen, str] = {
+    Seen.PUBLIC: "settings, public sizes, or random numbers that follow from no record",
+    Seen.RELEASED: "the model: what earlier rounds released, noised in every trust model but `none`",
+    Seen.NOISED: "noised by the client, or made of such numbers alone; everybody may see it",
+    Seen.SECRET: "an un-noised function of records, or of which were drawn: for the server and this client only, which "
+    "keep it to themselves; no error quotes it",
+}
+
+
+class Malformed(ValueError):
+    """A message is not what the table says.
+
+    Attributes:
+        name: of the field.
+        value: what came for it; None for what is secret, and where nothing came.
+    """
+
+    def __init__(self, told: str, name: str, value: object = None) -> None:
+        super().__init__(told)
+        self.name, self.value = name, value
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is believed of a number: from `least` to `most`."""
+
+    least: float = -math.inf
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        least = _number(self.least)
+        if self.least == self.most:
+            return least
+        if self.most == sys.float_info.max:
+            return f"from {least}, finite"
+        return f"from {least}" + (f" to {_number(self.most)}" if self.most < math.inf else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field(ABC):
+    """A field of a message.
+
+    Attributes:
+        record: of Flower's, that it is in.
+        name: its key there.
+        seen: who may see it.
+        about: what it is, for the table.
+        when: whether it is there; None for always. It is None in the message where it is not.
+        spare: a message is taken without it if it is malformed: a diagnostic, on which nothing rests.
+    """
+
+    record: Record
+    name: str
+    seen: Seen
+    about: str
+    when: Condition | None = None
+    spare: bool = False
+
+    def present(self, terms: Terms) -> bool:
+        """Whether the field is in the messages of a run."""
+        return self.when is None or self.when.holds(terms.agreed)
+
+    def keys(self, terms: Terms) -> tuple[str, ...]:
+        """Keys of the record that it takes."""
+        return (self.name,)
+
+    def bound(self, value: Any) -> Mapping[str, int]:
+        """Lengths that later fields of the message have because of it."""
+        return {}
+
+    @abstractmethod
+    def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
+        """What travels, by key."""
+
+    @abstractmethod
+    def take(self, get: Get, terms: Terms) -> Any:
+        """The value behind what came.
+
+        Raises:
+            Malformed: if it is not what the table says.
+        """
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its type and shape, for the table."""
+
+    @property
+    def believed(self) -> str:
+        """What of it is believed, for the table."""
+        return ""
+
+    def refuse(self, value: object, wanted: str) -> NoReturn:
+        """Say what came and what was expected; what is secret is not quoted.
+
+        Raises:
+            Malformed: always.
+        """
+        if self.seen is Seen.SECRET:
+            raise Malformed(f"{self.name} did not come as {wanted}", self.name)
+        raise Malformed(f"{self.name} came as {_short(value)}; expected {wanted}", self.name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Field):
+    """A text."""
+
+    def put(self, value: str, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: value}
+
+    def take(self, get: Get, terms: Terms) -> str:
+        """See `Field`."""
+        value = get(self.name)
+        if isinstance(value, str):
+            return value
+        self.refuse(value, "a text")
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Field):
+    """A whole number; its size on the wire says its magnitude, so it is for public ones."""
+
+    limits: Limits
+
+    def put(self, value: int, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: int(value)}
+
+    def take(self, get: Get, terms: Terms) -> int:
+        """See `Field`."""
+        value = get(self.name)
+        if type(value) is int and value in self.limits:
+            return value
+        self.refuse(value, f"a whole number {self.limits}")
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return "int"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wholes(Field):
+    """Whole numbers, one for each of what `length` counts.
+
+    Attributes:
+        fixed_size: sent as floats, which take 8 bytes each whatever they are: integers would tell their magnitude.
+        binds: the symbol of the lengths that they are: number j of them is that of `binds_j`.
+    """
+
+    limits: Limits
+    length: str
+    fixed_size: bool = False
+    binds: str | None = None
+
+    def bound(self, value: tuple[int, ...]) -> Mapping[str, int]:
+        """See `Field`."""
+        return {} if self.binds is None else {f"{self.binds}_{j}": each for j, each in enumerate(value)}
+
+    def put(self, value: tuple[int, ...], terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: [float(each) if self.fixed_size else int(each) for each in value]}
+
+    def take(self, get: Get, terms: Terms) -> tuple[int, ...]:
+        """See `Field`."""
+        values, count = get(self.name), terms.sizes.get(self.length)
+        fits = isinstance(values, list) and count in (None, len(values))
+        if fits and all(self._whole(each) and each in self.limits for each in values):
+            return tuple(int(each) for each in values)
+        self.refuse(values, f"{'' if count is None else f'{count} '}whole numbers {self.limits}")
+
+    def _whole(self, value: object) -> bool:
+        if self.fixed_size:
+            return type(value) is float and value.is_integer()
+        return type(value) is int
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return f"{'whole floats' if self.fixed_size else 'ints'} ({self.length})"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real(Field):
+    """A number, of one size on the wire.
+
+    Attributes:
+        without_noise: the limits in a run that adds no noise, where they are others.
+    """
+
+    limits: Limits
+    without_noise: Limits | None = None
+
+    def put(self, value: float, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: float(value)}
+
+    def take(self, get: Get, terms: Terms) -> float:
+        """See `Field`."""
+        value = get(self.name)
+        limits = self.limits if self.without_noise is None or terms.noisy else self.without_noise
+        if type(value) is float and value in limits:
+            return value
+        self.refuse(value, f"a float {limits}")
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return "float"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits) + ("" if self.without_noise is None else f"; without noise {self.without_noise}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reals(Field):
+    """Numbers, of one size on the wire, as many as `count`."""
+
+    limits: Limits
+    count: int
+
+    def put(self, value: list[float], terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: value}
+
+    def take(self, get: Get, terms: Terms) -> list[float]:
+        """See `Field`."""
+        values = get(self.name)
+        fits = isinstance(values, list) and len(values) == self.count
+        if fits and all(type(each) is float and each in self.limits for each in values):
+            return list(values)
+        self.refuse(values, f"{self.count} floats {self.limits}")
+
+    @property
+    def kind(self) -> str:
+        """See `Field`."""
+        return f"floats ({self.count})"
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+def _number(value: float) -> str:
+    if not isinstance(value, int):
+        return f"{value:g}"
+    for below in (0, 1):
+        power = (value + below).bit_length() - 1
+        if power >= _LEAST_POWER and value + below == 2**power:
+            return f"2^{power}" + " - 1" * below
+    return str(value)
+
+
+def _short(value: object) -> str:
+    told = repr(value)
+    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."

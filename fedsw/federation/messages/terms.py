@@ -1,0 +1,96 @@
+"""What both sides know of a run before a message comes: lengths behind the table's symbols, and what may be in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fedsw.accounting import Slicing
+from fedsw.federation.budgets.split import asks_tables
+from fedsw.tasks.problem import Problem
+
+SYMBOLS: Mapping[str, str] = {
+    "r": "parameters of the model",
+    "d": "dimension of the outputs",
+    "k": "directions of the attempt",
+    "c": "cells: the strata of sampling",
+    "B": "bins of a table",
+    "P": "rows that a client's arrays are filled up to: more than it is ever asked for, so that no size tells a count",
+    "n": "records of the client's batch, or all of them where it releases once; public under the local trust models",
+    "N": "records of the client",
+    "N_j": "records of the client in cell j",
+}
+"""Lengths that the shapes of the table are written in."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one side of a message knows beforehand.
+
+    Attributes:
+        task: None before a client has been greeted.
+        sizes: length of every symbol that this side knows; any length is taken for the others.
+    """
+
+    task: Problem | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, task: Problem, **sizes: int) -> Terms:
+        """The terms of a task, with lengths that it does not say."""
+        known = {
+            "r": task.parameters,
+            "d": task.dimension,
+            "c": len(task.objective.cells),
+            "B": task.experiment.local.bins,
+        }
+        return cls(task, {**known, **sizes})
+
+    def knowing(self, **sizes: int) -> Terms:
+        """The same terms with more lengths."""
+        return Terms(self.task, {**self.sizes, **sizes})
+
+    @property
+    def agreed(self) -> Problem:
+        """The task.
+
+        Raises:
+            RuntimeError: before there is one.
+        """
+        if self.task is None:
+            raise RuntimeError("this message is checked against a task, and none was agreed yet")
+        return self.task
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the run adds noise."""
+        return self.agreed.experiment.privacy.noisy
+
+
+@dataclass(frozen=True)
+class Condition:
+    """When a field is in its message; it follows from public settings alone, so that both sides know it.
+
+    Attributes:
+        text: for the table.
+        holds: of a task.
+    """
+
+    text: str
+    holds: Callable[[Problem], bool]
+
+
+def _draws_directions(task: Problem) -> bool:
+    slicing = task.experiment.slicing
+    law = Slicing(task.dimension, slicing.directions, slicing.scheme)
+    return task.experiment.privacy.noisy and not law.fixed
+
+
+SEEDED = Condition("in runs with `seed`", lambda task: task.experiment.seed is not None)
+UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_metrics)
+OWN_LEDGER = Condition(
+    "where clients add noise", lambda task: task.experiment.privacy.local and task.experiment.privacy.noisy
+)
+WITH_TABLES = Condition("with a penalty", lambda task: asks_tables(task.experiment))
+THROUGH_MODEL = Condition("where features pass through the model", lambda task: task.private_parameters)
+OWN_DIRECTIONS = Condition("where directions are not whole orthogonal blocks", _draws_directions)

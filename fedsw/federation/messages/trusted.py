@@ -1,0 +1,136 @@
+"""Messages of the trust models `central` and `none`: un-noised outputs up, cotangents down, contributions up."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from fedsw.federation.messages.arrays import Values
+from fedsw.federation.messages.codec import Message
+from fedsw.federation.messages.common import FROM_ZERO, Attempt, Round, Theta
+from fedsw.federation.messages.fields import Limits, Real, Seen, Whole, Wholes
+from fedsw.federation.messages.terms import UNSAFE
+
+_MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
+
+
+@dataclass(frozen=True, eq=False)
+class OutputsAsked(Message):
+    """First exchange of an attempt: which sample to draw, and the model to run on it."""
+
+    nonce = "config"
+
+    theta: Theta
+    round: Round
+    attempt: Attempt
+    counts: Annotated[
+        tuple[int, ...],
+        Wholes(
+            record="config",
+            name="counts",
+            seen=Seen.SECRET,
+            about="records of every cell to draw; with `stratified` sampling they are public",
+            limits=FROM_ZERO,
+            length="c",
+            fixed_size=True,
+        ),
+    ]
+    rows: Annotated[
+        int,
+        Whole(record="config", name="rows", seen=Seen.PUBLIC, about="the length P of this attempt", limits=FROM_ZERO),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs(Message):
+    """The sample's outputs, projected on the ball of radius M, by cell."""
+
+    outputs: Annotated[
+        Tensor,
+        Values(
+            record="arrays",
+            name="outputs",
+            seen=Seen.SECRET,
+            about="outputs of the sample, by cell; the server projects them again",
+            shape=("P", "d"),
+            filled=True,
+        ),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientsAsked(Message):
+    """Second exchange of an attempt: what the same sample's outputs are pulled by."""
+
+    nonce = "config"
+
+    theta: Theta
+    cotangents: Annotated[
+        Tensor,
+        Values(
+            record="arrays",
+            name="cotangents",
+            seen=Seen.SECRET,
+            about="one row for each of the outputs; un-noised functions of other clients' outputs too",
+            shape=("P", "d"),
+            filled=True,
+        ),
+    ]
+    round: Round
+    attempt: Attempt
+    task_weight: Annotated[
+        float,
+        Real(
+            record="config",
+            name="task-weight",
+            seen=Seen.PUBLIC,
+            about="weight of every record's loss gradient",
+            limits=Limits(0.0, sys.float_info.max),
+        ),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution(Message):
+    """The same sample's clipped contribution."""
+
+    nonce = "metrics"
+
+    vector: Annotated[
+        Tensor,
+        Values(
+            record="arrays",
+            name="contribution",
+            seen=Seen.SECRET,
+            about="sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
+            shape=("r",),
+            precision="float64",
+        ),
+    ]
+    training_loss: Annotated[
+        float | None,
+        Real(
+            record="metrics",
+            name="training-loss",
+            seen=Seen.SECRET,
+            about="mean loss of the sample",
+            limits=Limits(-_MOST, _MOST),
+            when=UNSAFE,
+            spare=True,
+        ),
+    ]
+    records: Annotated[
+        float | None,
+        Real(
+            record="metrics",
+            name="num-examples",
+            seen=Seen.SECRET,
+            about="records of the sample",
+            limits=Limits(0.0, _MOST),
+            when=UNSAFE,
+            spare=True,
+        ),
+    ]
