@@ -119,7 +119,7 @@ def resume_command(
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from fedsw.cli.execution import execute
-    from fedsw.experiment.catalogue import find_run
+    from fedsw.runs.finding import find_run
 
     directory = find_run(run, runs)
 
@@ -143,7 +143,7 @@ def show_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from fedsw.cli.execution import print_run
-    from fedsw.experiment.catalogue import find_run
+    from fedsw.runs.finding import find_run
 
     print_run(find_run(run, runs), as_json=as_json)
 
@@ -167,9 +167,9 @@ def ledger_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
-    from fedsw.experiment.catalogue import find_run
     from fedsw.report.screens import ledger_report
     from fedsw.runs.accounts import read_ledger
+    from fedsw.runs.finding import find_run
 
     account = read_ledger(find_run(run, runs))
     if as_json:

@@ -48,8 +48,8 @@ def status_command(
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
-    from fedsw.experiment.catalogue import find_run
     from fedsw.report.status import read_status
+    from fedsw.runs.finding import find_run
 
     directory = find_run(run, runs)
     if not watch:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.experiment import Experiment
+from fedsw.runs.files import LEDGER, METRICS
 from fedsw.runs.observer import Observer
 
 
@@ -43,7 +44,7 @@ class Follower:
 
     def look(self) -> None:
         """Pass on what is new."""
-        metrics = self._directory / "metrics.jsonl"
+        metrics = self._directory / METRICS
         if not self._started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
             self._started = True
             self._observer.started(self._plan())
@@ -71,5 +72,5 @@ class Follower:
         }
 
     def _ledger_seen(self) -> int:
-        ledger = self._directory / "ledger.sqlite"
+        ledger = self._directory / LEDGER
         return ledger.stat().st_mtime_ns if ledger.exists() else 0

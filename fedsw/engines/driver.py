@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -103,10 +102,12 @@ def _drive(
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
     """What a finished run left; its history is empty if it stopped before its first round."""
-    from fedsw.runs.record import read_history
+    from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
 
-    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    return RunResult(directory, experiment, summary, read_history(directory / "metrics.jsonl"))
+    summary = read_json(directory / SUMMARY)
+    if summary is None:
+        raise FileNotFoundError(f"the run left no {SUMMARY} in {directory}; `fedsw status {directory}` shows how it is")
+    return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
 
 
 def _engine(name: str, directory: Path) -> Engine:

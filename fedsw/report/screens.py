@@ -13,20 +13,14 @@ from rich.text import Text
 
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.report.names import metric_name, ordered_metrics
+from fedsw.runs.files import CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SUMMARY
 from fedsw.runs.resuming import command_for
 from fedsw.text import number, to_float
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
 
-_FILES = (
-    "config.json",
-    "metrics.jsonl",
-    "ledger.sqlite",
-    "model.safetensors",
-    "outputs.npz",
-    "summary.json",
-)
+_FILES = (CONFIG, METRICS, LEDGER, MODEL, OUTPUTS, SUMMARY)
 
 
 def summary_panel(record: RunRecord) -> RenderableType:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedsw.runs.files import CONFIG, found_json
+
 SERVED = "served"
 """Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
 SERVICE = "service"
@@ -26,6 +28,6 @@ def command_for(directory: Path) -> str:
 def _engine_of(directory: Path) -> str:
     """What its config.json says; nothing for one that cannot be read, which going on will say better."""
     try:
-        return str(json.loads((directory / "config.json").read_text(encoding="utf-8"))["engine"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return str(found_json(directory / CONFIG).get("engine", ""))
+    except OSError:
         return ""

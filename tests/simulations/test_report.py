@@ -14,7 +14,8 @@ from fedsw.experiment import parse_experiment
 from fedsw.report.names import ordered_metrics, short_metrics
 from fedsw.report.progress import describe_round
 from fedsw.report.screens import demo_table, experiments_table, summary_panel
-from fedsw.runs.record import read_history, read_run, write_json
+from fedsw.runs.files import read_lines, write_json
+from fedsw.runs.record import read_run
 from fedsw.text import json_text, number, to_float
 
 MakeRun = Callable[..., Path]
@@ -107,10 +108,10 @@ def test_a_run_that_failed_shows_the_fault_what_is_promised_and_what_is_spent(fi
 def test_only_the_last_line_of_a_history_may_be_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"round": 1}\n{"round"')
-    assert read_history(path) == [{"round": 1}]
+    assert read_lines(path) == [{"round": 1}]
     path.write_text('{"round"\n{"round": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1"):
-        read_history(path)
+        read_lines(path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "outputs.npz"])
