@@ -11,7 +11,7 @@ from fedsw.deploy.local import local_federation
 from fedsw.deploy.superlink import SuperLink
 from fedsw.experiment import Experiment
 from fedsw.runs.files import SUMMARY, read_json
-from fedsw.runs.observer import Observer
+from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_held, require_free
 
 _DEPLOYED = "deployment.lock"
@@ -71,6 +71,8 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     absent = "ended without a word (its process was killed, or the disk took no summary)" if begun else "never started"
     content = (read_json(summary.path) if summary.is_new() else None) or {"status": absent}
     if content["status"] != "completed" and not content["status"].startswith("stopped"):
+        if follower.started and isinstance(observer, Ending):
+            observer.broke_off(str(content["status"]))
         raise RuntimeError(
             f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
         )

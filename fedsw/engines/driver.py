@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from fedsw.runs.observer import Observer, Silent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fedsw.experiment import Experiment
+    from fedsw.runs.own_metrics import Metric
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
@@ -35,16 +38,24 @@ def run(
     engine: Engine = "inprocess",
     runs: Path = Path("runs"),
     observer: Observer | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
+
+    Args:
+        metrics: functions of your own by name, for the held-out outputs beside the shipped ones
+            (`fedsw.runs.own_metrics.Metric`); tried before anything is spent.
 
     Raises:
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
-    return _drive(experiment, fresh_directory(runs / experiment.name), engine, observer, resume=False)
+    _require_reachable(engine, metrics)
+    return _drive(experiment, fresh_directory(runs / experiment.name), engine, observer, metrics, resume=False)
 
 
-def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
+def resume(
+    directory: Path, *, observer: Observer | None = None, metrics: Mapping[str, Metric] | None = None
+) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
@@ -60,11 +71,19 @@ def resume(directory: Path, *, observer: Observer | None = None) -> RunResult:
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
     experiment, engine = RunDirectory(directory).read_config()
     require_free(directory)
-    return _drive(experiment, directory, _engine(engine, directory), observer, resume=True)
+    known = _engine(engine, directory)
+    _require_reachable(known, metrics)
+    return _drive(experiment, directory, known, observer, metrics, resume=True)
 
 
 def _drive(
-    experiment: Experiment, directory: Path, engine: Engine, observer: Observer | None, *, resume: bool
+    experiment: Experiment,
+    directory: Path,
+    engine: Engine,
+    observer: Observer | None,
+    metrics: Mapping[str, Metric] | None,
+    *,
+    resume: bool,
 ) -> RunResult:
     from fedsw.engines import deployed, flwr_run, inprocess, ray
     from fedsw.federation.client.app import app as client_app
@@ -75,7 +94,7 @@ def _drive(
 
     clients = experiment.federation.clients
     ledgers = directory / "clients"
-    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume))
+    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume, metrics or {}))
     try:
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
@@ -108,6 +127,21 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
     if summary is None:
         raise FileNotFoundError(f"the run left no {SUMMARY} in {directory}; `fedsw status {directory}` shows how it is")
     return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
+
+
+def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:
+    """Refuse functions for a server that is another process.
+
+    Raises:
+        ExperimentError: naming them and how they get there.
+    """
+    from fedsw.experiment import ExperimentError
+
+    if metrics and engine in _SUBMITTED:
+        raise ExperimentError(
+            f"metrics {sorted(metrics)} are functions of this process, and engine {engine!r} runs the server in "
+            "another; name them in the experiment, metrics = ['module:name'], or use the engine 'inprocess' or 'ray'"
+        )
 
 
 def _engine(name: str, directory: Path) -> Engine:

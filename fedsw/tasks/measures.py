@@ -48,10 +48,9 @@ def _outputs_and_loss(task: Task, records: Records, model: nn.Module) -> tuple[R
 
 def _classification(task: Task, records: Records, model: nn.Module) -> Measured:
     _, outputs, loss = _outputs_and_loss(task, records, model)
-    predicted = (outputs[:, 0] > 0.5).long() if task.dimension == 1 else outputs.argmax(dim=1)
     report = metrics.classification(
         outputs,
-        predicted,
+        predictions(task, outputs),
         records.target,
         records.sensitive,
         groups=len(task.groups),
@@ -59,6 +58,11 @@ def _classification(task: Task, records: Records, model: nn.Module) -> Measured:
         directions=None if task.dimension == 1 else task.directions(0, 0),
     )
     return Measured({"loss": loss, **report}, _by_group(outputs, records))
+
+
+def predictions(task: Task, outputs: Tensor) -> Tensor:
+    """The classes (n,) that a classifier's outputs (n, d) stand for."""
+    return (outputs[:, 0] > 0.5).long() if task.dimension == 1 else outputs.argmax(dim=1)
 
 
 def _regression(task: Task, records: Records, model: nn.Module) -> Measured:

@@ -68,7 +68,8 @@ def gather(grid: Grid, task: Task, run: str, traffic: Traffic) -> tuple[Member, 
 
 def greeting(task: Task, run: str) -> RecordDict:
     """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
-    return RecordDict({"config": ConfigRecord({"experiment": task.experiment.model_dump_json(), "run": run})})
+    experiment = task.experiment.model_dump_json(exclude={"metrics"})  # the server's own, which no client imports
+    return RecordDict({"config": ConfigRecord({"experiment": experiment, "run": run})})
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
