@@ -176,3 +176,15 @@ def test_the_tables_hold_a_row_for_each_experiment_and_cell() -> None:
     text = shown(demo_table([row], caption="said below"))
     assert "said below" in text
     assert text.count("∞") == 2
+
+
+def test_the_summary_shows_a_line_for_every_group_however_many_there_are(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    groups = {f"g{g}": {"count": 1000 + g, "accuracy": 0.5 + g / 100, "selection_rate": g / 7} for g in range(6)}
+    groups["empty"] = {"count": 0, "accuracy": "nan", "selection_rate": "nan"}
+    write_json(directory / "summary.json", summary | {"held_out_by_group": groups})
+    lines = [line.strip("│ ").split() for line in shown(summary_panel(read_run(directory)), width=120).splitlines()]
+    for g in range(6):
+        assert [f"g{g}", f"1,00{g}", f"{0.5 + g / 100:.3g}", f"{g / 7:.3g}"] in lines
+    assert ["empty", "0", "–", "–"] in lines
