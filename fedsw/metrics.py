@@ -17,6 +17,11 @@ from torch import Tensor
 from fedsw.transport.sliced import sliced_w2
 
 
+def predictions(outputs: Tensor) -> Tensor:
+    """The classes (n,) that a classifier's probabilities (n, d) stand for; with d = 1 that of class 1 of two."""
+    return (outputs[:, 0] > 0.5).long() if outputs.shape[1] == 1 else outputs.argmax(dim=1)
+
+
 def accuracy(predicted: Tensor, target: Tensor) -> float:
     """Share of records whose predicted class (n,) is the true one (n,)."""
     _require_columns(predicted=predicted, target=target)

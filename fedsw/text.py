@@ -1,10 +1,11 @@
-"""Numbers as text: JSON without NaN or Infinity literals, and short forms for people."""
+"""Numbers and names as text: JSON without NaN or Infinity literals, short forms and hints for people."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -31,6 +32,12 @@ def number(value: Any, digits: int = 3) -> str:
     if math.isinf(known):
         return "∞" if known > 0 else "-∞"
     return f"{known:.{digits}g}"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint for a message, "nearest: 'x'; ": the known name that is most like another; empty if none is."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"nearest: {close[0]!r}; " if close else ""
 
 
 def _plain(value: Any) -> Any:

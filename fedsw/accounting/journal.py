@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedsw import files
 
 _SCHEMA = """
 CREATE TABLE header (body TEXT NOT NULL, digest TEXT NOT NULL);
@@ -220,14 +221,10 @@ class Journal:
 def _hold(path: Path) -> int:
     """Take the lock that one process holds for as long as it may write; the kernel frees it when the process dies."""
     beside = path.with_name(path.name + ".lock")
-    lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as fault:
-        holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        if not isinstance(fault, BlockingIOError):
-            raise
+        lock = files.lock(beside)
+    except BlockingIOError:
+        holder = beside.read_bytes()[:32].decode(errors="replace").strip() or "unknown"
         raise LedgerBusy(
             f"{path} is held for writing by process {holder}. Wait until it ends; to look at it, open it for "
             "reading only."
@@ -251,9 +248,7 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
         database.execute("INSERT INTO header VALUES (?, ?)", (body, hashlib.sha256(body.encode()).hexdigest()))
     finally:
         database.close()
-    _sync(draft)
-    os.rename(draft, path)
-    _sync(path.parent)
+    files.settle(draft, path)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -262,14 +257,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def _companions(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _canonical(value: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol
 from uuid import uuid4
 
+from fedsw import files
 from fedsw.accounting.account import Account
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
 from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
@@ -273,9 +274,9 @@ class Ledger:
                 "entries": [asdict(entry) for entry in self.entries()],
             }
         target = Path(path)
-        draft = target.with_name(f"{target.name}.{os.getpid()}.new")
+        draft = target.with_name(f"{target.name}.{os.getpid()}{files.PART}")  # others may write it at the same time
         draft.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(draft, target)
+        files.settle(draft, target)
 
     def close(self) -> None:
         """Let another process write."""

@@ -178,6 +178,7 @@ def _train(
     from fedsw.federation.node.substitution import substituted
     from fedsw.models import flatten
     from fedsw.report.progress import RunProgress
+    from fedsw.runs.files import MODEL
 
     with (
         tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
@@ -187,7 +188,7 @@ def _train(
         witness = _Witness(progress)
         result = run(experiment, runs=Path(folder), observer=witness)
         model = task.build_model()
-        model.load_state_dict(load_file(result.directory / "model.safetensors"))
+        model.load_state_dict(load_file(result.directory / MODEL))
     return witness.history, flatten(model), result.summary
 
 

@@ -28,6 +28,7 @@ from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate, Rounds
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.models import flatten
+from fedsw.runs.files import LEDGER
 from fedsw.tasks.problem import Problem
 
 _NUMBERS = 2**21  # of one release of many copies
@@ -62,7 +63,7 @@ class Released:
                 self._attempts = Counter[int]()
                 self._rounds = Rounds(self._grid, self.plan, self.members, attendance, traffic, self._begin)
             self._ledger = Ledger.create(
-                folder / "ledger.sqlite",
+                folder / LEDGER,
                 groups=self.task.objective.cells,
                 delta=self.plan.delta,
                 epsilon=math.inf,

@@ -35,7 +35,7 @@ from fedsw.cli.options import (
     UnsafeMetrics,
 )
 from fedsw.cli.shell import invoke, new_group, split_debug
-from fedsw.cli.status import MetricsPort, Verbose, add_status, watched
+from fedsw.cli.status import MetricsPort, Observe, Verbose, add_status, watched
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run_command(
     data_dir: DataDir = None,
     unsafe_metrics: UnsafeMetrics = False,
     metrics_port: MetricsPort = None,
+    observe: Observe = None,
     verbose: Verbose = False,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -87,6 +88,8 @@ def run_command(
     changes += [f"data.data_dir={_toml_text(data_dir)}"] if data_dir is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     chosen = load_experiment(find_experiment(experiment), changes)
+    if observe and engine == "flwr":
+        raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
     def start(observer: Observer) -> RunResult:
         from fedsw.engines.driver import run
@@ -94,7 +97,7 @@ def run_command(
         return run(chosen, engine=engine, runs=runs, observer=observer)
 
     execute(
-        watched(start, port=metrics_port, verbose=verbose),
+        watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
         label=chosen.name,
         as_json=as_json,
         quiet=quiet,
@@ -109,6 +112,7 @@ add_status(app)
 def resume_command(
     run: Run,
     metrics_port: MetricsPort = None,
+    observe: Observe = None,
     verbose: Verbose = False,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -119,7 +123,7 @@ def resume_command(
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from fedsw.cli.execution import execute
-    from fedsw.experiment.catalogue import find_run
+    from fedsw.runs.finding import find_run
 
     directory = find_run(run, runs)
 
@@ -129,7 +133,7 @@ def resume_command(
         return resume(directory, observer=observer)
 
     execute(
-        watched(start, port=metrics_port, verbose=verbose),
+        watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
         label=directory.parent.name,
         as_json=as_json,
         quiet=quiet,
@@ -143,7 +147,7 @@ def show_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from fedsw.cli.execution import print_run
-    from fedsw.experiment.catalogue import find_run
+    from fedsw.runs.finding import find_run
 
     print_run(find_run(run, runs), as_json=as_json)
 
@@ -167,9 +171,9 @@ def ledger_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
-    from fedsw.experiment.catalogue import find_run
     from fedsw.report.screens import ledger_report
     from fedsw.runs.accounts import read_ledger
+    from fedsw.runs.finding import find_run
 
     account = read_ledger(find_run(run, runs))
     if as_json:

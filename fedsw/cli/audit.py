@@ -102,6 +102,6 @@ def _attack(
 
 def _recompute(target: str, runs: Path) -> Finding:
     from fedsw.audit import recorded
-    from fedsw.experiment.catalogue import find_run
+    from fedsw.runs.finding import find_run
 
     return recorded.audit(find_run(target, runs))

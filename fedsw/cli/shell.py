@@ -14,10 +14,13 @@ import typer
 
 _EXTRAS = {
     **dict.fromkeys(("flwr", "ray", "matplotlib", "safetensors", "sklearn", "h5py", "psutil", "pywt"), "app"),
+    "fairlearn": "app",
     "prometheus_client": "app",
     **dict.fromkeys(("dp_accounting", "opacus"), "compare"),
     "flwr_datasets": "datasets",
+    "mlflow": "mlflow",
     "pyarrow": "tables",
+    "wandb": "wandb",
 }
 """Which extra of fedsw brings a module."""
 

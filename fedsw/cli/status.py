@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -32,6 +33,19 @@ MetricsPort = Annotated[
         "--metrics-port", min=0, max=65535, help="Serve Prometheus metrics on this port of 127.0.0.1; 0 finds one."
     ),
 ]
+
+
+class Service(StrEnum):
+    """Where a run's releasable numbers may be logged, too."""
+
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
+Observe = Annotated[
+    list[Service] | None,
+    typer.Option("--observe", help="Log releasable numbers to MLflow or Weights & Biases, too; may be repeated."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
@@ -48,8 +62,8 @@ def status_command(
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """
-    from fedsw.experiment.catalogue import find_run
     from fedsw.report.status import read_status
+    from fedsw.runs.finding import find_run
 
     directory = find_run(run, runs)
     if not watch:
@@ -68,45 +82,37 @@ def status_command(
 
 
 def watched(
-    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool
+    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], RunResult]:
-    """The same start, with a Prometheus endpoint on a port and the structured log on stderr, where asked for."""
+    """The same start, observed by whatever was asked for besides: services by name, and what follows.
+
+    Args:
+        port: of a Prometheus endpoint; None for none.
+        verbose: print the structured log to stderr.
+        observe: services that log the run, too.
+    """
 
     def begin(observer: Observer) -> RunResult:
+        from fedsw.observers import Observers
         from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
 
+        more = [_service(name) for name in dict.fromkeys(observe)]
         with contextlib.ExitStack() as stack:
             if verbose:
                 stack.enter_context(logging_to_stderr())
-            if port is None:
-                return start(observer)
-            endpoint = stack.enter_context(MetricsEndpoint(port))
-            typer.echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
-            return start(Both(observer, endpoint))
+            if port is not None:
+                endpoint = stack.enter_context(MetricsEndpoint(port))
+                typer.echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
+                more.append(endpoint)
+            return start(Observers(observer, *more) if more else observer)
 
     return begin
 
 
-class Both:
-    """Two observers as one."""
+def _service(name: Service) -> Observer:
+    from fedsw.observers import MlflowObserver, WandbObserver
 
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def started(self, plan: dict[str, Any]) -> None:
-        """Tell both."""
-        for observer in self._observers:
-            observer.started(plan)
-
-    def round_done(self, record: dict[str, Any]) -> None:
-        """Tell both."""
-        for observer in self._observers:
-            observer.round_done(record)
-
-    def finished(self, summary: dict[str, Any]) -> None:
-        """Tell both."""
-        for observer in self._observers:
-            observer.finished(summary)
+    return MlflowObserver() if name is Service.MLFLOW else WandbObserver()
 
 
 def status_view(status: Status) -> RenderableType:

@@ -14,7 +14,8 @@ from fedsw.experiment.catalogue import shipped
 from fedsw.report.figures import save
 from fedsw.report.plots import draw_histogram_grid, draw_trade_off
 from fedsw.report.progress import RunProgress
-from fedsw.runs.record import read_run, write_json
+from fedsw.runs.files import write_json
+from fedsw.runs.record import read_run
 from fedsw.text import to_float
 
 ALPHAS = (0.0, 0.5, 0.75)

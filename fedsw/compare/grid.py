@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsw.compare.methods import build, find_task, fixed_by
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.runs.record import write_json
+from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
 from fedsw.text import number, to_float
 

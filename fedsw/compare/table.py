@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsw import files
 from fedsw.compare.grid import Cell, Grid, read_grid, read_result
 from fedsw.compare.methods import find_task, methods
 from fedsw.experiment import Experiment
 from fedsw.report.names import ordered_metrics
-from fedsw.runs.record import write_json
+from fedsw.runs.files import write_json
 from fedsw.text import json_text, to_float
 
 CAPTION = (
@@ -118,16 +120,15 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
     names = ordered_metrics({name: 0.0 for row in rows for name in row["metrics"]})
     shown = [*table["metrics"], *(name for name in names if name not in table["metrics"])]
     measured = [f"{name}_{part}" for name in shown for part in ("mean", "sd")]
-    part = folder / "table.csv.partial"
-    with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*_COLUMNS, *measured])
-        writer.writeheader()
-        for row in rows:
-            flat = {column: row[column] for column in _COLUMNS}
-            for name, value in row["metrics"].items():
-                flat |= {f"{name}_mean": value["mean"], f"{name}_sd": value["sd"]}
-            writer.writerow({key: "" if value is None else value for key, value in flat.items()})
-    part.replace(folder / "table.csv")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*_COLUMNS, *measured])
+    writer.writeheader()
+    for row in rows:
+        flat = {column: row[column] for column in _COLUMNS}
+        for name, value in row["metrics"].items():
+            flat |= {f"{name}_mean": value["mean"], f"{name}_sd": value["sd"]}
+        writer.writerow({key: "" if value is None else value for key, value in flat.items()})
+    files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.experiment import Experiment
+from fedsw.runs.files import LEDGER, METRICS
 from fedsw.runs.observer import Observer
 
 
@@ -34,18 +35,19 @@ class Follower:
     """Tells an observer what appears in a run's folder: the plan's length, then every released round.
 
     `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
+    `started` says whether the observer was told of the plan.
     """
 
     def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:
         self._directory, self._experiment, self._observer = directory, experiment, observer
-        self._read, self._file, self._started = 0, 0, False
+        self._read, self._file, self.started = 0, 0, False
         self._ledger_before = self._ledger_seen()
 
     def look(self) -> None:
         """Pass on what is new."""
-        metrics = self._directory / "metrics.jsonl"
-        if not self._started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
-            self._started = True
+        metrics = self._directory / METRICS
+        if not self.started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
+            self.started = True
             self._observer.started(self._plan())
         if not metrics.exists():
             return
@@ -71,5 +73,5 @@ class Follower:
         }
 
     def _ledger_seen(self) -> int:
-        ledger = self._directory / "ledger.sqlite"
+        ledger = self._directory / LEDGER
         return ledger.stat().st_mtime_ns if ledger.exists() else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -11,7 +10,8 @@ from fedsw.deploy.following import Follower, Replaced
 from fedsw.deploy.local import local_federation
 from fedsw.deploy.superlink import SuperLink
 from fedsw.experiment import Experiment
-from fedsw.runs.observer import Observer
+from fedsw.runs.files import SUMMARY, read_json
+from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_held, require_free
 
 _DEPLOYED = "deployment.lock"
@@ -51,7 +51,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     Raises:
         RuntimeError: with the end of the output, if it leaves no completed summary.
     """
-    summary = Replaced(directory / "summary.json")  # the run's own look at where the ledger stood is in the old one
+    summary = Replaced(directory / SUMMARY)  # the run's own look at where the ledger stood is in the old one
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, resume=resume)
     begun, gone, next_look = False, 0, 0.0
@@ -69,8 +69,10 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
         time.sleep(_LOOK_SECONDS)
     follower.look()
     absent = "ended without a word (its process was killed, or the disk took no summary)" if begun else "never started"
-    content = json.loads(summary.path.read_text(encoding="utf-8")) if summary.is_new() else {"status": absent}
+    content = (read_json(summary.path) if summary.is_new() else None) or {"status": absent}
     if content["status"] != "completed" and not content["status"].startswith("stopped"):
+        if follower.started and isinstance(observer, Ending):
+            observer.broke_off(str(content["status"]))
         raise RuntimeError(
             f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
         )

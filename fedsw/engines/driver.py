@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -12,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from fedsw.runs.observer import Observer, Silent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fedsw.engines.objects import ModelObject, TaskObject
     from fedsw.experiment import Experiment
+    from fedsw.runs.own_metrics import Metric
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
@@ -41,6 +43,7 @@ def run(
     held_out: object = None,
     model: ModelObject | None = None,
     task: TaskObject | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
 
@@ -52,6 +55,8 @@ def run(
         held_out: records to measure on, outside the guarantee, in the same form; read under the same declaration.
         model: an nn.Module, or a function or class that makes one, in place of model.kind; engine "inprocess" only.
         task: a `fedsw.tasks.task.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
+        metrics: functions of your own by name, for the held-out outputs beside the shipped ones
+            (`fedsw.runs.own_metrics.Metric`); tried before anything is spent.
 
     Raises:
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
@@ -60,10 +65,11 @@ def run(
     from fedsw.engines.objects import handed_over, require_at_hand
     from fedsw.engines.records import at_hand
 
+    _require_reachable(engine, metrics)
     with handed_over(experiment, model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
-            return _drive(ready, fresh_directory(runs / ready.name), engine, observer, resume=False)
+            return _drive(ready, fresh_directory(runs / ready.name), engine, observer, metrics, resume=False)
 
 
 def resume(
@@ -74,6 +80,7 @@ def resume(
     held_out: object = None,
     model: ModelObject | None = None,
     task: TaskObject | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
@@ -97,12 +104,19 @@ def resume(
     experiment, stored = RunDirectory(directory).read_config()
     require_free(directory)
     engine = _engine(stored, directory)
+    _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
-        return _drive(ready, directory, engine, observer, resume=True)
+        return _drive(ready, directory, engine, observer, metrics, resume=True)
 
 
 def _drive(
-    experiment: Experiment, directory: Path, engine: Engine, observer: Observer | None, *, resume: bool
+    experiment: Experiment,
+    directory: Path,
+    engine: Engine,
+    observer: Observer | None,
+    metrics: Mapping[str, Metric] | None,
+    *,
+    resume: bool,
 ) -> RunResult:
     from fedsw.engines import deployed, flwr_run, inprocess, ray
     from fedsw.federation.client.app import app as client_app
@@ -113,7 +127,7 @@ def _drive(
 
     clients = experiment.federation.clients
     ledgers = directory / "clients"
-    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume))
+    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume, metrics or {}))
     try:
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
@@ -140,10 +154,27 @@ def _drive(
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
     """What a finished run left; its history is empty if it stopped before its first round."""
-    from fedsw.runs.record import read_history
+    from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
 
-    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    return RunResult(directory, experiment, summary, read_history(directory / "metrics.jsonl"))
+    summary = read_json(directory / SUMMARY)
+    if summary is None:
+        raise FileNotFoundError(f"the run left no {SUMMARY} in {directory}; `fedsw status {directory}` shows how it is")
+    return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
+
+
+def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:
+    """Refuse functions for a server that is another process.
+
+    Raises:
+        ExperimentError: naming them and how they get there.
+    """
+    from fedsw.experiment import ExperimentError
+
+    if metrics and engine in _SUBMITTED:
+        raise ExperimentError(
+            f"metrics {sorted(metrics)} are functions of this process, and engine {engine!r} runs the server in "
+            "another; name them in the experiment, metrics = ['module:name'], or use the engine 'inprocess' or 'ray'"
+        )
 
 
 def _engine(name: str, directory: Path) -> Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from fedsw.deploy.bundle import write_bundle
 from fedsw.deploy.following import Replaced
 from fedsw.deploy.ports import free_port
 from fedsw.federation import OFFLINE
+from fedsw.runs.files import SUMMARY, read_json
 
 _MARK = "FEDSW_ENGINE_RUN"
 _START_SECONDS = 60.0
@@ -32,7 +32,7 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.
     """
-    summary = Replaced(directory / "summary.json")
+    summary = Replaced(directory / SUMMARY)
     with tempfile.TemporaryDirectory(prefix="fedsw-flwr-") as home, _superlink(Path(home)) as (port, environment):
         (Path(home) / "config.toml").write_text(
             f'[superlink]\ndefault = "fedsw"\n\n[superlink.fedsw]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
@@ -57,7 +57,7 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
             text=True,
         )
         log = finished.stdout
-    found = json.loads(summary.path.read_text(encoding="utf-8")) if summary.is_new() else {"status": "never started"}
+    found = (read_json(summary.path) if summary.is_new() else None) or {"status": "never started"}
     status = found["status"]
     if status != "completed" and not status.startswith("stopped"):
         raise RuntimeError(f"the run {status} on Flower's engine; its last output:\n{log[-3000:]}")

@@ -13,6 +13,7 @@ from pydantic import ValidationError, field_validator, model_validator
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.no_effect import ignored
+from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.sections import (
     Clip,
     Data,
@@ -58,6 +59,9 @@ class Experiment(Section):
     takes its facts is settled when the experiment is made concrete (`fedsw.tasks.problem.Problem`).
 
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
+
+    `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
+    (`fedsw.runs.own_metrics`). Clients are not told of them and import none.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Experiment(Section):
     federation: Federation = Federation()
     seed: Seed | None = None
     evaluate_every: PositiveInt = 25
+    metrics: tuple[str, ...] = ()
     unsafe_metrics: bool = False
 
     @field_validator("name")
@@ -82,6 +87,12 @@ class Experiment(Section):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise ValueError(f"name {name!r} must be letters, digits, '.', '_' and '-' (it names a folder)")
         return name
+
+    @field_validator("metrics")
+    @classmethod
+    def _plain_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        require_references(metrics)
+        return metrics
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
@@ -100,6 +111,8 @@ class Experiment(Section):
 def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
 
+    What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
+
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
     """
@@ -111,7 +124,9 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
         raise ExperimentError(f"the experiment file {path} cannot be read: {fault.strerror}") from None
     except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"{path} is not valid TOML: {fault}") from None
-    return parse_experiment(raw, overrides)
+    experiment = parse_experiment(raw, overrides)
+    load_metrics(experiment.metrics)
+    return experiment
 
 
 def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> Experiment:

@@ -14,20 +14,14 @@ from rich.text import Text
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.report.names import metric_name, ordered_metrics
+from fedsw.runs.files import CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SUMMARY
 from fedsw.runs.resuming import command_for
 from fedsw.text import number, to_float
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
 
-_FILES = (
-    "config.json",
-    "metrics.jsonl",
-    "ledger.sqlite",
-    "model.safetensors",
-    "outputs.npz",
-    "summary.json",
-)
+_FILES = (CONFIG, METRICS, LEDGER, MODEL, OUTPUTS, SUMMARY)
 
 
 def summary_panel(record: RunRecord) -> RenderableType:
@@ -105,7 +99,7 @@ def target_epsilon(experiment: Experiment) -> str:
     return number(privacy.epsilon)
 
 
-def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
+def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
     yield "trained", Text(_trained(record))
     if not record.completed:
@@ -119,6 +113,8 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, Text]]:
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
         yield "held out", _metrics(held_out)
+    if by_group := summary.get("held_out_by_group"):
+        yield "by group", _groups(by_group)
 
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
@@ -196,6 +192,22 @@ def _privacy(record: RunRecord) -> Text:
 def _metrics(held_out: Mapping[str, Any]) -> Text:
     parts = [f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)]
     return Text(" · ".join(parts))
+
+
+def _groups(by_group: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A line for each group: its held-out records, and each metric on them."""
+    columns = list(dict.fromkeys(name for numbers in by_group.values() for name in numbers))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("group")
+    for column in columns:
+        table.add_column(metric_name(column), justify="right")
+    for group, numbers in by_group.items():
+        table.add_row(group, *(_cell(column, numbers.get(column)) for column in columns))
+    return table
+
+
+def _cell(column: str, value: Any) -> str:
+    return f"{value:,}" if column == "count" and isinstance(value, int) else number(value)
 
 
 def _files(record: RunRecord) -> Text:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS
 from fedsw.runs.record import RunRecord, read_run
 
 State = Literal["starting", "running", "stalled", "stopped", "finished"]
@@ -16,7 +17,7 @@ State = Literal["starting", "running", "stalled", "stopped", "finished"]
 _RECENT = 20  # rounds that the time of a round is the median of
 _SPARE_SECONDS = 30.0
 _TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
-_SIGNS = ("attempts.log", "metrics.jsonl", "log.jsonl", "ledger.sqlite", "ledger.sqlite-wal", "config.json", "run.lock")
+_SIGNS = (ATTEMPTS, METRICS, LOG, LEDGER, f"{LEDGER}-wal", CONFIG, LOCK)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _state(record: RunRecord, *, held: bool, quiet: bool) -> tuple[State, str]:
         return "finished", ""
     if status:
         return "stopped", status
-    if not (record.directory / "run.lock").exists() and not quiet:
+    if not (record.directory / LOCK).exists() and not quiet:
         return "starting", ""
     return "stopped", "its process ended without a word (killed, or its machine went down)"
 

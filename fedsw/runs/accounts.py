@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedsw.runs.files import LEDGER, client_ledgers
+
 
 def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group, and every row.
@@ -17,9 +19,9 @@ def read_ledger(directory: Path) -> dict[str, Any]:
         FileNotFoundError: if the run spent nothing yet.
         LedgerDamaged: if a row does not follow from the one before.
     """
-    own = sorted((*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite")))
-    if not own or (directory / "ledger.sqlite").exists():
-        return {"directory": str(directory), **_read(directory / "ledger.sqlite")}
+    own = client_ledgers(directory)
+    if not own or (directory / LEDGER).exists():
+        return {"directory": str(directory), **_read(directory / LEDGER)}
     accounts = {path.stem.replace("-", " "): _read(path) for path in own}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
     return {

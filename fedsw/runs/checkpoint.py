@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsw import files
 from fedsw.accounting import Head
 
 NAME = "checkpoint.pt"
@@ -58,25 +58,14 @@ class Checkpoints:
         """Write the state after a round; rounds that take a second or more are synchronised one by one."""
         durable = time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS
         name = NAME if durable else RECENT[state.round % 2]  # the one that does not hold the round before
-        part = self.directory / f"{name}.part"
         content = io.BytesIO()
         torch.save({**vars(state), "ledger": None if state.ledger is None else asdict(state.ledger)}, content)
-        with part.open("wb") as file:
-            file.write(_TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n")
-            file.write(content.getbuffer())
-            self.size = file.tell()
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        title = _TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n"
         if not durable:  # a file system may send at once to the disk what replaces a file, which costs ten times more
             (self.directory / name).unlink(missing_ok=True)
-        os.replace(part, self.directory / name)
+        files.replace(self.directory / name, title, content.getbuffer(), durable=durable)
+        self.size = len(title) + content.getbuffer().nbytes
         if durable:
-            folder = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the new name, too
-            finally:
-                os.close(folder)
             self._synchronised = time.monotonic()
 
 

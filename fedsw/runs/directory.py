@@ -6,7 +6,6 @@ import datetime
 import io
 import json
 import math
-import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,25 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedsw import files
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.runs.files import (
+    ATTEMPTS,
+    CONFIG,
+    LEDGER,
+    METRICS,
+    MODEL,
+    NAME,
+    OUTPUTS,
+    PLAN,
+    RELEASES,
+    SUMMARY,
+    found_json,
+    jsonable,
+    read_json,
+    read_lines,
+    write_json,
+)
 
 
 class RunDirectory:
@@ -35,42 +52,42 @@ class RunDirectory:
     @property
     def ledger(self) -> Path:
         """The privacy ledger (SQLite)."""
-        return self.path / "ledger.sqlite"
+        return self.path / LEDGER
 
     @property
     def releases(self) -> Path:
         """What clients released once, under trust models with one release."""
-        return self.path / "releases"
+        return self.path / RELEASES
 
     @property
     def summary(self) -> Path:
         """How the run ended, the last time it did so in order."""
-        return self.path / "summary.json"
+        return self.path / SUMMARY
 
     def name(self) -> str:
         """The name by which the clients know the run, whenever it is resumed: the one on record, else a fresh one."""
-        path = self.path / "run.name"
+        path = self.path / NAME
         return path.read_text(encoding="ascii").strip() if path.exists() else secrets.token_hex(16)
 
     def keep_name(self, name: str) -> None:
         """Put the run's name on record; before anything is asked from the clients that they account for."""
-        self._replace("run.name", f"{name}\n".encode("ascii"))
+        files.replace(self.path / NAME, f"{name}\n".encode("ascii"))
 
     def write_config(self, experiment: Experiment, engine: str) -> None:
         """Store the experiment as it runs, the engine it runs on, and that it begins now."""
         begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         content = {"engine": engine, "begun": begun, "experiment": experiment.model_dump(mode="json")}
-        self._write("config.json", content)
+        write_json(self.path / CONFIG, jsonable(content))
 
     def read_config(self) -> tuple[Experiment, str]:
         """The experiment and engine of a run that was started here."""
-        path = self.path / "config.json"
-        if not path.exists():
+        path = self.path / CONFIG
+        raw = read_json(path)
+        if raw is None:
             raise FileNotFoundError(
-                f"no run at {self.path}: it has no config.json; give the folder that `fedsw run` printed"
+                f"no run at {self.path}: it has no {CONFIG}; give the folder that `fedsw run` printed"
             )
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
             return parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{path} is no configuration of a run: {fault}") from None
@@ -78,32 +95,32 @@ class RunDirectory:
     @property
     def plan(self) -> Path:
         """The guarantee that the run began with, and for how many records."""
-        return self.path / "plan.json"
+        return self.path / PLAN
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Store the guarantee of the run, before its first round; a resumed run keeps to it."""
-        self._write("plan.json", plan)
+        write_json(self.plan, jsonable(plan))
 
     def read_promise(self) -> tuple[float, float]:
         """(epsilon, delta) of the plan that the run began with."""
         try:
-            stored = json.loads(self.plan.read_text(encoding="utf-8"))
+            stored = read_json(self.plan) or {}
             return float(stored["epsilon"]), float(stored["delta"])
         except (ValueError, LookupError, TypeError) as fault:
             raise ValueError(f"{self.plan} is no plan of a run: {fault}") from None
 
     def begun(self) -> str | None:
         """When the run began, whenever it was resumed; None if its config.json does not say."""
-        return self._stored("config.json").get("begun")
+        return found_json(self.path / CONFIG).get("begun")
 
     def seconds(self) -> float:
         """How long its earlier lives took, by the summary; 0 if there is none."""
-        return float(self._stored("summary.json").get("seconds", 0.0))
+        return float(found_json(self.summary).get("seconds", 0.0))
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
         fresh = self._next_attempts().get(round_, 0)
-        with (self.path / "attempts.log").open("a", encoding="ascii") as file:
+        with (self.path / ATTEMPTS).open("a", encoding="ascii") as file:
             file.write(f"{round_} {fresh}\n")
         self._next_attempts()[round_] = fresh + 1
         return fresh
@@ -117,7 +134,7 @@ class RunDirectory:
     def _next_attempts(self) -> dict[int, int]:
         if self._attempts is None:
             self._attempts = {}
-            path = self.path / "attempts.log"
+            path = self.path / ATTEMPTS
             text = path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
             if text and not text.endswith("\n"):  # cut short by a full disk; nothing was sent under that number
                 with path.open("a", encoding="ascii") as file:
@@ -128,77 +145,37 @@ class RunDirectory:
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(jsonable(record)) + "\n")
 
     def read_metrics(self, *, through: int | None = None) -> list[dict[str, Any]]:
         """The records so far, up to and including round `through`; later ones are dropped from the file."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        records = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break  # a line cut short by a crash is the last one
-        if through is not None:
+        path = self.path / METRICS
+        records = read_lines(path)
+        if through is not None and path.exists():
             records = [record for record in records if record["round"] <= through]
-            self._replace("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+            files.replace(path, "".join(json.dumps(record) + "\n" for record in records).encode())
         return records
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary."""
-        self._write("summary.json", summary)
+        write_json(self.summary, jsonable(summary))
 
     def read_summary(self) -> dict[str, Any]:
         """How the run ended the last time; empty if it never did in order."""
-        try:
-            return dict(json.loads(self.summary.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
-            return {}
+        return found_json(self.summary)
 
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        self._replace("model.safetensors", save(tensors))
+        files.replace(self.path / MODEL, save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs, and what else the plots need, by name."""
         found: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
         content = io.BytesIO()
         np.savez_compressed(content, **found)
-        self._replace("outputs.npz", content.getvalue())
-
-    def _stored(self, name: str) -> dict[str, Any]:
-        try:
-            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return content
-
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        self._replace(name, (json.dumps(jsonable(content), indent=2) + "\n").encode())
-
-    def _replace(self, name: str, content: bytes) -> None:
-        """Whole or not at all, on the disk when it returns."""
-        part = self.path / (name + ".part")
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path / name)
-
-
-def jsonable(value: Any) -> Any:
-    """The same content in strict JSON: infinities and NaN become the strings "inf", "-inf", "nan"."""
-    if isinstance(value, dict):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+        files.replace(self.path / OUTPUTS, content.getbuffer())
 
 
 def _finite_back(raw: dict[str, Any]) -> dict[str, Any]:

@@ -2,40 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from torch import Tensor, nn
 
+from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.own_metrics import load_metrics, require_names
 from fedsw.experiment.sources import load_held_out
+from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
-from fedsw.tasks.measures import measure
+from fedsw.runs.own_metrics import Metric, OwnMetrics
+from fedsw.tasks.measures import Measured, measure
 from fedsw.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a model is worth on held-out records: `metrics` by name, and a table of them by group."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    by_group: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Evaluator:
     """Evaluates flat models on the held-out part of the experiment's data set.
 
-    Held-out records are not protected by the run's guarantee; the docs and the record say so.
+    Held-out records are not protected by the run's guarantee; the docs and the record say so. All that is measured is
+    tried here once, on the initial model: what fails does so before anything is spent.
+
+    Args:
+        metrics: functions of a user's own by name, beside those that the experiment names.
+
+    Raises:
+        ExperimentError: if one of them cannot be used, or there are no records to use them on.
+        ModuleNotFoundError: if a library that measures is missing.
     """
 
-    def __init__(self, task: Problem) -> None:
+    def __init__(self, task: Problem, metrics: Mapping[str, Metric] | None = None) -> None:
         self._task, self._records = task, load_held_out(task.experiment)
         if self._records is not None and len(self._records) == 0:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
         self._model = task.build_model()
+        named, given = load_metrics(task.experiment.metrics), metrics or {}
+        require_names([*named, *given])
+        self._own = OwnMetrics({**named, **given})
+        if self._records is not None:
+            outputs = measure(task, self._records, self._model).arrays["outputs"]
+            by_group(task, outputs, self._records)
+            self._own.attempt(outputs, self._records)
+        elif self._own:
+            raise ExperimentError(
+                f"metrics {sorted({**named, **given})} are measured on held-out records, and data.held_out names none "
+                "at the server; name a file there, or leave the metrics out"
+            )
 
     def metrics(self, theta: Tensor) -> dict[str, float]:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
         if self._records is None:
             return {}
-        return measure(self._task, self._records, self._task.prepared(self._model, theta)).report
+        measured = measure(self._task, self._records, self._task.prepared(self._model, theta))
+        return self._with_own(measured, self._records)
 
-    def write_outputs(self, model: nn.Module, directory: RunDirectory) -> dict[str, float]:
-        """Metrics of a model; its held-out outputs go to the run's folder for the plots."""
+    def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
+        """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
         if self._records is None:
-            return {}
+            return HeldOut()
         measured = measure(self._task, self._records, model)
         directory.write_outputs(measured.arrays)
-        return measured.report
+        table = by_group(self._task, measured.arrays["outputs"], self._records)
+        return HeldOut(self._with_own(measured, self._records), table)
+
+    def _with_own(self, measured: Measured, records: Records) -> dict[str, float]:
+        return measured.report | self._own.measure(measured.arrays["outputs"], records)
 
 
 def measured_on(experiment: Experiment) -> str:

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe)."""
+    """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe).
+
+    What it raises ends the run; `fedsw.observers.Observers` leaves an observer that raises out instead.
+    """
 
     def started(self, plan: dict[str, Any]) -> None:
         """The run's plan and its `directory`, before the first round."""
@@ -33,6 +36,14 @@ class Witness(Observer, Protocol):
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
         """The model (r,), float64, that a round began with, and what the round released; before the step along it."""
+
+
+@runtime_checkable
+class Ending(Observer, Protocol):
+    """An observer that also wants to know of a run that does not end in order; `finished` is then not called."""
+
+    def broke_off(self, status: str) -> None:
+        """Why a run that had started broke off, in the words of its summary: releasable."""
 
 
 class Silent:

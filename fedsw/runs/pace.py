@@ -11,7 +11,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-from fedsw.runs.telemetry import LOG
+from fedsw.runs.files import LOG
 
 _BEGINS, _RELEASED = "run begins", "round released"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.text import json_text
+from fedsw.runs.files import CONFIG, LOG, METRICS, OUTPUTS, SUMMARY, read_json, read_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,42 +57,16 @@ def read_run(directory: Path) -> RunRecord:
     return RunRecord(
         directory,
         _read_experiment(directory),
-        (_read_json(directory / "summary.json") or {}) if _ended_in_order(directory / "log.jsonl") else {},
-        read_history(directory / "metrics.jsonl"),
-        _read_outputs(directory / "outputs.npz"),
+        (read_json(directory / SUMMARY) or {}) if _ended_in_order(directory / LOG) else {},
+        read_lines(directory / METRICS),
+        _read_outputs(directory / OUTPUTS),
     )
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """The rounds of a metrics file; a last line cut short by a crash is left out.
-
-    Raises:
-        ValueError: if any other line is not JSON.
-    """
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    rounds = []
-    for position, line in enumerate(lines, start=1):
-        try:
-            rounds.append(json.loads(line))
-        except json.JSONDecodeError as fault:
-            if position < len(lines):
-                raise ValueError(f"{path}, line {position}: {fault}") from None
-    return rounds
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json_text(value) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
 def _read_experiment(directory: Path) -> Experiment:
-    config = _read_json(directory / "config.json")
+    config = read_json(directory / CONFIG)
     if config is None:
-        raise ValueError(f"{directory} is not a run: it has no config.json")
+        raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
     return parse_experiment(config.get("experiment", {}))
 
 
@@ -104,16 +77,6 @@ def _ended_in_order(log: Path) -> bool:
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = [event for line in lines for event in ("run begins", "run ended") if f'"event": "{event}"' in line]
     return found[-1:] != ["run begins"]
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
-        raise ValueError(f"{path} is damaged: {fault}") from None
-    return value
 
 
 def _read_outputs(path: Path) -> Outputs | None:

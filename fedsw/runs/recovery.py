@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import math
 import os
 import shutil
@@ -13,12 +11,13 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from fedsw.errors import FederationError
 from fedsw.runs.checkpoint import Checkpoint
+from fedsw.runs.files import LOCK, SUMMARY, found_json
 from fedsw.runs.resuming import command_for
 
-LOCK = "run.lock"
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _SQLITE_DISK_FAULTS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 _LEAST_FREE = 2**22  # bytes: the rows, lines and log of a round take some thousands
@@ -42,13 +41,11 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
     Raises:
         RunBusy: if another process is.
     """
-    path = directory / lock
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy(directory) from None
+        handle = files.lock(directory / lock)
+    except BlockingIOError:
+        raise _busy(directory) from None
+    try:
         yield
     finally:
         os.close(handle)
@@ -56,17 +53,7 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
 
 def is_held(directory: Path) -> bool:
     """Whether a process of this machine is running the run."""
-    try:
-        handle = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return files.is_locked(directory / LOCK)
 
 
 def require_free(directory: Path) -> None:
@@ -91,7 +78,7 @@ def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | No
         LedgerBusy, LedgerDamaged: see `Ledger.open`.
     """
     remembered = [] if state is None or state.ledger is None else [("the checkpoint", state.ledger)]
-    remembered += [("summary.json", head) for head in _heads_of_summary(summary)]
+    remembered += [(SUMMARY, head) for head in _heads_of_summary(summary)]
     if not path.exists():
         for by, head in remembered:
             if head.sequence:
@@ -175,8 +162,5 @@ def _busy(directory: Path) -> RunBusy:
 
 def _heads_of_summary(path: Path) -> list[Head]:
     """Where the ledger stood when a summary was written; none for clients' ledgers."""
-    try:
-        ledger = json.loads(path.read_text(encoding="utf-8")).get("ledger")
-    except (FileNotFoundError, ValueError):
-        return []
+    ledger = found_json(path).get("ledger")
     return [Head(int(ledger["sequence"]), str(ledger["digest"]))] if ledger else []

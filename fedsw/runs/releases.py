@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
+
+from fedsw import files
 
 _TOLD = "round and epsilon"
 
@@ -37,12 +38,8 @@ class Releases:
         """
         self._folder.mkdir(exist_ok=True)
         own = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
-        part = self._file(client).with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(save({**own, _TOLD: torch.tensor([round_, epsilon], dtype=torch.float64)}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self._file(client))
+        reported = torch.tensor([round_, epsilon], dtype=torch.float64)
+        files.replace(self._file(client), save({**own, _TOLD: reported}))
         self._told[client] = (round_, epsilon)
 
     def read(self) -> list[Mapping[str, Tensor]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedsw.runs.files import CONFIG, found_json
+
 SERVED = "served"
 """Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
 SERVICE = "service"
@@ -28,7 +30,7 @@ def command_for(directory: Path) -> str:
 def _stored(directory: Path) -> tuple[str, str]:
     """Engine and data source by its config.json; nothing for one that cannot be read: going on will say it better."""
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = found_json(directory / CONFIG)
         return str(config["engine"]), str(config["experiment"]["data"]["source"])
     except (OSError, ValueError, LookupError, TypeError):
         return "", ""

@@ -16,9 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from fedsw.runs.directory import jsonable
+from fedsw.runs.files import LOG, jsonable
 
-LOG = "log.jsonl"
 LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
 FIELDS = frozenset(

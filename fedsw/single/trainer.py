@@ -16,6 +16,7 @@ from fedsw.models import count_parameters, flatten, load_flat
 from fedsw.objectives import Clip
 from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery
+from fedsw.runs.files import LEDGER, METRICS, SUMMARY
 from fedsw.single.objective import Objective
 from fedsw.single.plan import Plan
 
@@ -111,9 +112,9 @@ class PrivateTrainer:
 
     def _ledger(self) -> Ledger:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
-        path = self.directory / "ledger.sqlite"
+        path = self.directory / LEDGER
         state = checkpoint.load(self.directory)
-        found = recovery.reopened(path, self.directory / "summary.json", state)
+        found = recovery.reopened(path, self.directory / SUMMARY, state)
         if found is None:
             return Ledger.create(path, self.plan)
         try:
@@ -163,7 +164,7 @@ class PrivateTrainer:
             "sigma": released.sigma,
             "gradient_norm": _norm(released.value),
         }
-        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if self._observer is not None:
             self._observer(line)

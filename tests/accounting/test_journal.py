@@ -89,7 +89,7 @@ for round_ in range(100_000):
 
 
 def test_killed_while_being_made_there_is_no_ledger_and_it_can_be_made_again(path):
-    code = 'journal.os.rename = die\nLedger.create(path, groups=["all"], delta=1e-5, epsilon=1.0, nominal=False)'
+    code = 'journal.files.os.replace = die\nLedger.create(path, groups=["all"], delta=1e-5, epsilon=1.0, nominal=False)'
     run_to_death(code, path)
     assert not path.exists()
     with create(path) as ledger:

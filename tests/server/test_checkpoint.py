@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -35,7 +37,7 @@ def test_whoever_is_killed_while_writing_a_round_has_the_round_before(tmp_path, 
     checkpoints = Checkpoints(tmp_path)
     for round_ in range(1, killed):
         checkpoints.save(_state(round_))
-    holder = checkpoint.Path if step == "unlink" else checkpoint.os
+    holder = checkpoint.Path if step == "unlink" else os
     monkeypatch.setattr(holder, step, die)
     with pytest.raises(Killed):
         checkpoints.save(_state(killed))

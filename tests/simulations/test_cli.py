@@ -17,7 +17,8 @@ from fedsw.cli import execution
 from fedsw.compare import demo
 from fedsw.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
-from fedsw.experiment.catalogue import find_run, shipped, shipped_experiments
+from fedsw.experiment.catalogue import shipped, shipped_experiments
+from fedsw.runs.finding import find_run
 
 MakeRun = Callable[..., Path]
 FakeRuns = Any

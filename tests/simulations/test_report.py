@@ -14,7 +14,8 @@ from fedsw.experiment import parse_experiment
 from fedsw.report.names import ordered_metrics, short_metrics
 from fedsw.report.progress import describe_round
 from fedsw.report.screens import demo_table, experiments_table, summary_panel
-from fedsw.runs.record import read_history, read_run, write_json
+from fedsw.runs.files import read_lines, write_json
+from fedsw.runs.record import read_run
 from fedsw.text import json_text, number, to_float
 
 MakeRun = Callable[..., Path]
@@ -107,10 +108,10 @@ def test_a_run_that_failed_shows_the_fault_what_is_promised_and_what_is_spent(fi
 def test_only_the_last_line_of_a_history_may_be_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"round": 1}\n{"round"')
-    assert read_history(path) == [{"round": 1}]
+    assert read_lines(path) == [{"round": 1}]
     path.write_text('{"round"\n{"round": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1"):
-        read_history(path)
+        read_lines(path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "outputs.npz"])
@@ -175,3 +176,15 @@ def test_the_tables_hold_a_row_for_each_experiment_and_cell() -> None:
     text = shown(demo_table([row], caption="said below"))
     assert "said below" in text
     assert text.count("∞") == 2
+
+
+def test_the_summary_shows_a_line_for_every_group_however_many_there_are(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    groups = {f"g{g}": {"count": 1000 + g, "accuracy": 0.5 + g / 100, "selection_rate": g / 7} for g in range(6)}
+    groups["empty"] = {"count": 0, "accuracy": "nan", "selection_rate": "nan"}
+    write_json(directory / "summary.json", summary | {"held_out_by_group": groups})
+    lines = [line.strip("│ ").split() for line in shown(summary_panel(read_run(directory)), width=120).splitlines()]
+    for g in range(6):
+        assert [f"g{g}", f"1,00{g}", f"{0.5 + g / 100:.3g}", f"{g / 7:.3g}"] in lines
+    assert ["empty", "0", "–", "–"] in lines

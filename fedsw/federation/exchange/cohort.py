@@ -62,7 +62,8 @@ def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Membe
 
 def greeting(task: Problem, run: str) -> RecordDict:
     """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
-    return messages.encode(messages.Greeting(task.experiment.model_dump_json(), run), Terms.of(task))
+    experiment = task.experiment.model_dump_json(exclude={"metrics"})  # the server's own, which no client imports
+    return messages.encode(messages.Greeting(experiment, run), Terms.of(task))
 
 
 def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from fedsw.federation.budgets.split import GROUP
 
@@ -180,10 +181,7 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 def _remember(path: Path, ledger: Ledger) -> None:
     """Keep the ledger's position beside it, before an answer leaves: an older copy put in its place is then refused."""
-    beside = _memory(path)
-    part = beside.with_suffix(".part")
-    part.write_text(json.dumps(asdict(ledger.head())), encoding="ascii")
-    part.replace(beside)
+    files.replace(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii"), durable=False)
 
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:

@@ -31,8 +31,9 @@ from fedsw.federation.trust.plan import Plan, make_plan
 from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation import Evaluator
-from fedsw.runs.observer import Observer, Silent, Witness
+from fedsw.runs.evaluation import Evaluator, HeldOut
+from fedsw.runs.observer import Ending, Observer, Silent, Witness
+from fedsw.runs.own_metrics import Metric
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
@@ -54,6 +55,7 @@ class Job:
     engine: str = "inprocess"
     observer: Observer = field(default_factory=Silent)
     resume: bool = False
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
 def federate(grid: Grid, job: Job) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     traffic, name, spending = Traffic(), directory.name(), Spending()
     members = gather(grid, task, name, traffic)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
-    evaluator = Evaluator(task)
+    evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
     attendance = Attendance(grid, task, members, name, traffic, spending)
     rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
@@ -99,7 +101,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
             if job.resume:
                 _restore(trainer, directory, state)
 
-            def conclude(stopped: str, held_out: dict[str, float]) -> dict[str, Any]:
+            def conclude(stopped: str, held_out: HeldOut) -> dict[str, Any]:
                 summary = summarise(
                     job.experiment,
                     plan,
@@ -109,7 +111,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     released=method.released_rounds(),
                     spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
                     spent_by_client=method.epsilon_by_client(),
-                    held_out=held_out,
+                    held_out=held_out.metrics,
+                    held_out_by_group=held_out.by_group,
                     seconds=earlier + time.monotonic() - started,
                     begun=directory.begun(),
                     traffic=traffic,
@@ -123,8 +126,12 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                 stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
                 held_out = _write_model(task, trainer, evaluator, directory)
             except BaseException as failure:
+                why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    conclude(describe_failure(failure), {})
+                    conclude(why, HeldOut())
+                if isinstance(job.observer, Ending):
+                    with contextlib.suppress(Exception):  # as would an observer's own
+                        job.observer.broke_off(why)
                 raise
             summary = conclude(stopped, held_out)
     job.observer.finished(summary)
@@ -177,8 +184,8 @@ def _train(
     return "completed"
 
 
-def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> dict[str, float]:
-    """Store the released model and its held-out outputs; returns its held-out metrics."""
+def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
+    """Store the released model and its held-out outputs; returns how good it is on held-out records."""
     model = task.prepared(task.build_model(), trainer.model)
     directory.write_model(model)
     return evaluator.write_outputs(model, directory)

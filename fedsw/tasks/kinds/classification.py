@@ -49,10 +49,9 @@ class Classification(Task):
         from fedsw import metrics
 
         records, outputs = held_out.records, held_out.outputs
-        predicted = (outputs[:, 0] > 0.5).long() if held_out.directions is None else outputs.argmax(dim=1)
         report = metrics.classification(
             outputs,
-            predicted,
+            metrics.predictions(outputs),
             records.target,
             records.sensitive,
             groups=len(held_out.shape.groups),

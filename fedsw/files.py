@@ -1,0 +1,89 @@
+"""Files that are whole or not there, and locks that the kernel frees: for everything that must outlive its process.
+
+POSIX only. No library is used for the locks: `filelock` has none that only looks (a file must be opened for writing,
+and made, to be tried), and where a file system has no flock it goes on with marker files, which outlive a killed
+process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+PART = ".part"
+"""What the name of a file ends in while it is written."""
+
+
+def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
+    """Put a file in place whole: whoever reads `path` meanwhile, or after a crash, finds the old content or the new.
+
+    Args:
+        path: its folder must exist; the file may.
+        content: bytes, one part after the other.
+        durable: whether content and name are on the disk on return. Otherwise they survive the death of the process,
+            and that of the machine may leave the old file or the new one, whole or damaged.
+
+    Raises:
+        OSError: if the disk does not take it; `path` is then what it was.
+    """
+    draft = path.with_name(path.name + PART)
+    with draft.open("wb") as file:
+        for part in content:
+            file.write(part)
+    if durable:
+        settle(draft, path)
+    else:
+        os.replace(draft, path)
+
+
+def settle(draft: Path, path: Path) -> None:
+    """Give a finished file its name: first its content is on the disk, then its name, in the same folder."""
+    sync(draft)
+    os.replace(draft, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Put on the disk what was written to a file, or which names a folder holds."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock(path: Path) -> int:
+    """Take a lock alone, without waiting; the file is made if it is missing, and is left as it is otherwise.
+
+    The kernel frees it when the last process that has the handle closes it or dies, whatever killed it. A second
+    handle of the same process does not get it either.
+
+    Returns:
+        The handle, open for reading and writing; closing it frees the lock.
+
+    Raises:
+        BlockingIOError: if somebody has it. OSError: if the file cannot be opened, or its file system has no locks.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody on this machine has the lock; the file is neither made nor changed by looking."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
