@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_held_out
-from fedsw.tasks.task import Task
-from fedsw.tasks.measures import measure
 from fedsw.runs.directory import RunDirectory
+from fedsw.tasks.measures import measure
+from fedsw.tasks.task import Task
 
 
 class Evaluator:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsw.text import json_text
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.text import json_text
 
 if TYPE_CHECKING:
     import numpy as np

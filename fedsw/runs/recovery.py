@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsw.accounting import Head, Ledger, LedgerReplaced
-from fedsw.runs.checkpoint import Checkpoint
 from fedsw.errors import FederationError
+from fedsw.runs.checkpoint import Checkpoint
 from fedsw.runs.resuming import command_for
 
 LOCK = "run.lock"

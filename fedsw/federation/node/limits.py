@@ -1,4 +1,4 @@
-"""What the operator of a node agrees to, whatever the server asks: trust models, an epsilon, columns, folders."""
+"""What the operator of a node agrees to, whatever the server asks: trust, an epsilon, columns, folders, modules."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     Raises:
         ExperimentError: naming the setting, its value and the limit.
     """
+    if "bundle" in node_config:
+        raise ExperimentError(
+            f"this node demands the bundle {node_config['bundle']}, and Flower's own SuperNode does not look at the "
+            "hash of what it loads; start the node with `fedsw client` and without --stock"
+        )
     privacy, agreed = experiment.privacy, _agreed(node_config)
     if agreed and privacy.trust not in agreed:
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
@@ -83,6 +88,37 @@ def read_limit(epsilon: float | str) -> float:
     if not 0 < limit < math.inf:
         raise ExperimentError(f"this node's max-epsilon is {limit:g}; it must be positive and finite")
     return limit
+
+
+def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
+    """Modules that an experiment may name on this node, and that are then imported there.
+
+    The names are whole: `hospital` allows `hospital` and not `hospital.models`.
+
+    Returns:
+        None for any module, in a simulation, whose clients are processes of who wrote the experiment; else the names of
+        the node's `modules`, none without it.
+
+    Raises:
+        ExperimentError: for a name that is none.
+    """
+    simulated = "modules" not in node_config and not node_config.get("own-data")
+    return None if simulated else read_modules(str(node_config.get("modules", "")))
+
+
+def read_modules(names: str) -> frozenset[str]:
+    """The modules of a node's `modules`: full names, separated by commas; none in an empty text.
+
+    Raises:
+        ExperimentError: naming one that cannot be a module's.
+    """
+    found = frozenset(name.strip() for name in names.split(",") if name.strip())
+    for name in sorted(found):
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ExperimentError(
+                f"this node's modules name {name!r}, which is no module; write full names, as in hospital.models"
+            )
+    return found
 
 
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
