@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client.app import app as client_app
-from fedsw.federation.node.limits import require_delta, require_limits
+from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
 from fedsw.federation.server.federation import Job, federate
 from tests.federations import small
 
@@ -83,3 +83,21 @@ def test_what_a_node_refuses_ends_the_run_at_the_greeting(tmp_path):
     finally:
         grid.close()
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_a_deployed_node_allows_the_modules_that_its_operator_named_and_no_other():
+    deployed = {"partition-id": 0, "own-data": 1}
+    assert allowed_modules({**deployed, "modules": "hospital, hospital.models"}) == {"hospital", "hospital.models"}
+    assert allowed_modules({**deployed, "modules": ""}) == allowed_modules(deployed) == frozenset()
+    assert allowed_modules({"partition-id": 0, "modules": ""}) == frozenset()
+
+
+def test_a_simulation_allows_the_modules_of_who_wrote_the_experiment(tmp_path):
+    for config in node_configs(2, tmp_path):
+        assert allowed_modules(config) is None
+
+
+@pytest.mark.parametrize("names", ["hospital models", "hospital..models", "hospital:Model", "../hospital", "a,3b"])
+def test_what_is_no_module_is_refused_with_the_name(names):
+    with pytest.raises(ExperimentError, match=r"this node's modules name '.*which is no module"):
+        allowed_modules({"modules": names})

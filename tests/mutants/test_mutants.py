@@ -12,7 +12,7 @@ from tests.mutants.table import BadMutant, Mutant, checked, read, sample
 from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
-    "accounting", "clipping", "ledger", "local", "messages", "noise", "ranks", "sampling", "sensitivity",
+    "accounting", "clipping", "deploy", "ledger", "local", "messages", "noise", "ranks", "sampling", "sensitivity",
 }  # fmt: skip
 
 
