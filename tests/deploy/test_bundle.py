@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,16 @@ OTHER = "0" * 64
 OWN, _ = build_fab_from_files({name: text.encode() for name, text in bundle_files().items()})
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The code and text of an error reply, or what the app says: its node configuration's keys, and its own file."""
+
+    code: int
+    reason: str
+    keys: list[str] = field(default_factory=list)
+    file: str = ""
+
+
 class Sent:
     """A SuperLink that sends one bundle, announced by any hash; the bundle's import writes the file `mark`."""
 
@@ -61,8 +72,8 @@ class Sent:
         self.hash = hashlib.sha256(self.content).hexdigest()
         self.announced = announced or self.hash
 
-    def ask(self, **config: Any) -> Any:
-        """What a node of this configuration answers: the app's reply, or an error."""
+    def ask(self, **config: Any) -> Answer:
+        """What a node of this configuration answers."""
         replies: list[Message] = []
         fab = SimpleNamespace(content=self.content, hash_str=self.announced)
         run = SimpleNamespace(fab_hash=self.announced, series_id=1, override_config={})
@@ -77,7 +88,10 @@ class Sent:
             node.close()
         (reply,) = replies
         assert reply.metadata.reply_to_message_id == "m"
-        return reply.content["told"] if reply.has_content() else reply.error
+        if not reply.has_content():
+            return Answer(reply.error.code, reply.error.reason)
+        told = reply.content["told"]
+        return Answer(0, "", list(told["keys"]), str(told["from"]))
 
 
 @pytest.fixture
@@ -100,7 +114,7 @@ def test_another_bundle_than_the_demanded_one_is_refused_before_any_of_its_code_
 def test_the_demanded_bundle_is_served(tmp_path, home):
     sent = Sent(tmp_path)
     told = sent.ask(bundle=sent.hash)
-    assert list(told["keys"]) == ["partition-id"], "what was kept by the node is not asked of the app"
+    assert told.keys == ["partition-id"], "what was kept by the node is not asked of the app"
     assert sent.mark.exists()
 
 
@@ -137,7 +151,7 @@ def test_a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_ca
     assert left.is_relative_to(home)
     (left / "bundled" / "app.py").write_text("raise SystemExit('left by an earlier bundle')\n")
     told = sent.ask(bundle=sent.hash)
-    assert sent.mark.exists() and not Path(told["from"]).is_relative_to(left)
+    assert sent.mark.exists() and not Path(told.file).is_relative_to(left)
     shutil.rmtree(home / "apps")
     assert not list(home.iterdir()), "what a worker unpacked is removed with it"
 
