@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
+import tomllib
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,6 +144,20 @@ def test_the_own_bundle_is_what_flower_sends_of_the_folder_that_a_server_submits
     assert hashlib.sha256(sent).hexdigest() == read_bundle("own") == bundle_hash()
     require_bundle(sent, bundle_hash(), bundle_hash())
     require_bundle(sent, bundle_hash(), bundle_hash().upper())
+
+
+def test_flwr_run_in_a_checkout_sends_the_same_apps():
+    """Their project files differ: the checkout's has the whole package in it."""
+
+    def opened(content: bytes) -> dict[str, bytes]:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.startswith(".info/")}
+
+    ours, theirs = opened(OWN), opened(build_fab_from_disk(Path(__file__).resolve().parents[2]))
+    mine, other = (tomllib.loads(files.pop("pyproject.toml").decode()) for files in (ours, theirs))
+    assert ours == theirs and mine["tool"]["flwr"] == other["tool"]["flwr"]
+    for key in ("name", "version", "description", "license"):
+        assert mine["project"][key] == other["project"][key]
 
 
 def test_a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_came(tmp_path, home, monkeypatch):
