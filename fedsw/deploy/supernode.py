@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsw.deploy.bundle import read_bundle
 from fedsw.deploy.processes import script
-from fedsw.federation.node.limits import read_limit, read_modules, read_trust
+from fedsw.federation.node.limits import ANY_MODULE, read_limit, read_modules, read_trust
 
 _WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
 
@@ -85,8 +85,7 @@ class NodeSettings:
             config["max-epsilon"] = str(self.max_epsilon)
         if self.bundle is not None:
             config["bundle"] = self.bundle
-        if self.modules is not None:
-            config["modules"] = ",".join(self.modules)
+        config["modules"] = ANY_MODULE if self.modules is None else ",".join(self.modules)
         return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
 
 

@@ -90,14 +90,17 @@ def test_a_deployed_node_allows_the_modules_that_its_operator_named_and_no_other
     assert allowed_modules({**deployed, "modules": "hospital, hospital.models"}) == {"hospital", "hospital.models"}
     assert allowed_modules({**deployed, "modules": ""}) == allowed_modules(deployed) == frozenset()
     assert allowed_modules({"partition-id": 0, "modules": ""}) == frozenset()
+    for own in ("data-dir", "data-path", "schema", "trust", "max-epsilon"):
+        assert allowed_modules({"partition-id": 0, own: "x"}) == frozenset(), "somebody's own node, started by hand"
 
 
 def test_a_simulation_allows_the_modules_of_who_wrote_the_experiment(tmp_path):
     for config in node_configs(2, tmp_path):
         assert allowed_modules(config) is None
+    assert allowed_modules({"partition-id": 0, "modules": "*", "data-dir": "x"}) is None, "`fedsw deploy local`"
 
 
-@pytest.mark.parametrize("names", ["hospital models", "hospital..models", "hospital:Model", "../hospital", "a,3b"])
+@pytest.mark.parametrize("names", ["hospital models", "hospital..models", "hospital:Model", "../hospital", "3b", "a,*"])
 def test_what_is_no_module_is_refused_with_the_name(names):
     with pytest.raises(ExperimentError, match=r"this node's modules name '.*which is no module"):
         allowed_modules({"modules": names})

@@ -16,6 +16,7 @@ from fedsw.deploy.bundle import bundle_hash
 from fedsw.deploy.node_file import NodeFile, read_node_file
 from fedsw.deploy.supernode import NodeSettings
 from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.federation.node.limits import allowed_modules
 
 CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 
@@ -110,3 +111,11 @@ def test_the_columns_template_is_a_declaration_that_an_experiment_can_have():
     declared = columns.model_dump(mode="json", exclude_defaults=True)
     raw = {"name": "own", "data": {"source": "files", "columns": declared}}
     assert parse_experiment(raw).data.columns == columns
+
+
+def test_any_module_is_for_nodes_of_who_wrote_the_experiment_and_not_for_an_operator_to_say(place, started):
+    assert main(["client", "--config", str(place / "node.toml"), "--allow-module", "*"]) == 2 and not started
+    files = {"authority": place / "client" / "ca.crt", "key": place / "client" / "node.key"}
+    local = NodeSettings(superlink="127.0.0.1:1", client=0, clients=1, data_dir=place, modules=None, **files)
+    assert allowed_modules(local.node_config) is None
+    assert allowed_modules(NodeSettings("127.0.0.1:1", client=0, clients=1, **files).node_config) == frozenset()

@@ -10,6 +10,9 @@ from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.federation.budgets.local import local_accountant
 
+ANY_MODULE = "*"
+_OF_A_SIMULATION = frozenset({"partition-id", "num-partitions", "state-dir"})
+
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse an experiment beyond this node's own `trust` (names, separated by commas) and `max-epsilon`.
@@ -96,14 +99,16 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
     The names are whole: `hospital` allows `hospital` and not `hospital.models`.
 
     Returns:
-        None for any module, in a simulation, whose clients are processes of who wrote the experiment; else the names of
-        the node's `modules`, none without it.
+        The names of the node's `modules`, none without it. None for any module where the clients are processes of who
+        wrote the experiment: in a simulation, whose nodes know their number and no more, and where `modules` is "*", as
+        `fedsw deploy local` writes it.
 
     Raises:
         ExperimentError: for a name that is none.
     """
-    simulated = "modules" not in node_config and not node_config.get("own-data")
-    return None if simulated else read_modules(str(node_config.get("modules", "")))
+    names = str(node_config.get("modules", ""))
+    simulated = set(node_config) <= _OF_A_SIMULATION
+    return None if simulated or names == ANY_MODULE else read_modules(names)
 
 
 def read_modules(names: str) -> frozenset[str]:
