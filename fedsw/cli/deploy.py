@@ -1,17 +1,16 @@
-"""The commands that start real processes: deploy local, certs, server, client."""
+"""The commands that start a federation of real processes: deploy local, certs, server."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from fedsw.cli.client import bundle_command, client_command
 from fedsw.cli.options import (
     RUNS,
     Clients,
@@ -26,6 +25,7 @@ from fedsw.cli.options import (
     Settings,
     UnsafeMetrics,
 )
+from fedsw.cli.shell import ending_on_sigterm
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add_deployment(app: typer.Typer, run_command: Callable[..., None]) -> None:
     app.command("certs")(certs_command)
     app.command("server")(server_command)
     app.command("client")(client_command)
+    app.command("bundle")(bundle_command)
 
     @deploy.command("local")
     def deploy_local_command(
@@ -145,65 +146,3 @@ def server_command(
             return served.run(link, directory, observer, resume=resume is not None)
 
     execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)
-
-
-def client_command(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")],
-    certs: Annotated[Path, typer.Option(metavar="DIR", help="This client's folder, made by `fedsw certs`.")],
-    partition_id: Annotated[int, typer.Option(min=0, help="This client's number, from 0.")],
-    num_partitions: Annotated[int, typer.Option(min=1, help="Number of clients.")],
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The node key, if not in its folder.")] = None,
-    data_dir: DataDir = None,
-    state_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="What must outlive the process: the client's own ledger.")
-    ] = Path("client-state"),
-    data_path: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
-    ] = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The columns this client agrees to; limits on its own file ask for them."),
-    ] = None,
-    trust: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Trust models this client agrees to, separated by commas.")
-    ] = None,
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
-    ] = None,
-    stock: Stock = False,
-) -> None:
-    """Take part with the records of this machine, until stopped; a connection that breaks is made again."""
-    from fedsw.deploy.secret_files import private_folder
-    from fedsw.deploy.serving import keep_connected
-    from fedsw.deploy.supernode import NodeSettings
-
-    node = NodeSettings(
-        superlink=superlink,
-        authority=certs / "ca.crt",
-        key=key or certs / "node.key",
-        client=partition_id,
-        clients=num_partitions,
-        data_dir=data_dir,
-        state_dir=private_folder(state_dir),
-        data_path=data_path,
-        schema=schema,
-        trust=trust,
-        max_epsilon=max_epsilon,
-        own_data=True,
-    )
-    with ending_on_sigterm():
-        keep_connected(node, state_dir / "flower", stock=stock, say=lambda text: typer.echo(f"fedsw: {text}", err=True))
-
-
-@contextlib.contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C meanwhile, so that what was started is stopped in order."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -89,6 +90,20 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
     if not plain:
         print("fedsw: --debug shows where it happened", file=sys.stderr)
     return 2 if bad_input else 1
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C meanwhile, so that what was started is stopped in order."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,13 +1,19 @@
 """The bundle that Flower ships to the nodes of a run: two entries of a few lines over the installed fedsw.
 
-`flwr run .` in a checkout ships the same two entries. A node runs the fedsw that its operator installed.
+`flwr run .` in a checkout ships the same two entries. A node runs the fedsw that its operator installed, and can demand
+the bundle that this fedsw makes: `bundle_hash`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 from fedsw.version import installed_version
+
+OWN = "own"
+"""What an operator writes for the hash of the installed fedsw's own bundle."""
 
 _ENTRY = """\
 \"\"\"The {kind} that Flower starts at {place}: the installed fedsw.\"\"\"
@@ -60,3 +66,31 @@ def write_bundle(folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     return folder
+
+
+def bundle_hash() -> str:
+    """SHA-256, in 64 hexadecimal digits, of the archive that `flwr run` makes of `write_bundle`'s folder.
+
+    The archive depends on the versions of fedsw and Flower and on zlib's compression, and on nothing else: its files
+    are sorted and carry a fixed date.
+    """
+    from flwr.cli.build import build_fab_from_files
+
+    content, _ = build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_bundle(text: str) -> str:
+    """The hash that an operator demands: 64 hexadecimal digits, or `own` for that of the installed fedsw's bundle.
+
+    Raises:
+        ValueError: naming the text and what to write.
+    """
+    asked = text.strip().lower()
+    if asked == OWN:
+        return bundle_hash()
+    if not re.fullmatch(r"[0-9a-f]{64}", asked):
+        raise ValueError(
+            f"the bundle {text!r} is neither a SHA-256 in 64 hexadecimal digits nor {OWN!r}; `fedsw bundle` prints it"
+        )
+    return asked

@@ -73,6 +73,7 @@ class LocalFederation:
             clients=len(self.clients),
             data_dir=self._data,
             state_dir=private_folder(self._states / str(client)),
+            modules=None,  # whoever wrote the experiment started these processes
         )
         self.processes.start(
             node_name(client),

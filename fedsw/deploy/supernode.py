@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsw.deploy.bundle import read_bundle
 from fedsw.deploy.processes import script
-from fedsw.federation.node.limits import read_limit, read_trust
+from fedsw.federation.node.limits import ANY_MODULE, read_limit, read_modules, read_trust
 
 _WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
 
@@ -21,8 +22,13 @@ class NodeSettings:
     `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
     columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
     for a schema of the node's own files; `own_data` says that a folder named by the experiment is
-    not read; `state_dir` keeps what must outlive the process. They reach the ClientApp as `context.node_config`, and
+    not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the only bundle whose code
+    this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions that an experiment may
+    name (None: any, for processes of who wrote the experiment). They reach the ClientApp as `context.node_config`, and
     nothing of them leaves the node.
+
+    Raises:
+        ValueError, FileNotFoundError: for settings that can't be right, naming the setting and its value.
     """
 
     superlink: str
@@ -37,6 +43,8 @@ class NodeSettings:
     trust: str | None = None
     max_epsilon: float | None = None
     own_data: bool = False
+    bundle: str | None = None
+    modules: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -55,6 +63,9 @@ class NodeSettings:
             read_trust(self.trust)
         if self.max_epsilon is not None:
             read_limit(self.max_epsilon)
+        if self.bundle is not None:
+            object.__setattr__(self, "bundle", read_bundle(self.bundle))
+        read_modules(",".join(self.modules or ()))
 
     @property
     def node_config(self) -> dict[str, int | str]:
@@ -72,6 +83,9 @@ class NodeSettings:
             config["trust"] = self.trust
         if self.max_epsilon is not None:
             config["max-epsilon"] = str(self.max_epsilon)
+        if self.bundle is not None:
+            config["bundle"] = self.bundle
+        config["modules"] = ANY_MODULE if self.modules is None else ",".join(self.modules)
         return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
 
 
@@ -81,7 +95,15 @@ def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str
     Args:
         port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
             one has none.
+
+    Raises:
+        ValueError: for a stock SuperNode that is to demand a bundle.
     """
+    if stock and node.bundle is not None:
+        raise ValueError(
+            f"--bundle {node.bundle} cannot be kept with --stock: Flower's own SuperNode loads whatever bundle comes, "
+            "without a look at its hash; leave --stock out"
+        )
     start = [script("flower-supernode")] if stock else list(_WARM)
     options = [
         "--superlink",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client.app import app as client_app
@@ -109,3 +109,22 @@ def test_a_node_runs_the_modules_that_it_allows_and_a_simulation_runs_any():
         join(small(setting).model_dump_json(), "run", 10**9 + 9, {**config, "modules": "tests"})
     assert allowed_modules({"modules": " a , b.c,"}) == {"a", "b.c"}
     assert allowed_modules({"own-data": 1}) == frozenset() and allowed_modules({}) is None
+def test_a_deployed_node_allows_the_modules_that_its_operator_named_and_no_other():
+    deployed = {"partition-id": 0, "own-data": 1}
+    assert allowed_modules({**deployed, "modules": "hospital, hospital.models"}) == {"hospital", "hospital.models"}
+    assert allowed_modules({**deployed, "modules": ""}) == allowed_modules(deployed) == frozenset()
+    assert allowed_modules({"partition-id": 0, "modules": ""}) == frozenset()
+    for own in ("data-dir", "data-path", "schema", "trust", "max-epsilon"):
+        assert allowed_modules({"partition-id": 0, own: "x"}) == frozenset(), "somebody's own node, started by hand"
+
+
+def test_a_simulation_allows_the_modules_of_who_wrote_the_experiment(tmp_path):
+    for config in node_configs(2, tmp_path):
+        assert allowed_modules(config) is None
+    assert allowed_modules({"partition-id": 0, "modules": "*", "data-dir": "x"}) is None, "`fedsw deploy local`"
+
+
+@pytest.mark.parametrize("names", ["hospital models", "hospital..models", "hospital:Model", "../hospital", "3b", "a,*"])
+def test_what_is_no_module_is_refused_with_the_name(names):
+    with pytest.raises(ExperimentError, match=r"this node's modules name '.*which is no module"):
+        allowed_modules({"modules": names})

@@ -166,6 +166,7 @@ def test_flower_understands_the_supernode_s_command_as_meant(federation: Path, t
         "num-partitions": 3,
         "data-dir": str(tmp_path),
         "state-dir": str(tmp_path / "a b"),
+        "modules": "",
     }
 
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedsw.deploy.bundle import bundle_hash
 from fedsw.deploy.certificates import LOOPBACK, write_certificates
 from fedsw.deploy.keys import write_node_key
 from fedsw.deploy.ports import free_port
@@ -111,14 +113,37 @@ def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_
         assert resume(directory).summary["status"].startswith(("completed", "stopped before round"))
 
 
-def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a_run(tmp_path: Path) -> None:
-    def fedsw(*words: str) -> subprocess.Popen[str]:
-        command = [script("fedsw"), *words]
-        return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
+def start_fedsw(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [script("fedsw"), *words]
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
+
+def test_a_client_that_demands_another_bundle_than_the_server_s_ends_the_run_with_both_hashes(tmp_path: Path) -> None:
+    fedsw, port, other = partial(start_fedsw, tmp_path), str(free_port()), "0" * 64
+    assert fedsw("certs", "--host", "localhost", "--clients", "1", "--out", "fed").wait() == 0
+    (tmp_path / "node.toml").write_text(
+        f"superlink = 'localhost:{port}'\ncerts = 'fed/client0'\npartition-id = 0\nnum-partitions = 1\n"
+        f"state-dir = 'state'\nbundle = '{other}'\n",
+        encoding="utf-8",
+    )
+    client = fedsw("client", "--config", "node.toml")
+    try:
+        settings = ["federation.clients=1", "training.rounds=3", "data.records=600", PATIENT]
+        server = fedsw("server", "--certs", "fed/server", "--port", port, "fair-classification", *settings)
+        _, said = server.communicate(timeout=600)
+    finally:
+        client.send_signal(signal.SIGTERM)
+        client.communicate(timeout=60)
+    assert server.returncode == 1 and other in said and bundle_hash() in said, said
+    assert not list(tmp_path.glob("runs/*/*/ledger.sqlite")), "nothing was spent"
+    assert wait_for(lambda: not deployed_processes(), 30)
+
+
+def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a_run(tmp_path: Path) -> None:
+    fedsw = partial(start_fedsw, tmp_path)
     port = str(free_port())
     assert fedsw("certs", "--host", "localhost", "--clients", "2", "--out", "fed").wait() == 0
-    common = ["--superlink", f"localhost:{port}", "--num-partitions", "2"]
+    common = ["--superlink", f"localhost:{port}", "--num-partitions", "2", "--bundle", "own"]
     clients = [
         fedsw("client", *common, "--certs", f"fed/client{i}", "--partition-id", str(i), "--state-dir", f"state{i}")
         for i in range(2)

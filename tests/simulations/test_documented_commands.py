@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from fedsw.cli.app import app
+from fedsw.deploy.node_file import read_node_file
 from fedsw.deploy.processes import script
 from fedsw.engines.driver import Engine
 from fedsw.federation import OFFLINE
@@ -74,15 +75,13 @@ def test_a_service_starts_a_command_that_is_understood(unit):
     parse(words)
 
 
-def test_the_settings_that_deploy_tells_to_change_are_there():
-    """"The client's has three settings to change, in its `Environment=` line", and the server's has no such line."""
-    text = " ".join((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8").split())
-    assert "The client's has three settings to change, in its `Environment=` line" in text
-    found = {
-        unit.stem: re.findall(r"^Environment=(.*)$", unit.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        for unit in UNITS
-    }
-    assert found["fedsw-server"] == [] and len(shlex.split(*found["fedsw-client"])) == 3
+def test_a_unit_has_no_settings_of_its_own_and_the_client_s_reads_the_file_that_deploy_names():
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert "is in its `/srv/fedsw/node.toml`, not in the" in text
+    assert not any("Environment=" in unit.read_text(encoding="utf-8") for unit in UNITS)
+    assert settings(UNITS[0], "ExecStart").endswith("--config /srv/fedsw/node.toml")
+    state = read_node_file(ROOT / "clients" / "node.toml").state_dir
+    assert state == ROOT / "clients" / Path(settings(UNITS[0], "ReadWritePaths")).relative_to("/srv/fedsw")
 
 
 def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:

@@ -191,7 +191,7 @@ def test_a_module_from_elsewhere_under_the_bundle_s_name_is_refused(tmp_path, mo
     del sys.modules["tinyapp"]  # the bundle's own package is found again, the old submodule would be served with it
     try:
         with pytest.raises(RuntimeError, match=r"tinyapp\.version was loaded from .*, not from the app bundle"):
-            load_client_app(BUNDLES[2].content, BUNDLES[2].hash_str)
+            load_client_app(str(tmp_path / "unpacked"), BUNDLES[2].content, BUNDLES[2].hash_str)
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "tinyapp"]:
             del sys.modules[name]

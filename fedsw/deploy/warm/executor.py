@@ -1,4 +1,4 @@
-"""Flower 1.41 without a new Python process for every message: a SuperNode with a long-lived ClientApp.
+"""Flower 1.41 and 1.42 without a new Python process for every message: a SuperNode with a long-lived ClientApp.
 
     python -P executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
                                --node-config "partition-id=0 num-partitions=5"
@@ -6,6 +6,9 @@
 Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With its counterpart
 superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
 path and imports neither the apps nor fedsw: both come with the bundle's entries, in a process of their own.
+
+What the SuperLink says of a bundle is not believed: the node computes the SHA-256 of the bytes it received. A node
+whose configuration has `bundle`, a hash, answers for every other bundle with a refusal, before it unpacks anything.
 
 Two processes are at work. The *node* has the key and talks to the SuperLink: one request that waits for a message and
 brings it whole, one that takes the reply whole. The *worker* has the ClientApp and answers message after message. A
@@ -22,13 +25,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib
 import importlib.metadata
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -38,25 +44,29 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-PINNED = "1.41."
+TESTED = ("1.41", "1.42")
 LEASE_SECONDS = 20.0
 _LIBRARIES = ("flwr.clientapp", "torch")
 _READY = "ready"
 _RUNS_KEPT = 16
 _PAUSE_SECONDS = 1.0
+_BUNDLE = "bundle"
 
 
 def main(arguments: list[str]) -> None:
     """Be a worker, if the first argument says so, and else a node.
 
     Raises:
-        SystemExit: with another Flower than the one this module was written for.
+        SystemExit: with another Flower than those this module was tested with.
     """
     version = importlib.metadata.version("flwr")
-    if not version.startswith(PINNED):
-        raise SystemExit(f"warm clients need Flower {PINNED}x, not {version}; --stock uses Flower's own SuperNode")
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise SystemExit(
+            f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine "
+            "deployed-stock`) uses Flower's own SuperNode"
+        )
     if arguments[:1] == ["worker"]:
-        work(int(arguments[1]))
+        work(int(arguments[1]), arguments[2])
     else:
         serve(arguments)
 
@@ -114,7 +124,9 @@ class Node:
         get_fab: Any,
         worker: Worker | None = None,
     ) -> None:
-        self._client, self._id, self._config = client, node_id, config
+        self._client, self._id = client, node_id
+        self._config = {key: value for key, value in config.items() if key != _BUNDLE}
+        self._demanded = str(config[_BUNDLE]) if _BUNDLE in config else None
         self._get_run, self._get_fab = get_run, get_fab
         self._runs: OrderedDict[int, tuple[Any, Any, dict[str, Any]]] = OrderedDict()
         self._states: OrderedDict[int, Any] = OrderedDict()
@@ -203,7 +215,11 @@ class Node:
         from flwr.app import Context, RecordDict
 
         began, run_id = time.monotonic(), message.metadata.run_id
-        run, fab, run_config = self._run(run_id)
+        try:
+            run, fab, run_config = self._run(run_id)
+        except BundleRefused as refused:
+            self._refuse(message, str(refused), began)
+            return
         context = Context(
             run_id=run_id,
             node_id=self._id,
@@ -220,15 +236,56 @@ class Node:
         _forget_oldest(self._states)
         self._give(reply, time.monotonic() - began)
 
+    def _refuse(self, message: Any, why: str, began: float) -> None:
+        from flwr.app import Error, Message
+        from flwr.common.constant import ErrorCode
+        from flwr.supercore import log
+
+        log(ERROR, "%s", why)
+        reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, why), reply_to=message)
+        self._give(reply, time.monotonic() - began)
+
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
+        """A run with its bundle and settings.
+
+        Raises:
+            BundleRefused: if it is not the bundle that was announced, or not the one that this node demands.
+        """
         from flwr.common.config import get_fused_config_from_fab
 
         if run_id not in self._runs:
             run = self._get_run(run_id)
             fab = self._get_fab(run.fab_hash, run_id)
+            require_bundle(fab.content, fab.hash_str, self._demanded)
             self._runs[run_id] = (run, fab, get_fused_config_from_fab(fab.content, run))
             _forget_oldest(self._runs)
         return self._runs[run_id]
+
+
+class BundleRefused(Exception):
+    """A bundle that this node takes nothing from; the message names the hashes."""
+
+
+def require_bundle(content: bytes, announced: str, demanded: str | None) -> None:
+    """Settle from the bytes alone whether a bundle may be unpacked.
+
+    Args:
+        content: the archive as it was received.
+        announced: its hash in the SuperLink's words, by which workers are told apart.
+        demanded: the hash that this node's operator wrote; None for any bundle.
+
+    Raises:
+        BundleRefused: naming the hash that the bytes have, and the one that they must have.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    if demanded is not None and found != demanded.lower():
+        raise BundleRefused(
+            f"this node demands the bundle {demanded.lower()} and was sent {found}; nothing of it was loaded. Serve "
+            "the version of fedsw that the node's operator installed; or the operator reviews this bundle, and starts "
+            "the node with --bundle and its hash (`fedsw bundle` prints it)"
+        )
+    if found != announced:
+        raise BundleRefused(f"the bundle announced as {announced} has the hash {found}; nothing of it was loaded")
 
 
 def call(client: Any, path: str, parts: list[bytes]) -> list[bytes]:
@@ -244,10 +301,13 @@ class Worker:
 
     def __init__(self) -> None:
         self._hash = ""
+        home = os.environ.get("FLWR_HOME")
+        self._place = tempfile.TemporaryDirectory(prefix="bundle-", dir=home, ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, "worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-P", __file__, "worker", str(theirs.fileno()), self._place.name],
+                pass_fds=[theirs.fileno()],
             )
         self._pipe = Connection(ours.detach())
 
@@ -290,19 +350,24 @@ class Worker:
         return Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message), context.state
 
     def end(self) -> None:
-        """Kill the process, whatever it does, and wait for it."""
+        """Kill the process, whatever it does, wait for it, and remove what it unpacked."""
         self._pipe.close()
         self._process.kill()
         self._process.wait()
+        self._place.cleanup()
 
 
-def work(descriptor: int) -> None:
-    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
+def work(descriptor: int, place: str) -> None:
+    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes.
+
+    Args:
+        place: an empty folder for the bundle; removed by the node, or here if the node is gone.
+    """
     from flwr.app import Error, Message  # noqa: F401  (unpickled below)
     from flwr.common.constant import ErrorCode
     from flwr.supercore.task_identity import TaskIdentity
 
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(), place), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides
     pipe = Connection(descriptor)
     for library in _LIBRARIES:
@@ -311,7 +376,7 @@ def work(descriptor: int) -> None:
     pipe.send(_READY)
     app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
     try:
-        app = load_client_app(*pipe.recv())
+        app = load_client_app(place, *pipe.recv())
     except EOFError:
         return
     except Exception as fault:
@@ -329,8 +394,12 @@ def work(descriptor: int) -> None:
             pipe.send((reply, error, context.state))
 
 
-def load_client_app(content: bytes, fab_hash: str) -> Callable[..., Any]:
+def load_client_app(place: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
     """Unpack a bundle and load its ClientApp.
+
+    Args:
+        place: an empty folder that only this user can write to. Flower's own would be reused for every bundle of the
+            same name whose hash begins with the same 32 bits, whatever lies in it.
 
     Raises:
         RuntimeError: if a module of the bundle was imported from anywhere else: it may be another version's.
@@ -339,8 +408,8 @@ def load_client_app(content: bytes, fab_hash: str) -> Callable[..., Any]:
     from flwr.cli.install import install_from_fab
     from flwr.clientapp.utils import get_load_client_app_fn
 
-    folder = install_from_fab(content, skip_prompt=True).resolve()
-    app = get_load_client_app_fn("", None, True)(*get_fab_metadata(content), fab_hash)
+    folder = install_from_fab(content, Path(place), skip_prompt=True).resolve()
+    app = get_load_client_app_fn("", str(folder), True)(*get_fab_metadata(content), fab_hash)
     own = {path.name for path in folder.iterdir() if path.is_dir()}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -354,9 +423,10 @@ def _forget_oldest(kept: OrderedDict[int, Any]) -> None:
         kept.popitem(last=False)
 
 
-def _leave_with_parent(parent: int) -> None:
+def _leave_with_parent(parent: int, place: str) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
+    shutil.rmtree(place, ignore_errors=True)
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Flower 1.41's server app, sending and collecting whole messages through superlink.py.
+"""The server app of Flower 1.41 and 1.42, sending and collecting whole messages through superlink.py.
 
     python -P serverapp.py superexec|serverapp [the options of flower-superexec or flwr-serverapp]
 

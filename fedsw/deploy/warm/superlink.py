@@ -1,4 +1,4 @@
-"""Flower 1.41's SuperLink for warm clients: whole messages in one request, answered when there is something to answer.
+"""The SuperLink of Flower 1.41 and 1.42 for warm clients: whole messages in one request, answered when there is news.
 
     python -P superlink.py superlink [the options of flower-superlink]
     python -P superlink.py register ADDRESS CA PUBLIC_KEY...
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-PINNED = "1.41."
+TESTED = ("1.41", "1.42")
 WAIT_SECONDS = 5.0
 _COLLECT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
@@ -326,11 +326,14 @@ def main(arguments: list[str]) -> None:
     """Play the role the first argument names.
 
     Raises:
-        SystemExit: for an unknown role, or another Flower than the one this module was written for.
+        SystemExit: for an unknown role, or another Flower than those this module was tested with.
     """
     version = importlib.metadata.version("flwr")
-    if not version.startswith(PINNED):
-        raise SystemExit(f"warm clients need Flower {PINNED}x, not {version}; --stock uses Flower's own SuperLink")
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise SystemExit(
+            f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine "
+            "deployed-stock`) uses Flower's own SuperLink"
+        )
     if arguments[:1] == [] or arguments[0] not in ROLES:
         raise SystemExit(f"choose a role: {', '.join(ROLES)}")
     ROLES[arguments[0]](arguments[1:])

@@ -1,4 +1,4 @@
-"""What the operator of a node agrees to, whatever the server asks: trust models, an epsilon, columns, folders."""
+"""What the operator of a node agrees to, whatever the server asks: trust, an epsilon, columns, folders, modules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.extensions import require_allowed
 from fedsw.federation.budgets.local import local_accountant
+
+ANY_MODULE = "*"
+_OF_A_SIMULATION = frozenset({"partition-id", "num-partitions", "state-dir"})
 
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
@@ -25,6 +28,11 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     Raises:
         ExperimentError: naming the setting, its value and the limit.
     """
+    if "bundle" in node_config:
+        raise ExperimentError(
+            f"this node demands the bundle {node_config['bundle']}, and Flower's own SuperNode does not look at the "
+            "hash of what it loads; start the node with `fedsw client` and without --stock"
+        )
     privacy, agreed = experiment.privacy, _agreed(node_config)
     if agreed and privacy.trust not in agreed:
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
@@ -93,14 +101,16 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
     The names are whole: `hospital` allows `hospital` and not `hospital.models`.
 
     Returns:
-        None for any module, in a simulation, whose clients are processes of who wrote the experiment; else the names of
-        the node's `modules`, none without it.
+        The names of the node's `modules`, none without it. None for any module where the clients are processes of who
+        wrote the experiment: in a simulation, whose nodes know their number and no more, and where `modules` is "*", as
+        `fedsw deploy local` writes it.
 
     Raises:
         ExperimentError: for a name that is none.
     """
-    simulated = "modules" not in node_config and not node_config.get("own-data")
-    return None if simulated else read_modules(str(node_config.get("modules", "")))
+    names = str(node_config.get("modules", ""))
+    simulated = set(node_config) <= _OF_A_SIMULATION
+    return None if simulated or names == ANY_MODULE else read_modules(names)
 
 
 def read_modules(names: str) -> frozenset[str]:

@@ -1,0 +1,117 @@
+"""The commands of a client's operator: client, bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from fedsw.cli.options import DataDir, Json
+from fedsw.cli.shell import ending_on_sigterm
+from fedsw.text import json_text
+
+_DEFAULT_STATE = Path("client-state")
+_Value = TypeVar("_Value")
+
+
+def client_command(
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server is.")] = None,
+    certs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="This client's folder, made by `fedsw certs`.")
+    ] = None,
+    partition_id: Annotated[int | None, typer.Option(min=0, help="This client's number, from 0.")] = None,
+    num_partitions: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The node key, if not in its folder.")] = None,
+    data_dir: DataDir = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{_DEFAULT_STATE}]"),
+    ] = None,
+    data_path: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The columns this client agrees to; limits on its own file ask for them."),
+    ] = None,
+    trust: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Trust models this client agrees to, separated by commas.")
+    ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
+    ] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The only bundle whose code is loaded; `own`: that of the fedsw installed."),
+    ] = None,
+    allow_module: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A module that an experiment may name here; may be repeated."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with these options; those given here come first.")
+    ] = None,
+    stock: Annotated[
+        bool | None, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")
+    ] = None,
+) -> None:
+    """Take part with the records of this machine, until stopped; a connection that breaks is made again."""
+    from fedsw.deploy.node_file import NodeFile, read_node_file
+    from fedsw.deploy.secret_files import private_folder
+    from fedsw.deploy.serving import keep_connected
+    from fedsw.deploy.supernode import NodeSettings
+
+    file = NodeFile() if config is None else read_node_file(config)
+    folder = _needed("certs", certs, file.certs)
+    state = state_dir or file.state_dir or _DEFAULT_STATE
+    agreed = None if file.trust is None else ",".join(file.trust)
+    plain = bool(file.stock) if stock is None else stock
+    node = NodeSettings(
+        superlink=_needed("superlink", superlink, file.superlink),
+        authority=folder / "ca.crt",
+        key=key or file.key or folder / "node.key",
+        client=_needed("partition-id", partition_id, file.partition_id),
+        clients=_needed("num-partitions", num_partitions, file.num_partitions),
+        data_dir=_first(data_dir, file.data_dir),
+        state_dir=private_folder(state),
+        data_path=_first(data_path, file.data_path),
+        schema=_first(schema, file.schema_),
+        trust=_first(trust, agreed),
+        max_epsilon=_first(max_epsilon, file.max_epsilon),
+        own_data=True,
+        bundle=_first(bundle, file.bundle),
+        modules=tuple(allow_module or file.modules or ()),
+    )
+    with ending_on_sigterm():
+        keep_connected(node, state / "flower", stock=plain, say=lambda text: typer.echo(f"fedsw: {text}", err=True))
+
+
+def bundle_command(
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Write the bundle's files into it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the hash of the bundle that this fedsw sends to nodes, and that a node can demand (`--bundle`).
+
+    With DIR the files are written there, to be read, or submitted with `flwr run DIR`.
+    """
+    from fedsw.deploy.bundle import bundle_files, bundle_hash, write_bundle
+
+    if folder is not None:
+        write_bundle(folder)
+    if as_json:
+        written = None if folder is None else str(folder)
+        typer.echo(json_text({"sha256": bundle_hash(), "files": sorted(bundle_files()), "directory": written}))
+    else:
+        typer.echo(bundle_hash())
+
+
+def _first(given: _Value | None, configured: _Value | None) -> _Value | None:
+    return configured if given is None else given
+
+
+def _needed(name: str, given: _Value | None, configured: _Value | None) -> _Value:
+    found = _first(given, configured)
+    if found is None:
+        raise typer.BadParameter(f"--{name} is missing; give it here, or {name} in the file of --config")
+    return found

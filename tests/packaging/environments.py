@@ -1,0 +1,79 @@
+"""Wheels of this checkout, and virtual environments that hold nothing of it but a wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
+
+
+def sources(folder: Path) -> Path:
+    """A copy of what a commit of the working tree would hold: tracked files, and new ones that are not ignored."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as fault:
+        pytest.skip(f"not a git checkout: {fault}")
+    for name in filter(None, listed.split("\0")):
+        if os.path.lexists(ROOT / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def built_wheel(source: Path, into: Path) -> Path:
+    """The wheel that pip builds of a folder or of a source archive."""
+    pip(Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", str(into), str(source))
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def empty_environment(folder: Path, *, over: Path | None = None) -> Path:
+    """A virtual environment; returns its Python.
+
+    Args:
+        over: a folder of packages that are found where the environment has none of its own.
+    """
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    if over is not None:
+        paths = {"base": str(folder), "platbase": str(folder)}
+        (Path(sysconfig.get_path("purelib", "venv", paths)) / "over.pth").write_text(f"{over}\n", encoding="utf-8")
+    return python
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Run pip; skip the test where no package index can be reached, and fail it for every other fault."""
+    done = subprocess.run([str(python), *PIP, *arguments], capture_output=True, text=True, env=outside())
+    if done.returncode == 0:
+        return
+    with tempfile.TemporaryDirectory() as nowhere:
+        probe = [str(python), *PIP, "download", "--no-deps", "--no-cache-dir", "--dest", nowhere, "iniconfig"]
+        reachable = subprocess.run(probe, capture_output=True, env=outside()).returncode == 0
+    if not reachable:
+        pytest.skip("no package index is reachable: " + " ".join(re.findall(r"ERROR: .*", done.stderr))[:300])
+    pytest.fail(f"pip {' '.join(arguments)}:\n{done.stderr[-3000:]}")
+
+
+def outside(**changes: str) -> dict[str, str]:
+    """This process' environment without what leads back to the checkout or to a Flower home."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLWR_HOME", "VIRTUAL_ENV")}
+    return kept | changes
+
+
+def run(command: Sequence[str], folder: Path, environment: dict[str, str], *, limit: float = 600.0) -> str:
+    """What a command printed on stdout; its whole output if it failed, or took more than `limit` seconds."""
+    done = subprocess.run(list(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=limit)
+    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout

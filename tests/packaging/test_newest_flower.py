@@ -1,0 +1,54 @@
+"""Every engine runs on the newest Flower that fedsw allows, and not only on the one in constraints.txt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsw.deploy.warm import executor, superlink
+from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
+
+TESTS = [
+    "tests/simulations/test_inprocess.py",
+    "tests/simulations/test_flower_names.py",
+    "tests/simulations/test_warm_executor.py",
+    "tests/simulations/test_deploy.py",
+    "tests/deploy/test_bundle.py",
+    "tests/server/test_engines_agree.py",
+    "tests/simulations/test_deployed_engine.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon[3.0]",
+    "tests/simulations/test_deployed_engine.py::test_flower_s_own_executors_end_with_the_same_model",
+    "tests/simulations/test_deployed_engine.py::test_an_unknown_node_key_is_refused",
+]
+
+
+def allowed() -> str:
+    """The range of Flower's versions in pyproject.toml, as in ">=1.41,<1.43"."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (named,) = [name for name in project["optional-dependencies"]["app"] if name.startswith("flwr")]
+    return named.partition("]")[2]
+
+
+def test_the_warm_processes_know_every_flower_that_may_be_installed():
+    """A Flower that pip may choose and they refuse would leave `fedsw deploy local` without clients."""
+    found = re.fullmatch(r">=1\.(\d+),<1\.(\d+)", allowed())
+    assert found is not None
+    versions = tuple(f"1.{minor}" for minor in range(int(found[1]), int(found[2])))
+    assert executor.TESTED == superlink.TESTED == versions
+
+
+@pytest.mark.slow
+def test_every_engine_runs_on_the_newest_flower_that_is_allowed(tmp_path: Path):
+    """In an environment over this one: Flower's own requirements stay those of constraints.txt."""
+    python = empty_environment(tmp_path / "newest", over=Path(sysconfig.get_path("purelib")))
+    pip(python, "install", "--no-deps", "--ignore-installed", f"flwr{allowed()}")
+    version = run([str(python), "-c", "import flwr; print(flwr.__version__)"], tmp_path, outside()).strip()
+    if version == importlib.metadata.version("flwr"):
+        pytest.skip(f"the newest Flower that is allowed is {version}, which all tests run on")
+    wheel = built_wheel(sources(tmp_path / "source"), tmp_path / "wheel")
+    pip(python, "install", "--no-deps", "--ignore-installed", str(wheel))
+    run([str(python), "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *TESTS], ROOT, outside(), limit=1500)
