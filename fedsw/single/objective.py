@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ from fedsw.accounting import Charge
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.clipping.clip import Mode
 from fedsw.data import Records
+from fedsw.experiment.choices import shipped_task
+from fedsw.experiment.kinds import task_names
+from fedsw.experiment.sections import Model
+from fedsw.experiment.sources import Shape
 from fedsw.models import count_parameters
 from fedsw.objectives import Clip
 from fedsw.objectives.composite import Composite
@@ -23,6 +27,7 @@ from fedsw.randomness import Stream
 from fedsw.single.batches import Batch
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.generation import uniform_ball
+from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogonal_spread, project, spread
 
@@ -30,20 +35,11 @@ from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogona
 class Learnt(Protocol):
     """What is learnt: a `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
 
-    def outputs(self, raw: Any, batch: Any, /) -> Tensor:
+    def outputs(self, raw: Raw, batch: Inputs, /) -> Tensor:
         """What a penalty compares: (n, d)."""
 
-    def loss(self, raw: Any, batch: Any, /) -> Tensor:
+    def loss(self, raw: Raw, batch: Inputs, /) -> Tensor:
         """Task loss of every record: (n,)."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a task's functions see of a batch: features (n, p) as the model takes them, target, group."""
-
-    features: Tensor
-    target: Tensor
-    group: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +47,22 @@ class Objective:
     """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
 
     Attributes:
-        task: outputs and loss, see `Learnt`.
+        task: the name of a shipped task ("classification", "regression"), or an object with outputs and a loss, see
+            `Learnt`.
         penalties: at least one.
-        dimension: d of the task's outputs.
+        classes: number of classes; 0 where targets are numbers.
+        targets: number of targets; 0 where they are classes.
+        dimension: d of the task's outputs; a `fedsw.Task` knows it, for anything else it is 1 unless it is given.
         directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
         ties, bound, mode: as in an experiment's settings.
         micro_batch: most records that pass through the model at once.
     """
 
-    task: Learnt
+    task: Learnt | str
     penalties: Sequence[Penalty]
-    dimension: int = 1
+    classes: int = 2
+    targets: int = 0
+    dimension: int | None = None
     directions: int = 50
     scheme: Scheme = "orthogonal"
     direction_seed: int = 0
@@ -71,9 +72,15 @@ class Objective:
     micro_batch: int = 65_536
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     composite: Composite = field(init=False)
+    learnt: Learnt = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
+        learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
+        object.__setattr__(self, "learnt", learnt)
+        if self.dimension is None:
+            known = learnt.dimension(self._shape(0), Model()) if isinstance(learnt, Task) else 1
+            object.__setattr__(self, "dimension", known)
         for penalty, d in zip(self.penalties, self.dimensions, strict=True):
             if d < 1:
                 raise ValueError(f"dimension = {d}; outputs that are compared have at least 1")
@@ -88,6 +95,7 @@ class Objective:
     @property
     def dimensions(self) -> tuple[int, ...]:
         """d of every penalty's outputs."""
+        assert self.dimension is not None
         return tuple(self.dimension if p.dimension is None else p.dimension for p in self.penalties)
 
     def planned_sensitivities(self, sizes: Sequence[int], clip: Clip) -> tuple[Sensitivity, ...]:
@@ -136,7 +144,7 @@ class Objective:
         tapes: list[Tape | None] = [None] * len(chunks)
         outputs: list[list[Tensor]] = [[] for _ in self.penalties]
         for number, chunk in enumerate(chunks):
-            inputs = _inputs(model, chunk)
+            inputs = self._inputs(model, chunk)
             tape = record(model, inputs.features)
             if len(chunks) == 1:
                 tapes[number] = tape
@@ -155,7 +163,7 @@ class Objective:
         total = torch.zeros(count_parameters(model), dtype=torch.float64)
         weight, start = self.composite.task_weight(len(batch)), 0
         for tape_, chunk in zip(tapes, chunks, strict=True):
-            inputs = _inputs(model, chunk)
+            inputs = self._inputs(model, chunk)
             tape = record(model, inputs.features) if tape_ is None else tape_
             part = slice(start, start + len(chunk))
             total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight)).cpu()
@@ -171,7 +179,7 @@ class Objective:
                 used = penalty.clip or clip
                 terms.append(Term(head, q.to(head.device), used.jacobian, self.mode))
         if weight > 0:
-            losses = self.task.loss(tape.raw, inputs)
+            losses = self.learnt.loss(tape.raw, inputs)
             if tuple(losses.shape) != (len(inputs.features),):
                 raise ValueError(
                     f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives "
@@ -184,7 +192,7 @@ class Objective:
     def _heads(self, tape: Tape, inputs: Inputs) -> list[Tensor]:
         heads = []
         for penalty, d in zip(self.penalties, self.dimensions, strict=True):
-            head = penalty.selected(tape.raw, inputs, self.task.outputs)
+            head = penalty.selected(tape.raw, inputs, self.learnt.outputs)
             if head.ndim == 1 and d == 1:
                 head = head[:, None]
             if tuple(head.shape) != (len(inputs.features), d):
@@ -214,15 +222,20 @@ class Objective:
         stream = Stream.seeded(self.direction_seed, "prior", batch.round, batch.attempt)
         return uniform_ball(count, self.dimensions[number], penalty.radius, stream)
 
+    def _inputs(self, model: nn.Module, records: Records) -> Inputs:
+        first = next((p for p in model.parameters() if p.requires_grad), None)
+        if first is None:
+            raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
+        features = records.features.to(first.device, first.dtype)
+        return Inputs(features, records.target.to(first.device), self._shape(features.shape[1]))
 
-def _inputs(model: nn.Module, records: Records) -> Inputs:
-    first = next((p for p in model.parameters() if p.requires_grad), None)
-    if first is None:
-        raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
-    return Inputs(
-        records.features.to(first.device, first.dtype),
-        records.target.to(first.device),
-        records.sensitive.to(first.device),
-    )
+    def _shape(self, features: int) -> Shape:
+        groups = max((getattr(penalty, "groups", 1) for penalty in self.penalties), default=1)
+        return Shape(features, tuple(map(str, range(groups))), self.classes, self.targets)
 
 
+def _shipped(name: str) -> Learnt:
+    found = shipped_task(name)
+    if found is None:
+        raise ValueError(f"task {name!r} is none of {', '.join(task_names())}; name one of these, or give an object")
+    return found() if isinstance(found, type) else found  # type: ignore[return-value]

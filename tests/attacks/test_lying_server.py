@@ -216,3 +216,13 @@ def test_noise_that_cannot_be_drawn_is_declined_before_it_is_charged(monkeypatch
     with pytest.raises(ValueError, match=r"noise of scale .* between 2\^-900 and 2\^900"):
         found._ask(wire.LOCAL_GRADIENTS, {"model": theta, "config": ConfigRecord(asked)})
     assert found.charged() == before
+
+
+def test_a_table_that_nothing_asks_for_is_declined_before_it_is_charged():
+    found = client("logistic", 0.0)
+    asked = {"round": 10**6 + 2, "attempt": 0, "sizes": [1, 1], "records": 100}
+    theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
+    before = found.charged()
+    with pytest.raises(ValueError, match="nothing was charged"):
+        found._ask(wire.TABLES, {"model": theta, "config": ConfigRecord(asked)})
+    assert found.charged() == before

@@ -62,6 +62,8 @@ def noised_table(
         ValueError: if the server's sizes, or the noise that follows from them, are out of range; nothing is charged.
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
+    if not shares.asks_tables(node.task.experiment):
+        raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     noise, paid = _begin(node, place, request, state)
     assert noise.of_table is not None
     task, settings = node.task, node.task.experiment
