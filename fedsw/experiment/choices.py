@@ -84,6 +84,10 @@ def task_facts(name: str) -> Facts:
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` of a task or a model, whose code runs at the nodes, after the key that names it."""
-    named = {"objective.task": settings.objective.task, "model.kind": settings.model.kind}
+    """Every `module:name` of a task, a model or a source of records, whose code runs at the nodes, after its key."""
+    named = {
+        "objective.task": settings.objective.task,
+        "model.kind": settings.model.kind,
+        "data.source": settings.data.source,
+    }
     return ((key, value) for key, value in named.items() if is_reference(value))

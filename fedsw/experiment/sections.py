@@ -60,6 +60,10 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    def __hash__(self) -> int:
+        """Of all settings; some of them are tables of arguments, which have no hash of their own."""
+        return hash(self.model_dump_json())
+
 
 class Held(Section):
     """What is on record of a Python object that a run's records came from: public, and no fingerprint of a record.

@@ -217,6 +217,15 @@ def test_nothing_of_the_records_but_their_type_and_group_sizes_is_written(tmp_pa
     assert {**config, "source": ""} == {**theirs, "source": ""} and config["source"] != theirs["source"]
 
 
+def test_experiments_with_tables_of_settings_can_be_told_apart_as_keys(tmp_path):
+    """Comparisons keep their cells by experiment."""
+    one = run(experiment("object", columns=COLUMNS), runs=tmp_path, data=frame()).experiment
+    same = parse_experiment(one.model_dump())
+    assert (
+        {one: 1}[same] == 1 and hash(one) == hash(same) and parse_experiment(one.model_dump(), ["seed=8"]) not in {one}
+    )
+
+
 def test_going_on_asks_for_the_same_objects_again(tmp_path):
     held = frame(20, seed=9, low=60, high=100)
     begun = run(experiment("object", columns=COLUMNS), runs=tmp_path, data=frame(), held_out=held)

@@ -152,7 +152,7 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
 def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse an experiment that names code which this node's operator has not allowed; none of it is imported.
 
-    A task or a model of somebody's own is code that the server chose. It would run beside the
+    A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
     records, with all that the node's process may do.
 
     Raises:
