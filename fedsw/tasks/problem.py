@@ -24,6 +24,7 @@ from fedsw.objectives.matching import Matching
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.models import build
+from fedsw.tasks.own import task_of
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.sliced import direction_shape, directions, project
@@ -51,7 +52,7 @@ class Problem:
             ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
             FileNotFoundError: if the data set's files are missing.
         """
-        task = own.task_of(experiment)
+        task = task_of(experiment)
         shape = load_shape(experiment, data_dir)
         dimension = task.dimension(shape, experiment.model)
         if not isinstance(dimension, int) or dimension < 1:
