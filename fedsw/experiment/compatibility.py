@@ -86,7 +86,7 @@ def _misfit_of_flow(settings: Settings) -> str | None:
 
 
 def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
-    generated = kind.facts.counterpart == "generator"
+    generated = kind.facts.other_side == "generator"
     if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None

@@ -356,7 +356,7 @@ def test_a_public_data_set_that_is_missing_is_found_out_before_there_is_a_ledger
     def missing(task):
         raise FileNotFoundError("no data set 'mnist'")
 
-    monkeypatch.setattr("fedsw.federation.trust.central.rounds.counterpart_of", missing)
+    monkeypatch.setattr("fedsw.federation.trust.central.rounds.public_side_of", missing)
     with pytest.raises(FileNotFoundError, match="mnist"):
         federation.run(small())
     assert not list((federation.folder / "run1").iterdir())

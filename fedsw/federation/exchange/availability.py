@@ -31,7 +31,7 @@ class _Greeting:
     until: float
 
 
-class Attendance:
+class Availability:
     """Keeps the members of a run that can be asked for a batch.
 
     A client that was lost may be dead, busy for a while, or started again: it then knows nothing of this run. It is

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
@@ -77,8 +77,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
-    attendance = Attendance(grid, task, members, name, traffic, spending)
-    rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
+    availability = Availability(grid, task, members, name, traffic, spending)
+    rounds = Rounds(grid, plan, members, availability, traffic, directory.begin_attempt) if trusted else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
@@ -93,8 +93,10 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         if job.resume:
             spending.recall(_told_before(directory))
-        attendance.hear_members()
-        with _method(grid, plan, members, attendance, traffic, directory, rounds, ledger, resume=job.resume) as method:
+        availability.hear_members()
+        with _method(
+            grid, plan, members, availability, traffic, directory, rounds, ledger, resume=job.resume
+        ) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
@@ -195,7 +197,7 @@ def _method(
     grid: Grid,
     plan: Plan,
     members: Sequence[Member],
-    attendance: Attendance,
+    availability: Availability,
     traffic: Traffic,
     directory: RunDirectory,
     rounds: Rounds | None,
@@ -209,7 +211,7 @@ def _method(
         releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
         before = releases.rounds() or {int(record["round"]) for record in history}
-        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, before)
+        shared = (grid, plan, members, availability, traffic, directory.begin_attempt, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":

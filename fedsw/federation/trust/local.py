@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
@@ -47,13 +47,13 @@ class LocalMethod(ABC):
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
-        attendance: Attendance,
+        availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
         rounds: Iterable[int],
     ) -> None:
         self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
-        self._plan, self._attendance, self._spending = plan, attendance, attendance.spending
+        self._plan, self._availability, self._spending = plan, availability, availability.spending
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
@@ -72,8 +72,8 @@ class LocalMethod(ABC):
             BudgetExhausted: when too few clients are left because the others' budgets are used up.
             FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        members = self._attendance.present(self._least, without=self._exhausted)
-        self._require_enough(round_, members, self._attendance.away)
+        members = self._availability.present(self._least, without=self._exhausted)
+        self._require_enough(round_, members, self._availability.away)
         return self._attempt(round_, self._begin(round_), theta, members)
 
     def epsilon(self) -> float:
@@ -189,7 +189,7 @@ class LocalMethod(ABC):
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
-        self._attendance.lose(member.client, fault.reason)
+        self._availability.lose(member.client, fault.reason)
         if fault.code == wire.BUDGET_EXHAUSTED:
             self._exhausted.add(member.client)
         lines = event("client lost", client=member.client, code=fault.code)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsw.errors import FederationError
 from fedsw.federation import messages
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
@@ -22,7 +22,7 @@ from fedsw.federation.trust.plan import Draw, Plan, draw, most_drawn, sensitivit
 from fedsw.objectives import Objective, contribution_bound
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.runs.telemetry import event
-from fedsw.tasks.public_side import counterpart_of
+from fedsw.tasks.public_side import public_side_of
 from fedsw.transport.sliced import project, spread
 
 _log = logging.getLogger("fedsw.server")
@@ -51,7 +51,7 @@ class Aggregate:
 class Rounds:
     """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
 
-    Availability is settled before counts are drawn (`Attendance`: a client that was lost takes part again once it has
+    Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
     answered another greeting). A client lost before its outputs came means a fresh attempt:
     new batch, new directions (nothing was released, nothing is charged). A client lost between the exchanges takes
     its terms with it: the bound is a sum of norms, and the sizes of the first exchange stay. Every attempt has a
@@ -63,14 +63,14 @@ class Rounds:
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
-        attendance: Attendance,
+        availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
     ) -> None:
         self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
-        self._attendance = attendance
-        self._counterpart = counterpart_of(plan.task)
+        self._availability = availability
+        self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
@@ -83,8 +83,8 @@ class Rounds:
         """
         lost: dict[int, str] = {}
         for _ in range(self._max_attempts):
-            members = self._attendance.present(self._least, without=lost)
-            self._require_enough(round_, members, {**self._attendance.away, **lost})
+            members = self._availability.present(self._least, without=lost)
+            self._require_enough(round_, members, {**self._availability.away, **lost})
             aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
             if aggregate is not None:
                 return aggregate
@@ -131,12 +131,12 @@ class Rounds:
         if isinstance(objective, Objective):
             found = objective.cotangents(stacked, directions, ties=self._ties, memory_limit=self._memory_limit)
             return found, None
-        assert self._counterpart is not None
-        sample = self._counterpart.sample(theta, len(stacked[0]), round_, attempt)
+        assert self._public_side is not None
+        sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
         own, other = objective.cotangents(
             stacked[0], sample, directions, ties=self._ties, memory_limit=self._memory_limit
         )
-        return [own], self._counterpart.contribution(other)
+        return [own], self._public_side.contribution(other)
 
     def _contributions(
         self,
@@ -194,7 +194,7 @@ class Rounds:
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
-        self._attendance.lose(member.client, fault.reason)
+        self._availability.lose(member.client, fault.reason)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 

@@ -65,7 +65,7 @@ class LocalGradient(LocalMethod):
         terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
         model, found = Broadcast.of(theta, terms), None
         if shares.asks_tables(task.experiment):
-            self._require_groups(round_, sizes, self._attendance.away)  # before anybody is asked, and charged
+            self._require_groups(round_, sizes, self._availability.away)  # before anybody is asked, and charged
             asked = TableAsked(model, round_, attempt, sizes, records)
             noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
             totals = column_sums(counts[member] for member in noisy_tables)
