@@ -46,8 +46,8 @@ class Ending(Observer, Protocol):
         """Why a run that had started broke off, in the words of its summary: releasable."""
 
 
-class Silent:
-    """An observer that looks away."""
+class NoObserver:
+    """An observer that does nothing."""
 
     def started(self, plan: dict[str, Any]) -> None:
         """Ignore the plan."""

@@ -20,7 +20,7 @@ from fedsw.deploy.secret_files import private_folder
 from fedsw.deploy.superlink import SuperLink
 from fedsw.engines.deployed import follow
 from fedsw.experiment import Experiment
-from fedsw.runs.observer import Silent
+from fedsw.runs.observer import NoObserver
 from fedsw.runs.recovery import is_held
 
 _LOOK_SECONDS = 0.2
@@ -84,7 +84,7 @@ class Site:
         Afterwards the whole site is up again: nobody is away, and nobody holds the run.
         """
         try:
-            follow(self.link, self.run, self._experiment, Silent(), resume=resume)
+            follow(self.link, self.run, self._experiment, NoObserver(), resume=resume)
             return "completed"
         except RuntimeError as fault:
             with self.mutex:  # a blow that is falling is told whole

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.node.account import ledger_path, standing
+from fedsw.federation.node.account import ledger_path, spent_epsilon
 from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_slices import client as local_slices
@@ -46,7 +46,7 @@ def hello(message: Message, context: Context) -> Message:
         if privacy.noisy:
             most = node.delta(0)
             place = ledger_path(context.node_config)
-            spent = standing(place, lambda delta: trusted.promise(node, min(delta, most)))
+            spent = spent_epsilon(place, lambda delta: trusted.promise(node, min(delta, most)))
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
     seeded = node.task.experiment.seed is not None
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None

@@ -32,7 +32,7 @@ from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.observer import Ending, Observer, Silent, Witness
+from fedsw.runs.observer import Ending, NoObserver, Observer, Witness
 from fedsw.runs.own_metrics import Metric
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
@@ -53,7 +53,7 @@ class Job:
     experiment: Experiment
     directory: Path
     engine: str = "inprocess"
-    observer: Observer = field(default_factory=Silent)
+    observer: Observer = field(default_factory=NoObserver)
     resume: bool = False
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
