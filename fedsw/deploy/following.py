@@ -13,7 +13,7 @@ from fedsw.runs.observer import Observer
 
 
 class Replaced:
-    """A file that a run writes whole when it ends: whether it did, or left that of an earlier life."""
+    """A file that a run writes whole when it ends: whether it did, or an earlier process left it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -23,7 +23,7 @@ _GONE = 3  # times that nobody holds a run which has no summary; its last words 
 def run(
     directory: Path, experiment: Experiment, observer: Observer, *, resume: bool = False, stock: bool = False
 ) -> None:
-    """Run the prepared job of `directory` on a federation of processes that lives as long as the run.
+    """Run the prepared job of `directory` on a federation of processes that runs as long as the run does.
 
     Certificates, node keys and Flower's folders are made for this run in `directory`/deployment (mode 0700) and
     removed at its end, with every process; after a failure the logs stay. What a client must remember beyond its

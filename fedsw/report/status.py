@@ -25,8 +25,8 @@ class Status:
     """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
 
     Attributes:
-        state: `running` while a process holds the run and shows signs of life; `stalled` if it holds it and shows
-            none for longer than two time limits and ten rounds; `stopped` if nothing holds it any more before its
+        state: `running` while a process holds the run and writes to its files; `stalled` if it holds it and wrote
+            nothing for longer than two time limits and ten rounds; `stopped` if nothing holds it any more before its
             last round; `finished`.
         why: what it stopped for, in its own words; empty otherwise.
         round, rounds: the last released round, and the planned ones.
@@ -38,7 +38,7 @@ class Status:
         bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees.md, "Attempts and drop-outs".
         seconds_per_round: median of the last rounds, by the times of the log.
         seconds_left: until the last round, at that pace; None unless it runs.
-        seconds_since: the last sign of life.
+        seconds_since: it last wrote to its files.
     """
 
     directory: str
@@ -109,7 +109,7 @@ def read_status(directory: Path) -> Status:
 def _state(record: RunRecord, *, held: bool, quiet: bool) -> tuple[State, str]:
     if held:
         if quiet:
-            return "stalled", "no sign of life for longer than two time limits and ten rounds"
+            return "stalled", "nothing was written for longer than two time limits and ten rounds"
         return ("running" if record.history else "starting"), ""
     status = str(record.summary.get("status", ""))
     if status == "completed":

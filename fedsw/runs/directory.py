@@ -114,7 +114,7 @@ class RunDirectory:
         return found_json(self.path / CONFIG).get("begun")
 
     def seconds(self) -> float:
-        """How long its earlier lives took, by the summary; 0 if there is none."""
+        """Seconds that earlier processes of the run took, by the summary; 0 if there is none."""
         return float(found_json(self.summary).get("seconds", 0.0))
 
     def begin_attempt(self, round_: int) -> int:

@@ -17,7 +17,7 @@ from fedsw.tasks.task import Inputs
 
 
 class PublicSide(ABC):
-    """Somebody else's sample for one attempt; it lives at the server and is drawn from public randomness."""
+    """Somebody else's sample for one attempt; the server draws it from public randomness."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task

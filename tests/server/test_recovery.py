@@ -87,10 +87,10 @@ def run_with(directory: Path, fault: str, round_: int, *overrides: str, resume: 
 )
 def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp_path, fault, again):
     directory = tmp_path / "run"
-    assert host.live(directory, fault=fault, round_=2) == -9
+    assert host.run(directory, fault=fault, round_=2) == -9
     before, epsilon_before = charges(directory), spent(directory)
     assert before == ([(1, 0)] if fault.endswith(("exchange", "before the charge")) else [(1, 0), (2, 0)])
-    assert host.live(directory, resume=True) == 0
+    assert host.run(directory, resume=True) == 0
     after, summary = charges(directory), summary_of(directory)
     assert after[: len(before)] == before and len(set(after)) == len(after)
     assert attempts(directory)[:2] == ["1 0", "2 0"] and len(set(attempts(directory))) == len(attempts(directory))
@@ -106,18 +106,18 @@ def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp
 @pytest.mark.parametrize("fault", ["killed after the checkpoint", "killed between rounds"])
 def test_a_server_killed_outside_of_a_round_resumes_bit_for_bit_in_seeded_mode(host, tmp_path, fault):
     overrides = ("seed=3", "training.optimizer=adam", "training.averaging=0.5")
-    assert host.live(tmp_path / "whole", *overrides) == 0
-    assert host.live(tmp_path / "broken", *overrides, fault=fault, round_=3) == -9
-    assert host.live(tmp_path / "broken", *overrides, resume=True) == 0
+    assert host.run(tmp_path / "whole", *overrides) == 0
+    assert host.run(tmp_path / "broken", *overrides, fault=fault, round_=3) == -9
+    assert host.run(tmp_path / "broken", *overrides, resume=True) == 0
     assert torch.equal(parameters(tmp_path / "whole"), parameters(tmp_path / "broken"))
     assert spent(tmp_path / "whole") == spent(tmp_path / "broken")
 
 
 def test_clients_with_ledgers_of_their_own_never_forget_a_charge_of_a_killed_server(host, tmp_path):
     directory, paths = tmp_path / "run", [tmp_path / f"run/clients/client-{client}.sqlite" for client in range(3)]
-    assert host.live(directory, *LOCAL, fault="killed before the checkpoint", round_=2) == -9
+    assert host.run(directory, *LOCAL, fault="killed before the checkpoint", round_=2) == -9
     before = [_local(path) for path in paths]
-    assert host.live(directory, *LOCAL, resume=True) == 0
+    assert host.run(directory, *LOCAL, resume=True) == 0
     for path, (rows, epsilon) in zip(paths, before, strict=True):
         later, total = _local(path)
         assert later[: len(rows)] == rows and len(set(later)) == len(later) and (2, 1) in later

@@ -70,7 +70,7 @@ class Availability:
     def present(self, least: int, *, without: Collection[int] = ()) -> tuple[Member, ...]:
         """The members that can be asked now; those that are away are greeted meanwhile.
 
-        Waits for answers to greetings only if fewer than `least` are there, and only as long as messages live.
+        Waits for answers to greetings only if fewer than `least` are there, and only until messages expire.
 
         Args:
             without: clients that do not count, whether they are there or not.

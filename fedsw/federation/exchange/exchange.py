@@ -56,7 +56,7 @@ def exchange(
 
     Args:
         group: label of the round and attempt, for the network's own logs.
-        timeout: seconds, both the server's patience and the messages' life.
+        timeout: seconds, how long the server waits, and how long messages are valid.
         arrived: is told of every reply as it comes, while others may still be awaited.
 
     Returns:

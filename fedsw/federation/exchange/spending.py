@@ -16,7 +16,7 @@ class Spending:
         self._told: dict[int, float] = {}
 
     def recall(self, before: Iterable[Mapping[int, float]]) -> None:
-        """Take note of what the clients told in earlier lives of the run, by client."""
+        """Take note of what the clients told in earlier processes of the run, by client."""
         for told in before:
             for client, epsilon in told.items():
                 self._told[client] = max(epsilon, self._told.get(client, 0.0))

@@ -144,7 +144,7 @@ class Node:
 
 
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process lives.
+    """This node in a run: loaded and validated on the first message, remembered while the process runs.
 
     Args:
         run: the server's name for the run.

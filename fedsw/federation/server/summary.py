@@ -63,7 +63,7 @@ def summarise(
     """The summary of a run: also summary.json.
 
     `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it.
-    `seconds` and bytes are of all lives of a run that was resumed, which began at `begun` and ended at `date`.
+    `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
     return {
