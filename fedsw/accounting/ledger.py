@@ -243,7 +243,7 @@ class Ledger:
         """Refuse a file that was put back from an earlier copy, or that belongs to another run.
 
         Args:
-            head: what this account stood at once.
+            head: the last row that this account had at some time.
             by: who remembers it.
 
         Raises:

@@ -35,7 +35,7 @@ class Follower:
     """Tells an observer what appears in a run's folder: the plan's length, then every released round.
 
     `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
-    `started` says whether the observer was told of the plan.
+    `started` says whether the observer has received the plan.
     """
 
     def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:

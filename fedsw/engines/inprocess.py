@@ -191,7 +191,7 @@ def run(server_app: ServerApp, client_app: ClientApp, clients: int, ledgers: Pat
 
 
 def node_configs(clients: int, ledgers: Path) -> list[dict[str, int | str]]:
-    """What each of the simulated nodes is told about itself."""
+    """The configuration of each simulated node."""
     state = str(ledgers.resolve())
     return [{"partition-id": client, "num-partitions": clients, "state-dir": state} for client in range(clients)]
 

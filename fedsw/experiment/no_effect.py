@@ -11,7 +11,7 @@ _DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
 
 
-def ignored(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
+def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
     """The first setting that is not its default and would have no effect, with the remedy; None if there is none.
 
     Args:

@@ -27,8 +27,8 @@ _TITLE = b"fedsw checkpoint 2 "
 class Checkpoint:
     """State after `round` released rounds: functions of released vectors only.
 
-    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is where the run's ledger stood
-    (None where the clients keep their own): a ledger that does not go through it was put back from an older copy.
+    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
+    ledger (None where the clients keep their own): a ledger without that row was put back from an older copy.
     """
 
     round: int

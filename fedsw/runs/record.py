@@ -33,7 +33,7 @@ class RunRecord:
     """One run's directory: `history` has one dict a round.
 
     `summary` is empty while the run goes on, and after a process that did not end in order: what an earlier one left
-    tells less than was spent since.
+    shows less than has been spent since.
     """
 
     directory: Path

@@ -71,7 +71,7 @@ def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | No
 
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
-    whole folder, put back together, is consistent in itself and cannot be told apart here.
+    whole folder, put back together, is consistent in itself and cannot be recognised here.
 
     Raises:
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.
@@ -161,6 +161,6 @@ def _busy(directory: Path) -> RunBusy:
 
 
 def _heads_of_summary(path: Path) -> list[Head]:
-    """Where the ledger stood when a summary was written; none for clients' ledgers."""
+    """The ledger's last row when a summary was written; none for clients' ledgers."""
     ledger = found_json(path).get("ledger")
     return [Head(int(ledger["sequence"]), str(ledger["digest"]))] if ledger else []

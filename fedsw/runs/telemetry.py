@@ -1,6 +1,6 @@
 """What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
 
-But for times: every line of a log and every look at a live run tell when a round was released. That is for the run's
+But for times: every line of a log and every look at a live run show when a round was released. That is for the run's
 operator, not for publication (`fedsw.runs.pace`).
 """
 

@@ -148,7 +148,7 @@ def test_a_resumed_run_is_refused_where_a_client_forgot_what_it_spent(federation
     with pytest.raises(FederationError, match="gone"):
         federation.run(experiment, directory=directory, app=_lost_in(3))
     told = json.loads((directory / "summary.json").read_text())["epsilon_spent_by_client"]
-    with pytest.raises(FederationError, match=r"client 0's privacy ledger stands at epsilon 0, but it has told"):
+    with pytest.raises(FederationError, match=r"client 0's privacy ledger has spent epsilon 0, but it reported"):
         federation.run(experiment, directory=directory, resume=True, ledgers=federation.folder / "elsewhere")
     assert not (federation.folder / "elsewhere" / "client-0.sqlite").exists()
     summary = federation.run(experiment, directory=directory, resume=True)

@@ -156,5 +156,5 @@ def test_a_greeting_without_a_sound_epsilon_is_refused(federation):
             reply.content["metrics"]["epsilon"] = math.nan
         return reply
 
-    with pytest.raises(FederationError, match="client 0 does not say what its ledger stands at"):
+    with pytest.raises(FederationError, match="client 0 does not say what its ledger has spent"):
         federation.run(experiment(SLICES), app=Saboteur(after=lie))

@@ -88,7 +88,7 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     if charged and folder.summary and not folder.local:
         reported = folder.summary["released_rounds"]
         paid = len(charged)
-        faults.require(reported == paid, f"the summary tells of {reported} released rounds, the ledger of {paid}")
+        faults.require(reported == paid, f"the summary counts {reported} released rounds, the ledger {paid}")
 
 
 def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> list[str]:

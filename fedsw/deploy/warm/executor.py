@@ -271,7 +271,7 @@ def require_bundle(content: bytes, announced: str, demanded: str | None) -> None
 
     Args:
         content: the archive as it was received.
-        announced: its hash in the SuperLink's words, by which workers are told apart.
+        announced: its hash in the SuperLink's words, by which workers are distinguished.
         demanded: the hash that this node's operator wrote; None for any bundle.
 
     Raises:

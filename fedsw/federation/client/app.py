@@ -27,10 +27,10 @@ _Up = TypeVar("_Up", bound=messages.Message)
 
 @app.query(messages.HELLO.action)
 def hello(message: Message, context: Context) -> Message:
-    """Load and validate this node's records; tell the public group sizes (and, in seeded runs, the record ids).
+    """Load and validate this node's records; report the public group sizes (and, in seeded runs, the record ids).
 
-    A client with a ledger of its own also tells the epsilon that it stands at (public): what a server that goes on with
-    a run remembers must not be more.
+    A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
+    with a run compares it with what the client reported before.
     """
     asked = _asked(messages.HELLO, message, Terms())
     experiment, run = asked.experiment, asked.run

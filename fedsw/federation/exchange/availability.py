@@ -42,7 +42,7 @@ class Availability:
 
     Args:
         run: the run's name.
-        spending: what clients with ledgers of their own tell.
+        spending: what clients report from ledgers of their own.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Availability:
         self.away: dict[int, str] = {}
 
     def hear_members(self) -> None:
-        """Take note of what the members' own ledgers stand at.
+        """Take note of what the members' own ledgers have spent.
 
         Raises:
-            FederationError: if one stands lower than it did in this run.
+            FederationError: if one has spent less than its client reported before in this run.
         """
         for member in self._members:
             self._hear_spent(member)

@@ -57,7 +57,7 @@ def exchange(
     Args:
         group: label of the round and attempt, for the network's own logs.
         timeout: seconds, how long the server waits, and how long messages are valid.
-        arrived: is told of every reply as it comes, while others may still be awaited.
+        arrived: is called with every reply as it comes, while others may still be awaited.
 
     Returns:
         For every node, in request order, its reply or the fault.

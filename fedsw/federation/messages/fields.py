@@ -46,8 +46,8 @@ class Malformed(ValueError):
         value: what came for it; None for what is secret, and where nothing came.
     """
 
-    def __init__(self, told: str, name: str, value: object = None) -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, name: str, value: object = None) -> None:
+        super().__init__(reason)
         self.name, self.value = name, value
 
 
@@ -305,5 +305,5 @@ def _number(value: float) -> str:
 
 
 def _short(value: object) -> str:
-    told = repr(value)
-    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -62,7 +62,7 @@ class Joined(Message):
             record="arrays",
             name="record ids",
             seen=Seen.PUBLIC,
-            about="numbers of the client's records; a run in which they are told is called nominal",
+            about="numbers of the client's records; a run in which they are sent is called nominal",
             shape=("N",),
             precision="int64",
             limits=Limits(0, MOST_RECORDS - 1),

@@ -65,7 +65,7 @@ def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, rec
 
 
 def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) -> bool:
-    """Whether the server is not told what is wrong with a record: under local trust, or on a node with limits."""
+    """Whether errors hide from the server what is wrong with a record: under local trust, or on a node with limits."""
     return experiment.privacy.local or bool(_agreed(node_config)) or "max-epsilon" in node_config
 
 

@@ -92,7 +92,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         if job.resume:
-            spending.recall(_told_before(directory))
+            spending.recall(_reported_before(directory))
         availability.hear_members()
         with _method(
             grid, plan, members, availability, traffic, directory, rounds, ledger, resume=job.resume
@@ -150,7 +150,7 @@ def _train(
     traffic: Traffic,
     log: logging.Logger,
 ) -> str:
-    """Rounds from where the trainer stands to the planned last one; returns why it stopped."""
+    """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
@@ -258,12 +258,12 @@ def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkp
     directory.read_metrics(through=trainer.steps)
 
 
-def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
-    """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
+def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """The epsilon that each client has reported, from all files with it: the summary covers failed attempts too."""
     tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
-    told = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
-    return [*told, Releases(directory.releases).epsilons()]
+    reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*reported, Releases(directory.releases).epsilons()]
 
 
 def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
@@ -279,8 +279,8 @@ def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint
 
 
 def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
-    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **told)
+    known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
 
 
 def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,18 +147,18 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
     releases = planned_releases(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
-    told = (
+    words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}replacement of one record within its group) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
     if experiment.data.shows_private_rows:
-        told += (
+        words += (
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
     if ACCOUNTANTS[accountant].guarantee:
-        return told
-    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {told}"
+        return words
+    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {words}"
 
 
 def _promise(plan: Plan, accountant: str, epsilon: float) -> str:

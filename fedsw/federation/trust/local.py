@@ -77,11 +77,11 @@ class LocalMethod(ABC):
         return self._attempt(round_, self._begin(round_), theta, members)
 
     def epsilon(self) -> float:
-        """Epsilon spent so far by the worst client, as the clients tell."""
+        """The largest epsilon that a client reported as spent so far."""
         return self._spending.worst()
 
     def epsilon_by_client(self) -> dict[int, float]:
-        """Epsilon that each client last told."""
+        """Epsilon that each client last reported."""
         return self._spending.by_client()
 
     def released_rounds(self) -> int:
@@ -196,7 +196,7 @@ class LocalMethod(ABC):
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
     def _answer(self, member: Member, reply: RecordDict | Fault, kind: type[_Up], terms: Terms) -> _Up | Fault:
-        """A client's release, once the epsilon that its ledger stands at is taken note of."""
+        """A client's release, once the epsilon that its ledger has spent is taken note of."""
         if isinstance(reply, Fault):
             return reply
         try:

@@ -88,8 +88,8 @@ class Rounds:
             aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
             if aggregate is not None:
                 return aggregate
-        told = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
-        raise FederationError(f"{told}. {_describe(lost)}", recorded=told)
+        reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
+        raise FederationError(f"{reason}. {_describe(lost)}", recorded=reason)
 
     def _attempt(
         self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
@@ -157,7 +157,7 @@ class Rounds:
             if member.client in parts:
                 most = SLACK * contribution_bound([own], task.clip, weight)
                 weighs = float(torch.linalg.vector_norm(parts[member.client].vector))
-                if not weighs <= most:  # neither number is told: both are un-noised functions of records
+                if not weighs <= most:  # neither number is shown: both are un-noised functions of records
                     self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
                     del parts[member.client]
         present = [parts[member.client] for member in members if member.client in parts]
@@ -231,9 +231,9 @@ def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _mean_loss(parts: Sequence[Contribution]) -> float | None:
-    """The mean over the batch of what the clients tell; a client that tells something else is left out."""
-    told = [(part.training_loss, part.records) for part in parts]
-    known = [(loss, count) for loss, count in told if loss is not None and count is not None]
+    """The mean of the batch's losses as clients report them; a client that reports no loss or no count is left out."""
+    reported = [(part.training_loss, part.records) for part in parts]
+    known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
 

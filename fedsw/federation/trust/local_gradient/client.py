@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What leaves the client: noised values, their noise, and the epsilon its ledger then stands at (public)."""
+    """What leaves the client: noised values, their noise, and the epsilon its ledger has spent then (public)."""
 
     values: Tensor
     sigma: float
