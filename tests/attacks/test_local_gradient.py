@@ -22,7 +22,7 @@ ONE = torch.ones((1, 1), dtype=torch.float64)
 N, BINS, SHARE = 8, 4, 0.3
 CLAIMED = epsilon_of_gaussian(1 / MULTIPLIER, DELTA)
 
-# What no honest server would send: the highest outputs are told that the others are lowest, and the other way round.
+# What no honest server would send: to the highest outputs it says that the others are lowest, and the other way round.
 LIES = torch.tensor([[1.0, 0.0, 0.0, -1.0]], dtype=torch.float64)
 
 

@@ -122,8 +122,10 @@ def test_clients_with_ledgers_of_their_own_never_forget_a_charge_of_a_killed_ser
         later, total = _local(path)
         assert later[: len(rows)] == rows and len(set(later)) == len(later) and (2, 1) in later
         assert epsilon <= total <= 5.0 + 1e-9
-    told = summary_of(directory)["epsilon_spent_by_client"]
-    assert [told[str(client)] for client in range(3)] == pytest.approx([_local(path)[1] for path in paths], rel=1e-9)
+    reported = summary_of(directory)["epsilon_spent_by_client"]
+    assert [reported[str(client)] for client in range(3)] == pytest.approx(
+        [_local(path)[1] for path in paths], rel=1e-9
+    )
 
 
 def _local(path: Path) -> tuple[list[tuple[int, int]], float]:
@@ -198,12 +200,12 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
     if source is not None:
         copy(source, directory / "ledger.sqlite")
     asked = []
-    told = {
+    reason = {
         "older": r"ends at release 2 \(digest \w{12}\), but .* remembers release 4 \(digest \w{12}\).*newest ledger",
         "another": r"ends at release 4 .* remembers release 4 .* another run's ledger",
         "none": r"is gone, but .* remembers release 4 .*Put the ledger back",
     }[put]
-    with pytest.raises(LedgerReplaced, match=told):
+    with pytest.raises(LedgerReplaced, match=reason):
         federation.run(
             small(), directory=directory, resume=True, app=Saboteur(lambda m, _: asked.append(m.metadata.message_type))
         )
@@ -227,8 +229,8 @@ def test_a_client_refuses_an_older_copy_of_its_own_ledger(federation, put):
         part.unlink()
     if put == "older":
         copy(federation.folder / "older.sqlite", path)
-    told = r"ends at release 2 .* but client-1.head remembers release 4" if put == "older" else "is gone"
-    with pytest.raises(FederationError, match=told):
+    reason = r"ends at release 2 .* but client-1.head remembers release 4" if put == "older" else "is gone"
+    with pytest.raises(FederationError, match=reason):
         federation.run(small(*LOCAL), directory=directory, resume=True)
 
 

@@ -141,9 +141,9 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_audit_finds(left, what):
-    spoil, told = WRONG[what]
+    spoil, reason = WRONG[what]
     spoil(left)
-    with pytest.raises((ChaosFailed, ValueError), match=told):
+    with pytest.raises((ChaosFailed, ValueError), match=reason):
         audit(left, script(SEED, ROUNDS), [], [])
 
 
@@ -154,12 +154,12 @@ def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
     planned = [type(each)(**{**asdict(each), "kind": injections.TOO_MANY_DIE}) for each in script(SEED, ROUNDS)]
     with pytest.raises(ChaosFailed, match="0 times the run said so"):
         audit(left, planned, ["the SuperLink ended"], [])
-    told = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
-    assert audit(left, planned, [told], [])["ends"] == {"too few clients, said so": 1}
+    why = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
+    assert audit(left, planned, [why], [])["ends"] == {"too few clients, said so": 1}
 
 
 @pytest.mark.parametrize(
-    ("stage", "begun", "clients", "told"),
+    ("stage", "begun", "clients", "reason"),
     [
         ("attempt begun, not charged", ["4 0", "4 1"], [5, 5, 5, 4, 4], "a fresh attempt"),
         ("attempt begun, not charged", ["4 0", "5 0"], [5, 5, 5, 4, 4], "fewer clients"),
@@ -168,9 +168,9 @@ def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
         ("charged, no checkpoint", ["4 0", "5 0"], [5, 5, 5, 5, 4], "fewer clients"),
     ],
 )
-def test_what_an_injection_on_nodes_did_is_recorded_of_the_attempt_it_met(stage, begun, clients, told):
+def test_what_an_injection_on_nodes_did_is_recorded_of_the_attempt_it_met(stage, begun, clients, reason):
     metrics = [{"round": round_, "clients": count} for round_, count in enumerate(clients, start=1)]
-    assert told in _effect({"position": f"round 4, attempt 0: {stage}"}, begun, metrics)
+    assert reason in _effect({"position": f"round 4, attempt 0: {stage}"}, begun, metrics)
 
 
 def test_how_far_a_run_had_come_is_read_from_its_files(left):

@@ -35,8 +35,8 @@ class Spending:
         if epsilon < before * (1 - _TOLERANCE):
             raise FederationError(
                 f"client {client}'s privacy ledger has spent epsilon {epsilon:.6g}, but it reported {before:.6g} in "
-                "this run before: the ledger was replaced, and what was spent would be forgotten. Start the client with "
-                "the state-dir that it had"
+                "this run before: the ledger was replaced, and would forget what was spent. Start the client with the "
+                "state-dir that it had"
             )
         self._reported[client] = max(epsilon, before)
 
