@@ -86,7 +86,7 @@ def load(directory: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint | None:
-    """The state in a file; None if it is not what was written (torch itself does not look at checksums)."""
+    """The state in a file; None if its checksum does not match (torch itself checks none)."""
     title, _, content = path.read_bytes().partition(b"\n")
     if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         return None

@@ -1,4 +1,4 @@
-"""Held-out metrics: on records declared outside the guarantee, the only ones a run measures itself on."""
+"""Held-out metrics, on records that are declared outside the guarantee; a run measures itself on no others."""
 
 from __future__ import annotations
 

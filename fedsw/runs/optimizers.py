@@ -1,4 +1,4 @@
-"""Optimizers and schedulers of torch by name, for steps along released vectors, and what such a step cannot use.
+"""Optimizers and schedulers of torch by name, for steps along released vectors; unsuitable ones are refused.
 
 What a step reads was released, and what it computes is post-processing: no choice here changes a guarantee.
 """

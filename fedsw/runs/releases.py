@@ -1,4 +1,4 @@
-"""What clients release once: on disk as it arrives, so that nobody has to be asked for it again."""
+"""What clients release once: it is stored as it arrives, so that no client is asked for it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client divides its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
+"""How a client splits its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Noise:
 
     @property
     def parts(self) -> list[Part]:
-        """What leaves for that charge."""
+        """The parts that this charge pays for."""
         own = Part("contribution", self.of_contribution.value, self.contribution)
         return [own] if self.of_table is None else [Part("table", self.of_table.value, self.table), own]
 
@@ -64,7 +64,7 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
 
 
 def sampling_rate(sizes: Sequence[int], fraction: float) -> float:
-    """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: all that amplifies its guarantee is its own sampling."""
+    """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: only a client's own sampling amplifies its guarantee."""
     return max(count / size for count, size in zip(own_batch(sizes, fraction), sizes, strict=True) if size)
 
 

@@ -71,7 +71,7 @@ def outputs(message: Message, context: Context) -> Message:
 
 @app.train(messages.GRADIENTS.action)
 def gradients(message: Message, context: Context) -> Message:
-    """Second exchange: the same batch's clipped contribution. A batch is answered for once and then forgotten."""
+    """Second exchange: the same batch's clipped contribution. A node answers for a batch once and then forgets it."""
     node, asked = _node(messages.GRADIENTS, message, context)
     state = _state(context)
     attempt = [asked.round, asked.attempt]
@@ -153,7 +153,7 @@ def released_records(message: Message, context: Context) -> Message:
 
 
 def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) -> tuple[Node, _Down]:
-    """This node, and what it is asked: it answers only the messages of the trust model that it agreed to."""
+    """This node and the request, decoded; a message of another trust model than the agreed one is refused."""
     if _STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = _state(context)
@@ -165,10 +165,10 @@ def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) ->
 
 
 def _asked(exchange: Exchange[_Down, _Up], message: Message, terms: Terms) -> _Down:
-    """What the server asks, as far as it is believed.
+    """The server's request, decoded and checked.
 
     Raises:
-        ValueError: naming what is not; nothing was looked at, and nothing charged.
+        ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
     """
     try:
         return messages.decode(exchange.down, message.content, terms)
@@ -185,7 +185,7 @@ def _declined(exhausted: BudgetExhausted, message: Message) -> Message:
 
 
 def _place(node: Node, context: Context) -> Path | None:
-    """Where this node accounts, if it has anything to account for."""
+    """The file of this node's ledger; None where the node adds no noise."""
     return ledger_path(context.node_config) if node.task.experiment.privacy.noisy else None
 
 

@@ -148,7 +148,7 @@ class Availability:
 
 
 def _same(one: Member, other: Member) -> bool:
-    """Whether a client that came back is the one that was planned with."""
+    """Whether a client that came back has the node, the number and the records that the plan was made with."""
     if (one.node, one.client, one.sizes) != (other.node, other.client, other.sizes):
         return False
     return (one.ids is None) == (other.ids is None) and all(

@@ -73,7 +73,7 @@ def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
 
 
 def too_few(round_: int, left: int, members: int, least: int) -> str:
-    """What is said, and may be written, of a round with too few clients."""
+    """The message of a round with too few clients; it is safe to write down."""
     return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
 
 

@@ -33,7 +33,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """What one node is asked."""
+    """The request to one node."""
 
     node: int
     content: RecordDict
@@ -84,7 +84,7 @@ def exchange(
 
 
 def content_of(message: Message) -> RecordDict | Fault:
-    """What a reply holds, or the error it is."""
+    """A reply's content, or the error that the client sent."""
     if message.has_content():
         return message.content
     code, reason = message.error.code, str(message.error.reason)

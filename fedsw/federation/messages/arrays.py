@@ -20,7 +20,7 @@ Precision = Literal["run", "float64", "int64"]
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField(Field):
-    """What all arrays have.
+    """What all arrays have in common.
 
     Attributes:
         shape: in symbols of `fedsw.federation.messages.terms.SYMBOLS`.

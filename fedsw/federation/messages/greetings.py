@@ -16,7 +16,7 @@ from fedsw.federation.messages.terms import SEEDED
 
 @dataclass(frozen=True, eq=False)
 class Greeting(Message):
-    """What every client hears first; also how one that was away is asked whether it is back."""
+    """The first message to every client; also sent to one that was away, to learn whether it is back."""
 
     experiment: Annotated[
         str, Text(record="config", name="experiment", seen=Seen.PUBLIC, about="the experiment, as JSON")

@@ -57,7 +57,7 @@ def ledger_path(node_config: Mapping[str, Any]) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Find out whether a ledger can be kept, before anything is spent.
+    """Check that a ledger can be written, before anything is spent.
 
     Raises:
         RuntimeError: naming the folder and what to set, if it cannot be written to.
@@ -100,7 +100,7 @@ def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
 
 @contextmanager
 def ledgers_in(folder: Path) -> Iterator[None]:
-    """Let clients of other processes that are started meanwhile keep their ledgers in a folder."""
+    """Set the folder of ledgers for client processes that start inside this context."""
     before = os.environ.get(STATE_VARIABLE)
     os.environ[STATE_VARIABLE] = str(folder.resolve())
     try:
@@ -180,12 +180,12 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 
 def _remember(path: Path, ledger: Ledger) -> None:
-    """Keep the ledger's position beside it, before an answer leaves: an older copy put in its place is then refused."""
+    """Write the ledger's last row to a file beside it, before an answer leaves: an older copy is then refused."""
     files.replace(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii"), durable=False)
 
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:
-    """Refuse a ledger that is older than the position beside it, or gone.
+    """Refuse a ledger that lacks the row remembered beside it, or is gone.
 
     Raises:
         LedgerReplaced: if so.

@@ -1,4 +1,4 @@
-"""What the operator of a node agrees to, whatever the server asks: trust, an epsilon, columns, folders, modules."""
+"""Limits that a node's operator sets and no server can change: trust models, epsilon, columns, folders, modules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
-    """Refuse a delta that protects nobody, on a node with `max-epsilon`.
+    """Refuse a delta of 1/n or more on a node with `max-epsilon`: it would not protect a record.
 
     Args:
         records: this node's own number of records.

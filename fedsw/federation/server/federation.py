@@ -205,7 +205,7 @@ def _method(
     *,
     resume: bool,
 ) -> Method:
-    """What the trust model does in a round. Under local trust the clients account, each for itself."""
+    """The trust model's method for a round. Under local trust every client keeps its own ledger."""
     trust = plan.task.experiment.privacy.trust
     if rounds is None or ledger is None:
         releases = Releases(directory.releases)
@@ -238,7 +238,7 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
 
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
-    """The run's ledger: the one it had, if nothing that was remembered of it is missing, or a new one."""
+    """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
     if resume and (found := recovery.reopened(directory.ledger, directory.summary, state)):
         return found
     privacy = plan.task.experiment.privacy
@@ -289,7 +289,7 @@ def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """How it ended, in one word: the summary's own words may repeat a client's."""
+    """How it ended, in one word: the words of the summary may quote a client."""
     word = str(summary["status"]).split(":")[0].split(" ")[0]
     ledger = summary["ledger"] and summary["ledger"]["sequence"]
     return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

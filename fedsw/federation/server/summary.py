@@ -96,7 +96,7 @@ def summarise(
 
 
 def describe_failure(failure: BaseException) -> str:
-    """Why a run broke off, as it may be written: not in words that came from clients, which may quote a record."""
+    """Why a run broke off, in words that are safe to publish: a client's words may quote a record and are left out."""
     if not isinstance(failure, Exception):
         return "interrupted"
     if isinstance(failure, FederationError):
@@ -168,7 +168,7 @@ def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
 
 
 def _delta(plan: Plan) -> float:
-    """Of the guarantee: Laplace noise has none, whatever delta the ledgers are kept at."""
+    """The guarantee's delta: 0 for Laplace noise, whatever delta the ledgers have."""
     return 0.0 if local_accountant(plan.task.experiment) == "laplace" else plan.delta
 
 

@@ -85,7 +85,7 @@ class LocalMethod(ABC):
         return self._spending.by_client()
 
     def released_rounds(self) -> int:
-        """Rounds of which something noised arrived."""
+        """Rounds in which at least one noised release arrived."""
         return len(self._rounds)
 
     def __enter__(self) -> LocalMethod:
@@ -94,7 +94,7 @@ class LocalMethod(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to let go of: the ledgers are the clients'."""
+        """Do nothing: the clients close their own ledgers."""
         return None
 
     def _ask(
@@ -129,7 +129,7 @@ class LocalMethod(ABC):
         arrays: Callable[[_Up], Mapping[str, Tensor]],
         releases: Releases,
     ) -> None:
-        """See to it that enough clients have released once: those that have not are asked.
+        """Ask the clients that have not released yet, until enough have.
 
         Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
 
@@ -196,7 +196,7 @@ class LocalMethod(ABC):
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
     def _answer(self, member: Member, reply: RecordDict | Fault, kind: type[_Up], terms: Terms) -> _Up | Fault:
-        """A client's release, once the epsilon that its ledger has spent is taken note of."""
+        """A client's release; the epsilon that it reports is remembered first."""
         if isinstance(reply, Fault):
             return reply
         try:

@@ -25,7 +25,7 @@ Purpose = Literal["table", "gradient"]
 
 @dataclass(frozen=True)
 class Request:
-    """What the server says of an attempt; all of it public, and none of it decides how much a client's noise hides.
+    """The server's request for an attempt. All of it is public, and none of it weakens the client's guarantee.
 
     It came by `fedsw.federation.messages`, which believes no number beyond any federation's.
 
