@@ -70,13 +70,13 @@ class Case:
         what: the fault, in words.
         command: the words after `fedsw`.
         prepare: makes the files of the case in the current directory.
-        told: what the message must name.
+        named: what the message must name.
     """
 
     what: str
     command: str
     prepare: Callable[[], object]
-    told: tuple[str, ...]
+    named: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def chaos(stored: dict[str, Any]) -> str:
             "`python -m benchmarks.chaos --only inprocess`: five clients in one process, a random fault every ten rounds; "
             "every run ended with all of its rounds, a ledger equal to its replay and to an independent witness, and no "
             "process left.\n",
-            "| seed | rounds | faults | lives of the server | seconds |",
+            "| seed | rounds | faults | processes of the server | seconds |",
             "|---|---|---|---|---|",
             *rows,
         ]
@@ -162,24 +162,24 @@ def chaos_deployed(stored: dict[str, Any]) -> str:
         [
             "\n## Chaos on real processes\n",
             "`python -m benchmarks.chaos --only deployed`: a SuperLink with TLS, five SuperNodes with keys, three of which "
-            "a round needs, and a ServerApp; a random blow every ten rounds at a random moment of a round. A run that "
+            "a round needs, and a ServerApp; a random injection every ten rounds at a random moment of a round. A run that "
             "stopped was resumed when all nodes were back. Every run ended with all of its rounds; ε by the ledger, by its "
             "replay, in the summary, and recomputed from its rows alone is the same number to the last digit, and the ε "
             "that was polled meanwhile is that of the rows of its time and never fell.\n",
-            "| seed | rounds | blows | lives of the run | charges | attempts without charge | ε spent | ε replayed | polls "
+            "| seed | rounds | injections | processes of the run | charges | attempts without charge | ε spent | ε replayed | polls "
             "| processes left | seconds |",
             "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
-            "\n| blow | times |",
+            "\n| injection | times |",
             "|---|---|",
             *_counted(run["blows"] for run in runs),
-            "\n| where the run stood at the blow, by its files | times |",
+            "\n| how far the run had come at the injection, by its files | times |",
             "|---|---|",
             *_counted(run["positions"] for run in runs),
-            "\n| what a blow on nodes did | times |",
+            "\n| what an injection on nodes did | times |",
             "|---|---|",
             *_counted(run["effects"] for run in runs),
-            "\n| how a life ended before the last one | times |",
+            "\n| how a process of the run ended before the last one | times |",
             "|---|---|",
             *_counted(run["ends"] for run in runs),
         ]

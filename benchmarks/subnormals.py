@@ -108,9 +108,9 @@ def works(count: int, model_kind: str) -> dict[tuple[str, str], Callable[[], Any
 
 
 def measure(threads: int, turns: int, count: int) -> list[dict[str, Any]]:
-    """For each model, interleaved processor times of every way and batch, and what they tell."""
+    """For each model, interleaved processor times of every way and batch, and what they show."""
     torch.set_num_threads(threads)
-    rows = [{"model": kind, **_told(works(count, kind), turns)} for kind in MODELS]
+    rows = [{"model": kind, **_measured(works(count, kind), turns)} for kind in MODELS]
     return [{"threads": threads, "turns": turns, "batch": count, **row} for row in rows]
 
 
@@ -140,7 +140,7 @@ def operations(turns: int, count: int = 100_000) -> dict[str, dict[str, float]]:
     return found
 
 
-def _told(asked: dict[tuple[str, str], Callable[[], Any]], turns: int) -> dict[str, Any]:
+def _measured(asked: dict[tuple[str, str], Callable[[], Any]], turns: int) -> dict[str, Any]:
     times: dict[tuple[str, str], list[float]] = {each: [] for each in asked}
     for run in asked.values():
         run()

@@ -303,8 +303,8 @@ def read_columns(path: Path) -> Columns:
     except OSError as fault:
         raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
     except ValidationError as fault:
-        told = "; ".join(explain_all(fault.errors(), Columns))
-        raise ExperimentError(f"the schema {path}: {told}") from None
+        faults = "; ".join(explain_all(fault.errors(), Columns))
+        raise ExperimentError(f"the schema {path}: {faults}") from None
     except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None
 

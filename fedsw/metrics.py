@@ -240,8 +240,8 @@ def _largest_cdf_gap(own: Tensor, other: Tensor) -> float:
 
 def _require_columns(**columns: Tensor) -> None:
     if any(column.ndim != 1 for column in columns.values()) or len({len(c) for c in columns.values()}) > 1:
-        told = ", ".join(f"{name} {tuple(column.shape)}" for name, column in columns.items())
-        raise ValueError(f"{told}: one class per record, shape (n,), is expected of each")
+        shapes = ", ".join(f"{name} {tuple(column.shape)}" for name, column in columns.items())
+        raise ValueError(f"{shapes}: one class per record, shape (n,), is expected of each")
 
 
 def _require_range(name: str, values: Tensor, count: int) -> None:

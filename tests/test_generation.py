@@ -115,7 +115,7 @@ X, Y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reason"),
     [
         (lambda: uniform_ball(3, 0, 1.0, Stream.seeded(0)), "d = 0"),
         (lambda: uniform_ball(3, 2, 0.0, Stream.seeded(0)), "radius = 0.0; it must be finite and above 0"),
@@ -129,6 +129,6 @@ X, Y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
         (lambda: classifier_accuracy(X, Y, X[:0], Y[:0]), "test: images"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_by_name(call: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_judged_is_refused_by_name(call: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         call()

@@ -22,7 +22,7 @@ def test_a_malformed_input_is_named_and_nothing_is_spent(case, outcomes):
     found = outcomes[case] = outcome_of(case)
     assert found.code == 2
     assert "Traceback" not in found.error and "pydantic.dev" not in found.error
-    for word in case.told:
+    for word in case.named:
         assert word in found.error
     assert len(found.error) < 600 and found.error.startswith("fedsw: ")
     assert found.ledgers == () and "resume" not in found.error

@@ -69,7 +69,7 @@ def test_only_a_prior_comes_with_a_private_task_loss() -> None:
 
 
 @pytest.mark.parametrize("matching", [PRIOR, GENERATOR, BOTH, DOMAIN])
-def test_the_counterpart_is_public_whatever_the_noise(matching: Matching) -> None:
+def test_the_other_side_is_public_whatever_the_noise(matching: Matching) -> None:
     """A generator's inputs too: they follow from a public seed, and are used at rate 1."""
     assert "the other sample" in matching.sensitivities((10,), CLIP, d=2, spread=0.5)[0].public
 
@@ -100,8 +100,8 @@ def test_replacing_one_private_record_never_exceeds_the_bound(matching: Matching
     clip = Clip(output=1.5, jacobian=2.0, loss=1e-12)
     (bound,) = matching.sensitivities((n,), clip, d=d, spread=sliced.spread(theta))
     own_l = clip.jacobian if matching.private_parameters else 0.0
-    other_l = 0.0 if matching.counterpart == "prior" else clip.jacobian
-    far = matching.counterpart == "generator" and not matching.both
+    other_l = 0.0 if matching.other_side == "prior" else clip.jacobian
+    far = matching.other_side == "generator" and not matching.both
     worst = 0.0
     for seed in range(150):
         generator = torch.Generator().manual_seed(seed)

@@ -212,7 +212,7 @@ def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reason"),
     [
         (
             lambda: metrics.accuracy(torch.zeros(3), torch.zeros(4)),
@@ -237,6 +237,6 @@ def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor,
         ),
     ],
 )
-def test_wrong_shapes_and_values_are_refused_by_name(call: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_shapes_and_values_are_refused_by_name(call: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         call()

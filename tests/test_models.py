@@ -256,7 +256,7 @@ def test_a_module_without_trainable_parameters_has_no_vector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "reason"),
     [
         (lambda: logistic(0), "features = 0; a layer has at least 1 unit"),
         (lambda: logistic(3, 0), "outputs = 0"),
@@ -272,6 +272,6 @@ def test_a_module_without_trainable_parameters_has_no_vector() -> None:
         (lambda: Particles(3, 2, scale=-1.0), "scale = -1.0; it must be finite and above 0"),
     ],
 )
-def test_models_that_cannot_be_built_say_why(build: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_models_that_cannot_be_built_say_why(build: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         build()

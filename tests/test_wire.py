@@ -40,7 +40,7 @@ def test_rows_are_filled_up_to_the_asked_number():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         ({"dtype": "object"}, "came as 'object'"),
         ({"stype": "pickle"}, "format 'pickle'"),
@@ -50,8 +50,8 @@ def test_rows_are_filled_up_to_the_asked_number():
         ({"data": bytes(10_000)}, "bytes"),
     ],
 )
-def test_anything_but_the_expected_array_is_refused_by_name(change, told):
+def test_anything_but_the_expected_array_is_refused_by_name(change, reason):
     fields = dict(zip(("dtype", "shape", "stype", "data"), wire.encode(torch.zeros(4, 3)), strict=True)) | change
-    with pytest.raises(ValueError, match=told) as refusal:
+    with pytest.raises(ValueError, match=reason) as refusal:
         wire.decode(**fields, expected=(4, 3), name="outputs of client 2")
     assert "outputs of client 2" in str(refusal.value)

@@ -38,7 +38,7 @@ class Account:
         """Epsilon of the worst group at delta.
 
         Asked after every release, so the group that was worst before is read first: whether the others stay below it
-        is cheaper to tell than where they are.
+        is cheaper to find than where they are.
         """
         if self._accountant != "pld":
             return max(self.by_group(delta).values())

@@ -230,7 +230,7 @@ def _normal_cdf(x: float) -> float:
 def _rdp_epsilon(counts: Sequence[tuple[Step, int]], delta: float) -> float:
     if any(step.sampling == "poisson" for step, _ in counts):
         raise ValueError("rdp-wor bounds sampling without replacement; a Poisson step has no epsilon there.")
-    counts = [(step, times) for step, times in counts if times and not step.silent]
+    counts = [(step, times) for step, times in counts if times and not step.costless]
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
     if not counts:

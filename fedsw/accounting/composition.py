@@ -34,9 +34,9 @@ class Composition:
     Guarantee: epsilon(delta) and delta(epsilon) are upper bounds for the composition of the steps' dominating
     pairs, so for any mechanisms with these sampling rates and sensitivities, under the steps' relation, against
     an observer of all releases. Parameters of the steps may not depend on the data. Accuracy: epsilon exceeds the
-    exact value for the pairs by less than 1e-3, and by less than 1e-3 of the loss's standard deviation. Loud steps
+    exact value for the pairs by less than 1e-3, and by less than 1e-3 of the loss's standard deviation. Low-noise steps
     (mu > 100), whose losses no grid holds that finely, cost about a millionth of their longest loss for every step of
-    the composition, at most; loud slices half a percent.
+    the composition, at most; low-noise slices half a percent.
 
     Args:
         steps: steps and how often each is taken.
@@ -80,7 +80,7 @@ class Composition:
         if times == 0:
             return
         self._relation = step.relation
-        if step.silent:
+        if step.costless:
             return
         if step.mu > _LARGEST_MU:
             self._noiseless = True

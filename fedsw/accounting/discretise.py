@@ -15,7 +15,7 @@ TRUNCATION = 1e-20
 """Mass of one step beyond its grid, which counts in full as delta."""
 
 _LADDER = 400
-_LOUD = 10.0
+_LOW_NOISE_MU = 10.0
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _ladder(step: Step, longest: float, spacing: float, device: torch.device) ->
     shortest = 1e-2 * step.sampling_rate * min(step.typical_mu, 1.0)
     low = math.log10(min(max(shortest, spacing), longest) / 10)
     ladder = torch.logspace(low, math.log10(longest), _LADDER, dtype=torch.float64, device=device)
-    if step.typical_mu > _LOUD:
+    if step.typical_mu > _LOW_NOISE_MU:
         ladder = torch.unique(torch.cat([_bulk(step, longest, device), ladder]))
     if spacing == 0.0:
         return ladder
@@ -150,7 +150,7 @@ def _ladder(step: Step, longest: float, spacing: float, device: torch.device) ->
 
 
 def _bulk(step: Step, longest: float, device: torch.device) -> Tensor:
-    """Even nodes where a loud step's loss lies, near mu^2 / 2 give or take mu: a ladder may have one for all of it."""
+    """Even nodes where a low-noise step's loss is, near mu^2 / 2 give or take mu: a ladder may have one node there."""
     mu = lowest_mu(step)
     start = max(mu * mu / 2 - 10 * mu, longest / _LADDER)
     nodes = torch.linspace(start, longest, _LADDER, dtype=torch.float64, device=device)

@@ -219,7 +219,7 @@ class Ledger:
     def rounds_left(self, charges: Sequence[Charge], sigma: float) -> int | None:
         """How many more releases with these charges fit the budget; None if they would not exhaust it."""
         steps = as_steps(charges, sigma, self.groups)
-        if math.isinf(self.budget) or all(step.silent for step in steps.values()):
+        if math.isinf(self.budget) or all(step.costless for step in steps.values()):
             return None
         with self._mutex, self._current() as account:
             count = largest_count(lambda more: account.epsilon_after(more, steps, self.delta) <= self._limit)
@@ -243,7 +243,7 @@ class Ledger:
         """Refuse a file that was put back from an earlier copy, or that belongs to another run.
 
         Args:
-            head: what this account stood at once.
+            head: the last row that this account had at some time.
             by: who remembers it.
 
         Raises:

@@ -95,17 +95,17 @@ class Spectrum:
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
         excess = round_off(self._steps.counts)
-        heard = int((self._modulus > _NEGLIGIBLE).nonzero().max()) + 1
-        if heard <= min(_FEW_HARMONICS, self._size // 2):
-            self._forget_the_silent()
-            coefficients = torch.polar(self._modulus[:heard].exp(), self._argument[:heard])
+        kept = int((self._modulus > _NEGLIGIBLE).nonzero().max()) + 1
+        if kept <= min(_FEW_HARMONICS, self._size // 2):
+            self._drop_negligible()
+            coefficients = torch.polar(self._modulus[:kept].exp(), self._argument[:kept])
             return Harmonics(self._spacing, first, self._size, coefficients.cpu().numpy(), excess)
         spectrum = torch.polar(self._modulus.exp(), self._argument)
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
         return Distribution(Grid(self._spacing, first, self._size), mass, excess)
 
-    def _forget_the_silent(self) -> None:
-        """Drop the frequencies that will never be heard: a step's masses sum to at most 1, so none gets louder."""
+    def _drop_negligible(self) -> None:
+        """Drop the frequencies that never count again: a step's masses sum to at most 1, so none of them grows."""
         kept = int((self._modulus > _NEGLIGIBLE - 1.0).nonzero().max()) + 1
         if kept < len(self._modulus):
             self._modulus, self._argument = self._modulus[:kept].clone(), self._argument[:kept].clone()
@@ -149,7 +149,7 @@ def round_off(counts: Mapping[Step, int]) -> float:
 
 
 def _profile_error(step: Step) -> float:
-    """Of a step's profile; a loud one's grows with the rounding of its losses, which are near mu^2 / 2."""
+    """Of a step's profile; that of a low-noise step grows with the rounding of its losses, which are near mu^2 / 2."""
     return step.sampling_rate * max(1.0, step.typical_mu / 64) * 2.0**-49
 
 

@@ -51,7 +51,7 @@ class Step:
             raise ValueError(f"sampling is {self.sampling!r}; choose one of {', '.join(get_args(Sampling))}.")
 
     @property
-    def silent(self) -> bool:
+    def costless(self) -> bool:
         """Whether the step reveals nothing: no record is sampled, or none moves the release."""
         return self.sampling_rate == 0.0 or self.mu == 0.0
 
@@ -117,7 +117,7 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
 
     Source: docs/guarantees.md, "One step"; Dong, Roth, Su 2022, Theorem 4.2.
     """
-    if step.silent:
+    if step.costless:
         return torch.zeros_like(epsilon)
     step = step.reduced
     tails = [curves(step, orientation)[0](epsilon) for orientation in orientations(step)]

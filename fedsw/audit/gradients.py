@@ -18,7 +18,7 @@ from fedsw.objectives import Objective
 from fedsw.objectives.matching import Matching
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import counterpart_of
+from fedsw.tasks.public_side import public_side_of
 from fedsw.tasks.task import Inputs
 
 _NUMBERS_AT_ONCE = 2**24  # of per-record Jacobians held in memory
@@ -36,7 +36,7 @@ class Attacker:
     def __init__(self, task: Problem, records: Records, canaries: Canaries) -> None:
         self._task, self._pair = task, (canaries.zero, canaries.one)
         self._model = task.build_model()
-        self._counterpart = counterpart_of(task)
+        self._public_side = public_side_of(task)
         self._nodes: list[tuple[Node, Records, Tensor]] = []
         for side in self._pair:
             whole = exchanged(records, side)
@@ -131,10 +131,10 @@ class Attacker:
         directions = task.directions(round_, attempt)
         if isinstance(objective, Objective):
             return torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions)), _nothing(task)
-        assert self._counterpart is not None and isinstance(objective, Matching)
-        sample = self._counterpart.sample(theta, len(outputs), round_, attempt)
+        assert self._public_side is not None and isinstance(objective, Matching)
+        sample = self._public_side.sample(theta, len(outputs), round_, attempt)
         own, other = objective.cotangents(outputs, sample, directions)
-        return own, self._counterpart.contribution(other)
+        return own, self._public_side.contribution(other)
 
     def _contributions(
         self, theta: Tensor, side: Records, cotangents: Tensor | None, weight: float

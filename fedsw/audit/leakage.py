@@ -37,7 +37,7 @@ class Leakage:
     """
 
     def __init__(self, step: Step, times: int, delta: float) -> None:
-        if step.sampling != "without-replacement" or step.silent:
+        if step.sampling != "without-replacement" or step.costless:
             raise ValueError(f"{step} has no curve under replacement that guesses could be held against")
         self._step, self._times, self._delta = step, times, delta
         self._known: dict[float, Least] = {}

@@ -69,7 +69,7 @@ def _verdict(failed: list[str], left: list[str], count: int) -> str:
 
 
 def _described(folder: Folder) -> str:
-    status = folder.summary.get("status", "no summary: it was killed, or its last life did not end in order")
+    status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
     seeded = ", nominal (seeded)" if folder.experiment.get("seed") is not None else ""
     return f"{folder.experiment['name']}, trust {folder.trust}{seeded}: {status}"
 

@@ -19,7 +19,7 @@ from fedsw.audit.neighbours import Neighbours, staged
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment
 from fedsw.federation.client.app import app as client_app
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
@@ -59,9 +59,9 @@ class Released:
                 self.members = gather(self._grid, self.task, self._name, traffic)
                 self.plan = make_plan(self.task, self.members)
                 self._theta = flatten(self.task.build_model())
-                attendance = Attendance(self._grid, self.task, self.members, self._name, traffic, Spending())
+                availability = Availability(self._grid, self.task, self.members, self._name, traffic, Spending())
                 self._attempts = Counter[int]()
-                self._rounds = Rounds(self._grid, self.plan, self.members, attendance, traffic, self._begin)
+                self._rounds = Rounds(self._grid, self.plan, self.members, availability, traffic, self._begin)
             self._ledger = Ledger.create(
                 folder / LEDGER,
                 groups=self.task.objective.cells,

@@ -148,10 +148,10 @@ def _print(report: Mapping[str, Any]) -> None:
 def _through(slicing: Mapping[str, Any] | None) -> str:
     if slicing is None:
         return ""
-    told = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
+    words = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
     if "diameter" in slicing:
-        told += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
-    return told
+        words += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
+    return words
 
 
 def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:

@@ -58,7 +58,7 @@ def add_status(app: typer.Typer) -> None:
 def status_command(
     run: Run, watch: Watch = False, every: Every = 2.0, runs: Runs = RUNS, as_json: Json = False
 ) -> None:
-    """Print how a run stands: rounds, ε spent, signal to noise, clients, bytes, pace, time left.
+    """Print how far a run has come: rounds, ε spent, signal to noise, clients, bytes, pace, time left.
 
     RUN is the run's directory, or an experiment's name for its latest run.
     """

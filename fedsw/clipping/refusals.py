@@ -48,7 +48,7 @@ _MIXERS = (
 
 
 def check(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Refuse a module that the clip would silently miss; needs no data, call it when a model is loaded.
+    """Refuse a module that the clip would miss without an error; needs no data, call it when a model is loaded.
 
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
     reparametrised), one parameter held by two modules, parameters that are views of one another, modules that mix
@@ -64,7 +64,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     Raises:
         UnsupportedModule: naming the module, the reason and the remedy.
 
-    Source: docs/guarantees.md (clipping: where a clip is silently lost).
+    Source: docs/guarantees.md (clipping: where a clip would be lost unseen).
     """
     owners: dict[int, str] = {}
     found: dict[str, nn.Parameter] = {}

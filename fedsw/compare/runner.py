@@ -24,7 +24,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Watcher(Protocol):
-    """Who is told how the grid goes."""
+    """Receives how the grid goes on."""
 
     def running(self, cells: int) -> None:
         """How many cells run now."""

@@ -53,8 +53,8 @@ def encoded(
         groups.append(encoder.group(columns.sensitive))
         targets.append(encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target))
         if encoder.fault is not None:
-            place, told = encoder.fault
-            raise BadRecords(f"{where}: row {chunk.first_row + place} ({counted}), {told}")
+            place, reason = encoder.fault
+            raise BadRecords(f"{where}: row {chunk.first_row + place} ({counted}), {reason}")
         count += encoder.rows
         if count * columns.inputs > MAX_VALUES:
             raise BadRecords(
@@ -140,9 +140,9 @@ class _Encoder:
             self._note(place, f"column {column!r} is {_shown(cells[place])}; declared are {known}")
         return np.maximum(found, 0)
 
-    def _note(self, place: int, told: str) -> None:
+    def _note(self, place: int, reason: str) -> None:
         if self.fault is None or place < self.fault[0]:
-            self.fault = (place, told)
+            self.fault = (place, reason)
 
 
 def _as_floats(cells: Cells) -> NDArray[np.float64]:

@@ -247,8 +247,8 @@ def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str])
             raise BadRecords(f"{path} has two columns {name!r}; rename one")
         places[name] = place
     if missing := [name for name in wanted if name not in places]:
-        told = ", ".join(repr(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
-        raise BadRecords(f"{path} has no column {missing[0]!r}, which data.columns declares; it has {told}")
+        names = ", ".join(repr(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
+        raise BadRecords(f"{path} has no column {missing[0]!r}, which data.columns declares; it has {names}")
     return {name: places[name] for name in wanted}
 
 
@@ -260,8 +260,8 @@ def _damaged(path: Path, kind: str) -> Iterator[None]:
     except BadRecords:
         raise
     except (Exception, MemoryError) as fault:
-        told = (str(fault).splitlines() or [type(fault).__name__])[0][:200]
-        raise BadRecords(told if told.startswith(str(path)) else f"{path} is not a whole {kind}: {told}") from None
+        words = (str(fault).splitlines() or [type(fault).__name__])[0][:200]
+        raise BadRecords(words if words.startswith(str(path)) else f"{path} is not a whole {kind}: {words}") from None
 
 
 FORMATS: Mapping[str, Format] = {

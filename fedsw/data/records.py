@@ -41,8 +41,8 @@ class Records:
         n = self.ids.shape[0]
         if not self.features.shape[0] == self.sensitive.shape[0] == self.target.shape[0] == n:
             sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
-            told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            raise ValueError(f"records differ in length ({told}); every field needs one row per record")
+            lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ValueError(f"records differ in length ({lengths}); every field needs one row per record")
         object.__setattr__(self, "features", flushed(self.features))
         if self.target.is_floating_point():
             object.__setattr__(self, "target", flushed(self.target))
@@ -121,8 +121,8 @@ def concatenate(parts: Sequence[Records]) -> Records:
         raise ValueError("no records to concatenate: give at least one part")
     widths = {(part.features.shape[1], part.target.shape[1:]) for part in parts}
     if len(widths) > 1:
-        told = ", ".join(f"{p.features.shape[1]} features and target {tuple(p.target.shape[1:])}" for p in parts)
-        raise ValueError(f"parts have different widths ({told}); records of one data set share them")
+        shapes = ", ".join(f"{p.features.shape[1]} features and target {tuple(p.target.shape[1:])}" for p in parts)
+        raise ValueError(f"parts have different widths ({shapes}); records of one data set share them")
     return Records(
         torch.cat([part.features for part in parts]),
         torch.cat([part.sensitive for part in parts]),

@@ -13,7 +13,7 @@ from fedsw.runs.observer import Observer
 
 
 class Replaced:
-    """A file that a run writes whole when it ends: whether it did, or left that of an earlier life."""
+    """A file that a run writes whole when it ends: whether it did, or an earlier process left it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Follower:
     """Tells an observer what appears in a run's folder: the plan's length, then every released round.
 
     `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
-    `started` says whether the observer was told of the plan.
+    `started` says whether the observer has received the plan.
     """
 
     def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:

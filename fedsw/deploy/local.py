@@ -82,7 +82,7 @@ class LocalFederation:
         )
 
     def is_online(self, client: int) -> bool:
-        """Whether the client's SuperNode, as started last, lives and has connected."""
+        """Whether the client's SuperNode, as started last, runs and has connected."""
         name = node_name(client)
         return not self.processes.ended(name) and _ONLINE in self.processes.said(name, _MOST_SAID)
 

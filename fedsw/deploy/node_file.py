@@ -61,5 +61,5 @@ def read_node_file(path: Path) -> NodeFile:
     try:
         return NodeFile.model_validate(raw)
     except ValidationError as fault:
-        told = "; ".join(explain_all(fault.errors(), NodeFile))
-        raise ExperimentError(f"the node's configuration {path}: {told}") from None
+        faults = "; ".join(explain_all(fault.errors(), NodeFile))
+        raise ExperimentError(f"the node's configuration {path}: {faults}") from None

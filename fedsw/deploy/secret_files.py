@@ -17,7 +17,7 @@ def write_secret(path: Path, content: bytes) -> Path:
     """Write a new file (mode 0600 from its first byte on).
 
     Raises:
-        FileExistsError: if there is one already; a key is never replaced silently.
+        FileExistsError: if there is one already; a key is never replaced.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

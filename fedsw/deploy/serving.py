@@ -76,7 +76,7 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     function.
 
     Args:
-        say: is told why the node is started again.
+        say: is called with the reason why the node is started again.
 
     Raises:
         ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.

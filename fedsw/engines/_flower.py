@@ -1,6 +1,6 @@
 """Flower's semi-public names, all of them, in one place: what an upgrade of Flower may break.
 
-Tested against flwr 1.41 and 1.42; `tests/simulations/test_flower_names.py` fails loudly when a name moves.
+Tested against flwr 1.41 and 1.42; `tests/simulations/test_flower_names.py` fails when a name moves.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _GONE = 3  # times that nobody holds a run which has no summary; its last words 
 def run(
     directory: Path, experiment: Experiment, observer: Observer, *, resume: bool = False, stock: bool = False
 ) -> None:
-    """Run the prepared job of `directory` on a federation of processes that lives as long as the run.
+    """Run the prepared job of `directory` on a federation of processes that runs as long as the run does.
 
     Certificates, node keys and Flower's folders are made for this run in `directory`/deployment (mode 0700) and
     removed at its end, with every process; after a failure the logs stay. What a client must remember beyond its
@@ -37,7 +37,7 @@ def run(
         RuntimeError: with the end of the output, if a process does not start or the run leaves no completed summary.
     """
     place = directory / "deployment"
-    with held(directory, _DEPLOYED):  # before the server has started, its own lock does not tell
+    with held(directory, _DEPLOYED):  # before the server has started, its own lock does not show it
         require_free(directory)
         shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
         with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
@@ -51,7 +51,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     Raises:
         RuntimeError: with the end of the output, if it leaves no completed summary.
     """
-    summary = Replaced(directory / SUMMARY)  # the run's own look at where the ledger stood is in the old one
+    summary = Replaced(directory / SUMMARY)  # the old one names the ledger's last row, which the run reads
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, resume=resume)
     begun, gone, next_look = False, 0, 0.0

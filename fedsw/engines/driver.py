@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from fedsw.runs.observer import Observer, Silent
+from fedsw.runs.observer import NoObserver, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,7 +129,7 @@ def _drive(
 
     clients = experiment.federation.clients
     ledgers = directory / "clients"
-    hosted = app_for(Job(experiment, directory, engine, observer or Silent(), resume, metrics or {}))
+    hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}))
     try:
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
@@ -144,7 +144,7 @@ def _drive(
                 flwr_run.run(directory, clients, resume=resume)
         else:
             stock = engine == "deployed-stock"
-            deployed.run(directory, experiment, observer or Silent(), resume=resume, stock=stock)
+            deployed.run(directory, experiment, observer or NoObserver(), resume=resume, stock=stock)
     except Exception:
         with contextlib.suppress(OSError):
             if ledgers.is_dir():

@@ -29,11 +29,11 @@ class InProcessGrid(Grid):
     """Drives an unmodified ClientApp for every node of a simulated federation.
 
     One worker thread answers messages in the order they were sent: deterministic, as fast as a call. The server
-    waits on a condition, not by polling. A message lives for its time from when it was sent: afterwards nobody waits
-    for it, and it is neither answered nor delivered. When a client takes half of the time that the next message has
-    left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to the others: a
-    hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python thread cannot
-    be stopped).
+    waits on a condition, not by polling. A message is valid for its time to live, from when it was sent: afterwards
+    nobody waits for it, and it is neither answered nor delivered. When a client takes half of the time that the next
+    message has left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to
+    the others: a hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python
+    thread cannot be stopped).
 
     Args:
         client_app: the app every node runs.
@@ -191,7 +191,7 @@ def run(server_app: ServerApp, client_app: ClientApp, clients: int, ledgers: Pat
 
 
 def node_configs(clients: int, ledgers: Path) -> list[dict[str, int | str]]:
-    """What each of the simulated nodes is told about itself."""
+    """The configuration of each simulated node."""
     state = str(ledgers.resolve())
     return [{"partition-id": client, "num-partitions": clients, "state-dir": state} for client in range(clients)]
 

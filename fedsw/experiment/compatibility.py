@@ -65,7 +65,7 @@ def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
     trust, task = settings.privacy.trust, settings.objective.task
     if settings.objective.also and settings.privacy.local:
         return f"objective.also has more penalties, and trust {trust!r} takes one: use 'central' or 'none'"
-    if settings.objective.also and kind.facts.counterpart not in (None, "prior"):
+    if settings.objective.also and kind.facts.other_side not in (None, "prior"):
         return f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
     if trust in kind.facts.trusts:
         return None
@@ -90,7 +90,7 @@ def _misfit_of_flow(settings: Settings) -> str | None:
 
 
 def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
-    generated = kind.facts.counterpart == "generator"
+    generated = kind.facts.other_side == "generator"
     if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None

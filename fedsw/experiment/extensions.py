@@ -55,9 +55,9 @@ def require_allowed(reference: str, *, what: str, allowed: Collection[str] | Non
     module = reference.partition(":")[0]
     if allowed is None or module in allowed:
         return
-    told = ", ".join(sorted(allowed)) or "none"
+    names = ", ".join(sorted(allowed)) or "none"
     raise ExperimentError(
-        f"{what} is {reference!r}; modules whose code may run on this node: {told}. Its operator adds {module!r} to "
+        f"{what} is {reference!r}; modules whose code may run on this node: {names}. Its operator adds {module!r} to "
         "the node configuration's 'modules' (names separated by commas), or it takes no part"
     )
 

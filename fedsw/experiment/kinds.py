@@ -19,7 +19,7 @@ class Facts:
     """What a task goes together with. The defaults are those of a task that compares the outputs of groups.
 
     Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
-    odds, or all records at once for a task with a counterpart. They are public, so a task cannot choose its own.
+    odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
 
     Attributes:
         models: kinds of models, the first the one to begin with; a model of one's own goes with every task.
@@ -28,7 +28,7 @@ class Facts:
         sources: shipped sources of data; a source of one's own goes with every task.
         target: what a record's target must be: a class, numbers, or nothing in particular.
         unit: what must lie in [0, 1], since outputs between 0 and 1 are compared with it.
-        counterpart: what the private outputs are matched to; None where groups are compared with each other.
+        other_side: what the private outputs are matched to; None where groups are compared with each other.
         figures: the pictures of its held-out arrays, as `fedsw.report.plots.PICTURES` names them.
     """
 
@@ -38,18 +38,18 @@ class Facts:
     sources: tuple[str, ...] = ("synthetic", "files")
     target: Literal["class", "numbers", "any"] = "class"
     unit: Literal["targets", "features"] | None = None
-    counterpart: Literal["prior", "generator", "domain"] | None = None
+    other_side: Literal["prior", "generator", "domain"] | None = None
     figures: tuple[str, ...] = ("outputs",)
 
     @property
     def grouped(self) -> bool:
         """Whether the outputs of groups of private records are compared with each other."""
-        return self.counterpart is None
+        return self.other_side is None
 
     @property
     def private_loss(self) -> bool:
         """Whether private records have a task loss."""
-        return self.counterpart not in ("generator", "domain")
+        return self.other_side not in ("generator", "domain")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.no_effect import ignored
+from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.sections import (
     Clip,
@@ -61,7 +61,7 @@ class Experiment(Section):
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
 
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
-    (`fedsw.runs.own_metrics`). Clients are not told of them and import none.
+    (`fedsw.runs.own_metrics`). Clients never see their names and import none.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
         kind = shipped_task(self.objective.task)
-        found = misfit(self, kind) or ignored(self, kind, unsafe_metrics=self.unsafe_metrics)
+        found = misfit(self, kind) or without_effect(self, kind, unsafe_metrics=self.unsafe_metrics)
         if found:
             raise ValueError(found)
         least = self.federation.min_clients

@@ -11,7 +11,7 @@ _DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
 
 
-def ignored(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
+def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
     """The first setting that is not its default and would have no effect, with the remedy; None if there is none.
 
     Args:
@@ -41,7 +41,7 @@ def _of_data(data: Data) -> str | None:
 
 def _of_public(settings: Settings, kind: TaskKind) -> str | None:
     task = settings.objective.task
-    if settings.data.public is not None and kind.facts.counterpart != "domain":
+    if settings.data.public is not None and kind.facts.other_side != "domain":
         return f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
     return None
 
@@ -73,7 +73,7 @@ def _of_metrics(settings: Settings, kind: TaskKind | None) -> str | None:
     trust, task = settings.privacy.trust, settings.objective.task
     if settings.privacy.local:
         return f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
-    if kind is not None and kind.facts.counterpart == "generator":
+    if kind is not None and kind.facts.other_side == "generator":
         return f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out"
     return None
 

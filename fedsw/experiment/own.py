@@ -128,8 +128,8 @@ def asked(source: object, client: int, clients: int, *, what: str) -> object:
     try:
         found: object = source(*arguments)
     except Exception as fault:
-        told = f"{what}, called for client {client} of {clients}, raised {type(fault).__name__}: {fault}"
-        raise ValueError(told) from fault
+        words = f"{what}, called for client {client} of {clients}, raised {type(fault).__name__}: {fault}"
+        raise ValueError(words) from fault
     if callable(found):
         raise ExperimentError(f"{what} returned a function again; return the records themselves")
     return found

@@ -33,7 +33,7 @@ BUDGET_EXHAUSTED = 1001
 ARRAY_FORMAT = "fedsw.mixed"
 """Key of the mixing stream, then the numbers (little-endian, in row-major order) under that stream."""
 NONCE = "nonce"
-"""Name of the numbers that make a record of settings or metrics unlike every other."""
+"""Name of the random numbers that make every record of settings or metrics unique."""
 
 _KEY_BYTES = 32
 _LITTLE_ENDIAN = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "int64")}
@@ -112,7 +112,7 @@ def decode(
 
 
 def _mixed(key: bytes, content: bytes | memoryview) -> bytearray:
-    """The content under the key's stream; mixing twice gives it back."""
+    """The content XOR the key's stream; mixing twice gives it back."""
     mixed = bytearray(len(content))
     Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update_into(content, mixed)
     return mixed

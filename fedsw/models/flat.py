@@ -32,10 +32,10 @@ def load_flat(module: nn.Module, vector: Tensor) -> None:
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     sizes = [parameter.numel() for parameter in parameters]
     if tuple(vector.shape) != (sum(sizes),):
-        told = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in _trainable(module).items())
+        names = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in _trainable(module).items())
         raise ValueError(
             f"a vector of shape {tuple(vector.shape)} does not fit {type(module).__name__} with "
-            f"{sum(sizes)} trainable numbers ({told}); flatten() of the same model gives one that does"
+            f"{sum(sizes)} trainable numbers ({names}); flatten() of the same model gives one that does"
         )
     with torch.no_grad():
         for parameter, part in zip(parameters, torch.split(vector.detach(), sizes), strict=True):

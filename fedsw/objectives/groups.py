@@ -253,7 +253,7 @@ def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: fl
 
     Args:
         cotangents: for every cell, the rows (n_j, d) sent to this client.
-        clip: the norms L and C that the client was told.
+        clip: the norms L and C that the client received.
         task_weight: weight of one record's task loss, `Objective.task_weight(batch)` of the whole batch.
     """
     pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)

@@ -13,22 +13,22 @@ from fedsw.objectives import Clip
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
 from fedsw.transport import sliced
 
-Counterpart = Literal["prior", "generator", "domain"]
+OtherSide = Literal["prior", "generator", "domain"]
 
 
 @dataclass(frozen=True)
 class Matching:
-    """(1 - alpha) * task loss + alpha * SW2^2(outputs of the private records, outputs of a counterpart).
+    """(1 - alpha) * task loss + alpha * SW2^2(outputs of the private records, outputs of the other side).
 
-    The counterpart is a `prior` (a public sample without parameters; the private side is an encoder), a
+    The other side is a `prior` (a public sample without parameters; the private side is an encoder), a
     `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
     whose records go through the same encoder as the private ones.
 
     Attributes:
-        counterpart: what the private outputs are matched to.
+        other_side: what the private outputs are matched to.
         alpha: weight of the distance, between 0 and 1. Only a prior comes with a private task loss: a generator has
             none, and a domain's is over public records.
-        radius: A, the ball that holds the counterpart's outputs; a generator's alone need none, as no bound on
+        radius: A, the ball that holds the other side's outputs; a generator's alone need none, as no bound on
             records without parameters looks at it.
         both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
             is that of the records; it is none for the generator's inputs, see docs/guarantees.md, "One side public".
@@ -36,7 +36,7 @@ class Matching:
     Source: RLL, Sections 4 and 6, Appendix D.2.
     """
 
-    counterpart: Counterpart
+    other_side: OtherSide
     alpha: float
     radius: float
     both: bool = False
@@ -49,7 +49,7 @@ class Matching:
     @property
     def private_parameters(self) -> bool:
         """Whether private records pass through the trained parameters."""
-        return self.counterpart != "generator"
+        return self.other_side != "generator"
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
         """All records are in cell 0, whatever their group and label."""
@@ -58,7 +58,7 @@ class Matching:
     def cotangents(
         self,
         outputs: Tensor,
-        counterpart: Tensor,
+        other: Tensor,
         directions: Tensor,
         *,
         ties: sliced.Ties = "shared",
@@ -68,17 +68,17 @@ class Matching:
 
         Args:
             outputs: (n, d), already projected onto the ball of radius M.
-            counterpart: (m, d), in the ball of radius A.
+            other: (m, d), in the ball of radius A.
             directions: unit columns (d, k), independent of the data.
             ties: see `fedsw.transport.sliced.slot_means`.
             memory_limit: bytes of working memory of the rank matching.
         """
-        own, other = sliced.cotangents(outputs, counterpart, directions, ties=ties, memory_limit=memory_limit)
-        return self.alpha * own, self.alpha * other
+        mine, its = sliced.cotangents(outputs, other, directions, ties=ties, memory_limit=memory_limit)
+        return self.alpha * mine, self.alpha * its
 
     def task_weight(self, batch: int) -> float:
         """Weight of one private record's task loss in a batch of that many; 0 without a private task loss."""
-        return (1 - self.alpha) / batch if self.counterpart == "prior" else 0.0
+        return (1 - self.alpha) / batch if self.other_side == "prior" else 0.0
 
     def sensitivities(
         self,
@@ -92,7 +92,7 @@ class Matching:
         """Sensitivity of the clipped gradient to the replacement of one private record.
 
         Guarantee: for two batches of `sizes[0]` records that differ by one record replaced at its position, the
-        sums of all clipped contributions, the counterpart's included, differ by at most the value in l2 norm.
+        sums of all clipped contributions, the other side's included, differ by at most the value in l2 norm.
         Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
         `both` the value is the larger of the bounds of either side, m = n.
 
@@ -106,7 +106,7 @@ class Matching:
         Source: docs/guarantees.md, "One side public"; RLL, Theorem 4.1.
         """
         (total,) = self.penalty_sensitivities(sizes, clip, d=d, spread=spread, bound=bound)
-        if self.counterpart == "prior":
+        if self.other_side == "prior":
             total += (1 - self.alpha) * loss_sensitivity(clip.loss, sizes[0])
         return (total,)
 
@@ -123,7 +123,7 @@ class Matching:
         (n,) = sizes
         spread = 1.0 if d == 1 else spread
         own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
-        parameters = 0.0 if self.counterpart == "prior" else clip.jacobian
+        parameters = 0.0 if self.other_side == "prior" else clip.jacobian
         other = Side(n, self.radius, parameters, private=False)
         found = swd_sensitivity(own, other, bound=bound, spread=spread)
         if self.both:

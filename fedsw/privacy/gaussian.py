@@ -1,4 +1,4 @@
-"""Noise whose every released bit has the law the guarantee speaks of, exact and rounded to a grid: Gaussian."""
+"""Gaussian noise, drawn exactly and rounded to a grid: every released bit has the law that the guarantee assumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laplace noise whose every released bit has the law that pure epsilon speaks of: exact, rounded to a grid."""
+"""Laplace noise, drawn exactly and rounded to a grid: every released bit has the law that pure epsilon assumes."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Release:
 
     @property
     def part(self) -> Part:
-        """What leaves: rows that a replaced record moves by at most the ball's diameter, with this noise."""
+        """The release: rows that a replaced record moves by at most the ball's diameter, with this noise."""
         return Part("records", 2 * self.radius, self.scale, self.mechanism)
 
     def bounded(self, features: Tensor) -> Bounded:
@@ -161,7 +161,7 @@ class Release:
         return Bounded(self.project(features), Sensitivity(2 * self.radius, "diameter"))
 
     def released(self, released: Released) -> Tensor:
-        """The rows that left, about the centre, in the released space (`decode` gives features); float64, (n, p)."""
+        """The released rows, about the centre, in the released space (`decode` gives features); float64, (n, p)."""
         return released.value + self.encode(self._centre(released.value))
 
     def _centre(self, rows: Tensor) -> Tensor:

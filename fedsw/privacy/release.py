@@ -118,7 +118,7 @@ class Released:
     Attributes:
         value: noised, float64, the shape of what was bounded.
         sigma: scale of the noise in each coordinate (standard deviation; b of Laplace noise); 0 without noise.
-        spent: epsilon that the ledger stands at with this release.
+        spent: epsilon that the ledger has spent, this release included.
     """
 
     value: Tensor

@@ -53,7 +53,7 @@ class BoundedSlices:
     centre: float
 
     def released(self, released: Released) -> Slices:
-        """The slices that left, about the origin again."""
+        """The released slices, about the origin again."""
         values = released.value.to(self.directions)
         return Slices(self.directions, values + self.centre * self.directions.sum(dim=0), released.sigma)
 

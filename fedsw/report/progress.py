@@ -25,7 +25,7 @@ class Display:
     """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal.
 
     Args:
-        estimate: seconds of the past that tell how long the rest will take.
+        estimate: seconds of past work, from which the rest is estimated.
     """
 
     def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:

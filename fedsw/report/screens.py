@@ -147,8 +147,8 @@ def _model(experiment: Experiment) -> str:
 def _rounds(experiment: Experiment, gone: int) -> str:
     """How many of the planned rounds are over, and whether they all learn from what was released once."""
     rounds = experiment.training.rounds
-    told = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
-    return f"{told} on one release" if _once(experiment) else told
+    words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    return f"{words} on one release" if _once(experiment) else words
 
 
 def _once(experiment: Experiment) -> bool:

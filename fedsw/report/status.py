@@ -1,4 +1,4 @@
-"""How a run stands, from the files it leaves: while it goes on, after it ended, and after it was killed."""
+"""How far a run has come, from the files it leaves: while it goes on, after it ended, and after it was killed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Status:
     """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
 
     Attributes:
-        state: `running` while a process holds the run and shows signs of life; `stalled` if it holds it and shows
-            none for longer than two time limits and ten rounds; `stopped` if nothing holds it any more before its
+        state: `running` while a process holds the run and writes to its files; `stalled` if it holds it and wrote
+            nothing for longer than two time limits and ten rounds; `stopped` if nothing holds it any more before its
             last round; `finished`.
         why: what it stopped for, in its own words; empty otherwise.
         round, rounds: the last released round, and the planned ones.
         epsilon_spent: of everything that was charged; where clients have their own ledgers, the worst client's.
         epsilon: asked for.
-        epsilon_by_client: under local trust, what each client's ledger says, or what it last told the server.
+        epsilon_by_client: under local trust, what each client's ledger says, or what it last reported to the server.
         snr: of the last round, estimated from its noisy gradient; None without noise.
         clients_alive, clients: in the last round, and in the federation.
         bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees.md, "Attempts and drop-outs".
         seconds_per_round: median of the last rounds, by the times of the log.
         seconds_left: until the last round, at that pace; None unless it runs.
-        seconds_since: the last sign of life.
+        seconds_since: it last wrote to its files.
     """
 
     directory: str
@@ -67,7 +67,7 @@ class Status:
 
 
 def read_status(directory: Path) -> Status:
-    """How the run in `directory` stands; reads only.
+    """How far the run in `directory` has come; reads only.
 
     Raises:
         ValueError: if it is no run, or a file is damaged.
@@ -109,7 +109,7 @@ def read_status(directory: Path) -> Status:
 def _state(record: RunRecord, *, held: bool, quiet: bool) -> tuple[State, str]:
     if held:
         if quiet:
-            return "stalled", "no sign of life for longer than two time limits and ten rounds"
+            return "stalled", "nothing was written for longer than two time limits and ten rounds"
         return ("running" if record.history else "starting"), ""
     status = str(record.summary.get("status", ""))
     if status == "completed":
@@ -126,15 +126,15 @@ def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, floa
     from fedsw.accounting import LedgerDamaged
     from fedsw.runs.accounts import read_ledger
 
-    told = {str(client): float(value) for client, value in last.get("epsilon_by_client", {}).items()}
+    reported = {str(client): float(value) for client, value in last.get("epsilon_by_client", {}).items()}
     try:
         account = read_ledger(directory)
     except FileNotFoundError:
-        return max((float(last.get("epsilon", 0.0)), *told.values())), told
+        return max((float(last.get("epsilon", 0.0)), *reported.values())), reported
     except LedgerDamaged as fault:
         raise ValueError(str(fault)) from None
     own = {} if "sequence" in account["head"] else account["epsilon_by_group"]
-    by_client = {**told, **{name.removeprefix("client "): float(value) for name, value in own.items()}}
+    by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in own.items()}}
     return max((float(account["epsilon"]), *by_client.values())), by_client
 
 

@@ -1,4 +1,4 @@
-"""What a run's ledger says, replayed from its rows."""
+"""What a run has spent, replayed from its ledger's rows."""
 
 from __future__ import annotations
 

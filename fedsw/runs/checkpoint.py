@@ -27,8 +27,8 @@ _TITLE = b"fedsw checkpoint 2 "
 class Checkpoint:
     """State after `round` released rounds: functions of released vectors only.
 
-    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is where the run's ledger stood
-    (None where the clients keep their own): a ledger that does not go through it was put back from an older copy.
+    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
+    ledger (None where the clients keep their own): a ledger without that row was put back from an older copy.
     """
 
     round: int
@@ -86,7 +86,7 @@ def load(directory: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint | None:
-    """The state in a file; None if it is not what was written (torch itself does not look at checksums)."""
+    """The state in a file; None if its checksum does not match (torch itself checks none)."""
     title, _, content = path.read_bytes().partition(b"\n")
     if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         return None

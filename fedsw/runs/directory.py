@@ -61,16 +61,16 @@ class RunDirectory:
 
     @property
     def summary(self) -> Path:
-        """How the run ended, the last time it did so in order."""
+        """How the run ended, the last time it ended in order."""
         return self.path / SUMMARY
 
     def name(self) -> str:
-        """The name by which the clients know the run, whenever it is resumed: the one on record, else a fresh one."""
+        """The name by which the clients know the run: the stored one, else a fresh one."""
         path = self.path / NAME
         return path.read_text(encoding="ascii").strip() if path.exists() else secrets.token_hex(16)
 
     def keep_name(self, name: str) -> None:
-        """Put the run's name on record; before anything is asked from the clients that they account for."""
+        """Store the run's name, before any client is asked for something that its ledger is charged for."""
         files.replace(self.path / NAME, f"{name}\n".encode("ascii"))
 
     def write_config(self, experiment: Experiment, engine: str) -> None:
@@ -114,7 +114,7 @@ class RunDirectory:
         return found_json(self.path / CONFIG).get("begun")
 
     def seconds(self) -> float:
-        """How long its earlier lives took, by the summary; 0 if there is none."""
+        """Seconds that earlier processes of the run took, by the summary; 0 if there is none."""
         return float(found_json(self.summary).get("seconds", 0.0))
 
     def begin_attempt(self, round_: int) -> int:
@@ -126,7 +126,7 @@ class RunDirectory:
         return fresh
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
-        """Number attempts after these as well; a ledger remembers what the log lost with its machine."""
+        """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""
         known = self._next_attempts()
         for round_, attempt in spent:
             known[round_] = max(known.get(round_, 0), attempt + 1)

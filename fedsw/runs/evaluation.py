@@ -1,4 +1,4 @@
-"""Held-out metrics: on records declared outside the guarantee, the only ones a run measures itself on."""
+"""Held-out metrics, on records that are declared outside the guarantee; a run measures itself on no others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def measured_on(experiment: Experiment) -> str:
     if experiment.data.held_out is None:
         return "nothing: clients bring their own records, and data.held_out names none at the server"
     place = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out
-    told = f"the server's own records in {place}, which the guarantee does not cover"
+    words = f"the server's own records in {place}, which the guarantee does not cover"
     if experiment.data.shows_private_rows:
-        return f"{told}; they may share rows with private records (data.held_out_overlap = 'allow')"
-    return told
+        return f"{words}; they may share rows with private records (data.held_out_overlap = 'allow')"
+    return words

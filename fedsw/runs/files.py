@@ -1,4 +1,4 @@
-"""What a run's folder holds, by name, and how its JSON is read and written: the one place that says so.
+"""The names of the files in a run's folder, and how its JSON is read and written.
 
 Checkpoints have names and a form of their own (`fedsw.runs.checkpoint`). `fedsw.audit.record` reads the folder apart
 from this on purpose: what checks a record shares no reader with what wrote it.
@@ -24,7 +24,7 @@ CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
 METRICS = "metrics.jsonl"
 """A line for every released round."""
 SUMMARY = "summary.json"
-"""How the run ended, the last time it did so in order."""
+"""How the run ended, the last time it ended in order."""
 MODEL = "model.safetensors"
 """The released model."""
 OUTPUTS = "outputs.npz"

@@ -40,14 +40,14 @@ class Witness(Observer, Protocol):
 
 @runtime_checkable
 class Ending(Observer, Protocol):
-    """An observer that also wants to know of a run that does not end in order; `finished` is then not called."""
+    """An observer that is also called when a run does not end in order; `finished` is then not called."""
 
     def broke_off(self, status: str) -> None:
         """Why a run that had started broke off, in the words of its summary: releasable."""
 
 
-class Silent:
-    """An observer that looks away."""
+class NoObserver:
+    """An observer that does nothing."""
 
     def started(self, plan: dict[str, Any]) -> None:
         """Ignore the plan."""

@@ -1,4 +1,4 @@
-"""Optimizers and schedulers of torch by name, for steps along released vectors, and what such a step cannot use.
+"""Optimizers and schedulers of torch by name, for steps along released vectors; unsuitable ones are refused.
 
 What a step reads was released, and what it computes is post-processing: no choice here changes a guarantee.
 """
@@ -100,9 +100,9 @@ def _made(what: str, name: str, kind: Any, subject: Any, arguments: dict[str, An
     try:
         return kind(subject, **arguments)
     except Exception as fault:  # torch's own, of many kinds
-        told = f"{type(fault).__name__}: {fault}"
+        reason = f"{type(fault).__name__}: {fault}"
         raise ExperimentError(
-            f"{what} {name!r} does not take {arguments} ({told}); {what}_arguments are what it is made with"
+            f"{what} {name!r} does not take {arguments} ({reason}); {what}_arguments are what it is made with"
         ) from None
 
 

@@ -17,22 +17,24 @@ _BEGINS, _RELEASED = "run begins", "round released"
 
 
 def round_seconds(directory: Path) -> list[float]:
-    """Seconds between the releases of a run, lives before a resume included; the first of each from its beginning."""
+    """Seconds between the releases of a run, of the processes before a resume too; the first of each from its start."""
     return [
-        later - earlier for life in _lives(directory) for earlier, later in pairwise(at for at, event in life if event)
+        later - earlier
+        for process in _processes(directory)
+        for earlier, later in pairwise(at for at, event in process if event)
     ]
 
 
 def total_seconds(directory: Path) -> float:
-    """Seconds of all lives of a run, each from its beginning to its last sign."""
-    return sum(life[-1][0] - life[0][0] for life in _lives(directory))
+    """Seconds of all processes of a run, each from its first line to its last."""
+    return sum(process[-1][0] - process[0][0] for process in _processes(directory))
 
 
-def _lives(directory: Path) -> list[list[tuple[float, bool]]]:
-    """For every life, its lines: when, and whether it begins or releases then."""
+def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
+    """For every process of the run, its lines: when, and whether it begins or releases then."""
     path = directory / LOG
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    lives: list[list[tuple[float, bool]]] = []
+    processes: list[list[tuple[float, bool]]] = []
     for line in text.splitlines():
         try:
             found = json.loads(line)
@@ -40,7 +42,7 @@ def _lives(directory: Path) -> list[list[tuple[float, bool]]]:
         except (ValueError, LookupError, TypeError):
             continue  # cut short by a crash
         if event == _BEGINS:
-            lives.append([])
-        if lives:
-            lives[-1].append((at, event in (_BEGINS, _RELEASED)))
-    return lives
+            processes.append([])
+        if processes:
+            processes[-1].append((at, event in (_BEGINS, _RELEASED)))
+    return processes

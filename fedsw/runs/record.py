@@ -32,8 +32,8 @@ class Outputs:
 class RunRecord:
     """One run's directory: `history` has one dict a round.
 
-    `summary` is empty while the run goes on, and after a life that did not end in order: what an earlier one left tells
-    less than was spent since.
+    `summary` is empty while the run goes on, and after a process that did not end in order: what an earlier one left
+    shows less than has been spent since.
     """
 
     directory: Path
@@ -71,7 +71,7 @@ def _read_experiment(directory: Path) -> Experiment:
 
 
 def _ended_in_order(log: Path) -> bool:
-    """Whether the last life of a run wrote its summary; without a log, as far as one can see."""
+    """Whether the last process of a run wrote its summary; without a log, as far as one can see."""
     if not log.is_file():
         return True
     with log.open(encoding="utf-8", errors="replace") as lines:

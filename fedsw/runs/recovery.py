@@ -1,4 +1,4 @@
-"""What a run can go on from after a crash or on a full disk, and what it refuses to go on from."""
+"""Which state a run resumes from after a crash or on a full disk, and which state it refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST_FREE = 2**22  # bytes: the rows, lines and log of a round take some thous
 
 
 class StorageFault(RuntimeError):
-    """The disk does not take what a run must keep; the message says what to do."""
+    """The disk is full or fails; the message says what to do."""
 
 
 class RunBusy(RuntimeError):
@@ -33,7 +33,7 @@ class RunBusy(RuntimeError):
 
 @contextlib.contextmanager
 def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
-    """Be the only server of a run; the kernel lets go when the process dies, whatever killed it.
+    """Be the only server of a run; the kernel releases the lock when the process dies, whatever killed it.
 
     Args:
         lock: what is held; another name is another lock on the same run.
@@ -57,7 +57,7 @@ def is_held(directory: Path) -> bool:
 
 
 def require_free(directory: Path) -> None:
-    """Look before a run is touched: whoever goes on with it takes the lock itself.
+    """Refuse a run that another process is running; the lock itself is taken later, by the server.
 
     Raises:
         RunBusy: if a process of this machine is running it.
@@ -71,7 +71,7 @@ def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | No
 
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
-    whole folder, put back together, is consistent in itself and cannot be told apart here.
+    whole folder, put back together, is consistent in itself and cannot be recognised here.
 
     Raises:
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.
@@ -123,7 +123,7 @@ def require_promised(
 
 
 def require_space(directory: Path, size: int) -> None:
-    """See to it that a round finds room before it is charged: for its checkpoint of `size` bytes, and some.
+    """Check, before a round is charged, that the disk has room for its checkpoint of `size` bytes, and some more.
 
     Raises:
         OSError: ENOSPC, if there is less.
@@ -135,7 +135,7 @@ def require_space(directory: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def explaining_storage(directory: Path) -> Iterator[None]:
-    """Say of a full or failing disk what it means for the run.
+    """Turn the errors of a full or failing disk into one that says what it means for the run.
 
     Raises:
         StorageFault: instead of the error of the operating system or of SQLite; other errors pass unchanged.
@@ -161,6 +161,6 @@ def _busy(directory: Path) -> RunBusy:
 
 
 def _heads_of_summary(path: Path) -> list[Head]:
-    """Where the ledger stood when a summary was written; none for clients' ledgers."""
+    """The ledger's last row when a summary was written; none for clients' ledgers."""
     ledger = found_json(path).get("ledger")
     return [Head(int(ledger["sequence"]), str(ledger["digest"]))] if ledger else []

@@ -1,4 +1,4 @@
-"""What clients release once: on disk as it arrives, so that nobody has to be asked for it again."""
+"""What clients release once: it is stored as it arrives, so that no client is asked for it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw import files
 
-_TOLD = "round and epsilon"
+_REPORTED = "round and epsilon"
 
 
 class Releases:
@@ -21,12 +21,12 @@ class Releases:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         clients = sorted(int(path.stem.removeprefix("client-")) for path in folder.glob("client-*.safetensors"))
-        self._told = {client: _told_in(self._file(client)) for client in clients}
+        self._reported = {client: _reported_in(self._file(client)) for client in clients}
 
     @property
     def clients(self) -> Collection[int]:
         """Who has released."""
-        return self._told.keys()
+        return self._reported.keys()
 
     def keep(self, client: int, arrays: Mapping[str, Tensor], round_: int, epsilon: float) -> None:
         """Put a release on disk, whole or not at all.
@@ -34,36 +34,36 @@ class Releases:
         Args:
             arrays: what the client released, by name.
             round_: that asked for it.
-            epsilon: what the client's ledger then stood at.
+            epsilon: what the client's ledger has spent with it.
         """
         self._folder.mkdir(exist_ok=True)
         own = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
         reported = torch.tensor([round_, epsilon], dtype=torch.float64)
-        files.replace(self._file(client), save({**own, _TOLD: reported}))
-        self._told[client] = (round_, epsilon)
+        files.replace(self._file(client), save({**own, _REPORTED: reported}))
+        self._reported[client] = (round_, epsilon)
 
     def read(self) -> list[Mapping[str, Tensor]]:
         """The arrays of every release, in client order."""
         found: list[Mapping[str, Tensor]] = []
-        for client in sorted(self._told):
+        for client in sorted(self._reported):
             arrays = load_file(self._file(client))
-            del arrays[_TOLD]
+            del arrays[_REPORTED]
             found.append(arrays)
         return found
 
     def rounds(self) -> set[int]:
         """The rounds that asked for them."""
-        return {round_ for round_, _ in self._told.values()}
+        return {round_ for round_, _ in self._reported.values()}
 
     def epsilons(self) -> dict[int, float]:
-        """What each client's ledger stood at with its release."""
-        return {client: epsilon for client, (_, epsilon) in self._told.items()}
+        """The epsilon that each client's ledger had spent with its release."""
+        return {client: epsilon for client, (_, epsilon) in self._reported.items()}
 
     def _file(self, client: int) -> Path:
         return self._folder / f"client-{client}.safetensors"
 
 
-def _told_in(path: Path) -> tuple[int, float]:
+def _reported_in(path: Path) -> tuple[int, float]:
     with safe_open(path, framework="pt") as file:
-        round_, epsilon = file.get_tensor(_TOLD).tolist()
+        round_, epsilon = file.get_tensor(_REPORTED).tolist()
     return int(round_), float(epsilon)

@@ -1,4 +1,4 @@
-"""How a person goes on with a run that stopped: by the engine that it runs on."""
+"""The command or call that resumes a stopped run, by the run's engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ELSEWHERE = (SERVED, SERVICE)
 
 
 def command_for(directory: Path) -> str:
-    """What goes on with the run of a folder, a command or a call; capitals stand for what only its operator knows."""
+    """The command or call that resumes the run of a folder; its operator replaces the words in capitals."""
     engine, source = _stored(directory)
     if source.startswith("object:"):
         return f"fedsw.engines.driver.resume(Path({str(directory)!r}), data=...)"
@@ -28,7 +28,7 @@ def command_for(directory: Path) -> str:
 
 
 def _stored(directory: Path) -> tuple[str, str]:
-    """Engine and data source by its config.json; nothing for one that cannot be read: going on will say it better."""
+    """Engine and data source by its config.json; empty if that cannot be read: resuming then explains the fault."""
     try:
         config = found_json(directory / CONFIG)
         return str(config["engine"]), str(config["experiment"]["data"]["source"])

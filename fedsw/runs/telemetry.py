@@ -1,6 +1,6 @@
 """What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
 
-But for times: every line of a log and every look at a live run tell when a round was released. That is for the run's
+But for times: every line of a log and every look at a live run show when a round was released. That is for the run's
 operator, not for publication (`fedsw.runs.pace`).
 """
 
@@ -71,7 +71,7 @@ class JsonLines(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file whose failures stop nobody: a full disk is found out, and explained, where it matters."""
+    """A log file whose write errors are ignored: a full disk is reported where the run must write."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Leave the line out."""
@@ -79,7 +79,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def logging_to(directory: Path) -> Iterator[logging.Logger]:
-    """Write what the server does to `directory`/log.jsonl meanwhile; warnings go to stderr as well, in words."""
+    """Inside the context, log what the server does to `directory`/log.jsonl; warnings go to stderr too, as text."""
     logger = logging.getLogger(LOGGER)
     with ExitStack() as stack:
         if not logger.hasHandlers():
@@ -92,7 +92,7 @@ def logging_to(directory: Path) -> Iterator[logging.Logger]:
 
 @contextmanager
 def logging_to_stderr() -> Iterator[None]:
-    """Print the same lines to stderr meanwhile."""
+    """Inside the context, print the same lines to stderr."""
     with _handled(logging.getLogger(LOGGER), logging.StreamHandler(sys.stderr), JsonLines(), logging.INFO):
         yield
 

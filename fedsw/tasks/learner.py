@@ -15,7 +15,7 @@ from fedsw.tasks.problem import Problem
 from fedsw.tasks.public import PublicRecords
 
 
-class Imitation(ABC):
+class Learner(ABC):
     """Points (m, p) under a model, about the clip's centre, and the gradient of a loss of them."""
 
     def __init__(self, task: Problem) -> None:
@@ -47,7 +47,7 @@ class Imitation(ABC):
         return torch.cat(flat).to("cpu", torch.float64)
 
 
-class Samples(Imitation):
+class Samples(Learner):
     """A generator's samples of fresh inputs."""
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
@@ -55,7 +55,7 @@ class Samples(Imitation):
         return self._task.outputs(self._model(latents), self._task.imagined(latents))
 
 
-class Cloud(Imitation):
+class Cloud(Learner):
     """Particles: the points are the parameters."""
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
@@ -63,7 +63,7 @@ class Cloud(Imitation):
         return self._task.outputs(points, self._task.imagined(points.detach()))
 
 
-class PublicFeatures(Imitation):
+class PublicFeatures(Learner):
     """Features of public labelled records, with the public task loss beside the loss of the points."""
 
     def __init__(self, task: Problem) -> None:
@@ -86,12 +86,12 @@ class PublicFeatures(Imitation):
         return task.outputs(raw, given)
 
 
-def imitation_of(task: Problem) -> Imitation:
+def learner_of(task: Problem) -> Learner:
     """What learns in the task's local trust models.
 
     Raises:
         ExperimentError, FileNotFoundError: if a public domain is missing.
     """
-    if task.task.facts.counterpart == "domain":
+    if task.task.facts.other_side == "domain":
         return PublicFeatures(task)
     return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)

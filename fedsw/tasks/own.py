@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment, ExperimentError, Objective
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.extensions import is_reference, load_object
-from fedsw.experiment.no_effect import ignored
+from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.sources import Shape
 from fedsw.randomness import Stream
 from fedsw.tasks.task import Inputs, Task
@@ -34,7 +34,7 @@ def task_of(experiment: Experiment) -> Task:
     found = shipped_task(goal.task) or load_object(goal.task, what="objective.task")
     task = _made(found, goal)
     if is_reference(goal.task):
-        refused = misfit(experiment, task) or ignored(experiment, task, unsafe_metrics=experiment.unsafe_metrics)
+        refused = misfit(experiment, task) or without_effect(experiment, task, unsafe_metrics=experiment.unsafe_metrics)
         if refused:
             raise ExperimentError(f"experiment: {refused}")
     return task
@@ -145,24 +145,24 @@ def _made(found: Any, goal: Objective) -> Task:
     return made
 
 
-def _run(code: Any, told: str) -> Any:
+def _run(code: Any, what: str) -> Any:
     """What the user's own code returns; what it raises says where."""
     try:
         return code()
     except UnsupportedModule:
         raise
     except Exception as fault:
-        raise ExperimentError(f"{told} ({type(fault).__name__}: {fault})") from fault
+        raise ExperimentError(f"{what} ({type(fault).__name__}: {fault})") from fault
 
 
-def _require_values(told: str, values: Any, shape: tuple[int, ...], *, trained: bool) -> None:
+def _require_values(what: str, values: Any, shape: tuple[int, ...], *, trained: bool) -> None:
     if not isinstance(values, Tensor) or not values.is_floating_point() or tuple(values.shape) != shape:
         found = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise ExperimentError(f"{told} of {shape[0]} records: {found}; a float tensor of shape {shape} is expected")
+        raise ExperimentError(f"{what} of {shape[0]} records: {found}; a float tensor of shape {shape} is expected")
     if not bool(values.isfinite().all()):
-        raise ExperimentError(f"{told} of made-up records in the unit cube: not finite; clamp what overflows")
+        raise ExperimentError(f"{what} of made-up records in the unit cube: not finite; clamp what overflows")
     if trained and not values.requires_grad:
         raise ExperimentError(
-            f"{told}: no gradient reaches a trained parameter of the model; compute it from what the model returns, "
+            f"{what}: no gradient reaches a trained parameter of the model; compute it from what the model returns, "
             "without detach(), and leave some parameter with requires_grad"
         )

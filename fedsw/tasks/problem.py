@@ -294,12 +294,12 @@ class Problem:
         spec, goal = self.experiment.model, self.experiment.objective
         name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
         features = own.made_up_features(self.experiment, self.features)
-        if self.task.facts.counterpart == "generator":
+        if self.task.facts.other_side == "generator":
             features = own.made_up_features(self.experiment, spec.latent)
         elif (norm := self.experiment.data.row_norm) is not None:
             features = norm * F.normalize(features, dim=1)
         if not model_kind(spec.kind).points:
-            alpha = 1.0 if self.task.facts.counterpart == "generator" else goal.alpha
+            alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
                 self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name
             )
@@ -343,13 +343,13 @@ def _composite(experiment: Experiment, shape: Shape) -> Composite:
 
 
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
-    goal, counterpart = experiment.objective, task.facts.counterpart
+    goal, other_side = experiment.objective, task.facts.other_side
     if goal.also:
         return _composite(experiment, shape)
-    if counterpart == "prior":
+    if other_side == "prior":
         return Matching("prior", goal.alpha, goal.prior_radius)
-    if counterpart is not None:
-        return Matching(counterpart, goal.alpha, experiment.clip.output, both=goal.protected == "both")
+    if other_side is not None:
+        return Matching(other_side, goal.alpha, experiment.clip.output, both=goal.protected == "both")
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)

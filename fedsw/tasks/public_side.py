@@ -16,8 +16,8 @@ from fedsw.tasks.public import PublicRecords
 from fedsw.tasks.task import Inputs
 
 
-class Counterpart(ABC):
-    """Somebody else's sample for one attempt; it lives at the server and is drawn from public randomness."""
+class PublicSide(ABC):
+    """Somebody else's sample for one attempt; the server draws it from public randomness."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -35,7 +35,7 @@ class Counterpart(ABC):
         """
 
 
-class Prior(Counterpart):
+class Prior(PublicSide):
     """Uniform points in a ball; they have no parameters."""
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
@@ -48,7 +48,7 @@ class Prior(Counterpart):
         return torch.zeros(self._task.parameters, dtype=torch.float64)
 
 
-class Generator(Counterpart):
+class Generator(PublicSide):
     """A generator's samples: the only side with parameters."""
 
     def __init__(self, task: Problem) -> None:
@@ -76,7 +76,7 @@ class Generator(Counterpart):
         return _matched(self._task, self._tape, self._given, cotangents)
 
 
-class Domain(Counterpart):
+class Domain(PublicSide):
     """Public labelled records that go through the model too, and carry the task loss."""
 
     def __init__(self, task: Problem) -> None:
@@ -108,7 +108,7 @@ class Domain(Counterpart):
         return (1 - task.experiment.objective.alpha) * flat
 
 
-def counterpart_of(task: Problem) -> Counterpart | None:
+def public_side_of(task: Problem) -> PublicSide | None:
     """The other side of the task's objective; None where private groups are compared with each other.
 
     Raises:
@@ -116,8 +116,8 @@ def counterpart_of(task: Problem) -> Counterpart | None:
     """
     if not isinstance(task.objective, Matching):
         return None
-    kinds: dict[str, type[Counterpart]] = {"prior": Prior, "generator": Generator, "domain": Domain}
-    return kinds[task.objective.counterpart](task)
+    kinds: dict[str, type[PublicSide]] = {"prior": Prior, "generator": Generator, "domain": Domain}
+    return kinds[task.objective.other_side](task)
 
 
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:

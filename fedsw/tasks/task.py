@@ -136,16 +136,16 @@ def part(raw: Raw, name: str, position: int) -> Tensor:
     if isinstance(raw, Mapping):
         if name in raw:
             return raw[name]  # type: ignore[no-any-return]
-        told = f"outputs named {', '.join(map(repr, raw))}"
+        returned = f"outputs named {', '.join(map(repr, raw))}"
     elif isinstance(raw, tuple):
         if position < len(raw):
             return raw[position]  # type: ignore[no-any-return]
-        told = f"{len(raw)} outputs"
+        returned = f"{len(raw)} outputs"
     elif position == 0:
         return raw  # type: ignore[no-any-return]
     else:
-        told = "one output"
+        returned = "one output"
     raise ValueError(
-        f"the model returned {told}, and the task reads {name!r}: return a dict with that name, or it in place "
+        f"the model returned {returned}, and the task reads {name!r}: return a dict with that name, or it in place "
         f"{position} of a tuple"
     )

@@ -38,8 +38,8 @@ def test_the_central_limits_are_those_of_opacus(p, count, delta, multiplier):
 
 
 def test_a_central_limit_can_claim_less_than_is_true_and_is_not_called_a_guarantee():
-    few_loud_steps = {Step(0.01, 2.0): 20}
-    assert epsilon_by("gdp-clt-uniform", few_loud_steps, 1e-6) < 0.7 * epsilon(few_loud_steps, 1e-6)
+    few_low_noise_steps = {Step(0.01, 2.0): 20}
+    assert epsilon_by("gdp-clt-uniform", few_low_noise_steps, 1e-6) < 0.7 * epsilon(few_low_noise_steps, 1e-6)
     assert {name for name, accountant in ACCOUNTANTS.items() if accountant.guarantee} == {
         "pld",
         "rdp-wor",

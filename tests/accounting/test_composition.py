@@ -64,7 +64,7 @@ def test_full_batches_agree_with_the_closed_form_of_the_gaussian(mu, count, delt
 
 @pytest.mark.parametrize("count", [1, 10])
 @pytest.mark.parametrize("mu", [100.0, 300.0, 500.0, 700.0, 1000.0, 5000.0, 1e4])
-def test_loud_full_batches_are_never_below_the_closed_form_and_within_a_millionth(mu, count):
+def test_low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth(mu, count):
     exact = gaussian_epsilon(mu * math.sqrt(count), 1e-5)
     for sampling in ("without-replacement", "poisson"):
         found = epsilon({Step(1.0, mu, sampling): count}, 1e-5)
@@ -73,7 +73,7 @@ def test_loud_full_batches_are_never_below_the_closed_form_and_within_a_milliont
 
 @pytest.mark.parametrize("mu", [30.0, 300.0, 1000.0, 1e4])
 @pytest.mark.parametrize("p", [1e-3, 0.5, 1 - 1e-9])
-def test_a_loud_sampled_step_inverts_its_exact_profile_from_above(p, mu):
+def test_a_low_noise_sampled_step_inverts_its_exact_profile_from_above(p, mu):
     from fedsw.accounting import step_profile
 
     for step in (Step(p, mu), Step(p, mu, slicing=Slicing(50, 20))):

@@ -141,7 +141,7 @@ def test_a_holder_that_dies_frees_the_ledger(path):
 
 
 def test_a_removed_lock_file_does_not_let_two_writers_through(path):
-    """The second writer gets the lock of a new file; whoever writes second is told."""
+    """The second writer gets the lock of a new file; whoever writes second gets an error."""
     with create(path) as first:
         first.spend(0, 0, CHARGE, 5.0)
         os.unlink(f"{path}.lock")

@@ -79,8 +79,8 @@ def test_slices_are_charged_kept_and_read_back_as_slices(path):
         assert [entry.slicing for entry in ledger.entries()] == [slicing, None]
         assert ledger.epsilon() == ledger.replay() == pytest.approx(total, rel=1e-12)
         assert ledger.rounds_left([Charge("all", 0.01, 2.0, slicing=slicing)], 4.0) == left > 0
-    told = json.loads(path.with_suffix(".json").read_text())
-    assert told["entries"][0]["slicing"] == {"d": 784, "k": 200, "scheme": "iid"}
+    exported = json.loads(path.with_suffix(".json").read_text())
+    assert exported["entries"][0]["slicing"] == {"d": 784, "k": 200, "scheme": "iid"}
 
 
 def test_rows_from_before_slices_could_be_charged_are_read(path):

@@ -110,9 +110,9 @@ def test_more_sampling_or_less_noise_never_lowers_delta(p, mu, factor, sampling)
     epsilons = [0.0, 0.01, 0.1, 1.0, 3.0]
     here = profile(Step(p, mu, sampling), *epsilons)
     more = profile(Step(min(1.0, p * factor), mu, sampling), *epsilons)
-    louder = profile(Step(p, mu * factor, sampling), *epsilons)
+    larger = profile(Step(p, mu * factor, sampling), *epsilons)
     assert all(b >= a * (1 - 1e-12) - 1e-16 for a, b in zip(here, more, strict=True))
-    assert all(b >= a * (1 - 1e-12) - 1e-16 for a, b in zip(here, louder, strict=True))
+    assert all(b >= a * (1 - 1e-12) - 1e-16 for a, b in zip(here, larger, strict=True))
     assert all(b <= a for a, b in zip(here, here[1:], strict=False))
 
 
@@ -136,8 +136,8 @@ def test_full_batches_have_the_profile_of_the_gaussian_mechanism_in_both_schemes
             assert curve(torch.tensor(epsilons).double()).tolist() == pytest.approx(exact, rel=1e-11, abs=1e-300)
 
 
-def test_silent_steps_reveal_nothing():
-    assert Step(0.0, 3.0).silent and Step(0.2, 0.0).silent and not Step(0.2, 1e-9).silent
+def test_costless_steps_reveal_nothing():
+    assert Step(0.0, 3.0).costless and Step(0.2, 0.0).costless and not Step(0.2, 1e-9).costless
     assert profile(Step(0.0, 3.0), 0.0, 1.0) == [0.0, 0.0]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Term, clipped_sum, record
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream
@@ -22,7 +22,7 @@ ONE = torch.ones((1, 1), dtype=torch.float64)
 N, BINS, SHARE = 8, 4, 0.3
 CLAIMED = epsilon_of_gaussian(1 / MULTIPLIER, DELTA)
 
-# What no honest server would send: the highest outputs are told that the others are lowest, and the other way round.
+# What no honest server would send: to the highest outputs it says that the others are lowest, and the other way round.
 LIES = torch.tensor([[1.0, 0.0, 0.0, -1.0]], dtype=torch.float64)
 
 
@@ -48,9 +48,9 @@ def _released(
 ) -> tuple[np.ndarray, np.ndarray]:
     """TRIALS releases of (table, contribution) in units of their noise, from the library's own pieces: (TRIALS, .)."""
     mu = 1 / MULTIPLIER
-    split = shares.Shares(1.0, MULTIPLIER, 0.0, mu * SHARE**0.5, mu * (1 - SHARE) ** 0.5)
+    divided = split.BudgetSplit(1.0, MULTIPLIER, 0.0, mu * SHARE**0.5, mu * (1 - SHARE) ** 0.5)
     sizes = [claimed_n, claimed_n]
-    found = shares.noise(split, PARITY, CLIP, sizes=sizes, own=[N, 0], spread=1.0, k=1)
+    found = split.noise(divided, PARITY, CLIP, sizes=sizes, own=[N, 0], spread=1.0, k=1)
     tape = record(Freely(), batch)
     outputs = project(tape.raw, CLIP.output)
     counts = tables.histograms(outputs, ONE, CLIP.output, BINS)

@@ -19,7 +19,7 @@ from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import wire
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.federation.client import app as handlers
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.node import node as nodes
@@ -196,7 +196,7 @@ def test_no_search_over_sizes_parameters_precisions_and_magnitudes_moves_a_recor
 @pytest.mark.parametrize("field", ["sizes", "records"])
 def test_what_no_federation_has_is_declined_before_it_is_charged(field, monkeypatch):
     found = client("logistic", 0.5)
-    own = shares.own_batch(found.node.sizes, 1.0)
+    own = split.own_batch(found.node.sizes, 1.0)
     asked = {"round": 10**6, "attempt": 0, "sizes": list(own), "records": 100}
     asked[field] = [2**41, 2**41] if field == "sizes" else 2**41
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
@@ -209,7 +209,7 @@ def test_what_no_federation_has_is_declined_before_it_is_charged(field, monkeypa
 def test_noise_that_cannot_be_drawn_is_declined_before_it_is_charged(monkeypatch):
     least = Sensitivity(2.0**-950, "any")
     found = client("logistic", 0.0)
-    monkeypatch.setattr(shares, "noise", lambda *a, **k: shares.Noise(0.0, 2.0**-950, least, None, least))
+    monkeypatch.setattr(split, "noise", lambda *a, **k: split.Noise(0.0, 2.0**-950, least, None, least))
     asked = {"round": 10**6 + 1, "attempt": 0, "sizes": [1, 1], "records": 100}
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
     before = found.charged()

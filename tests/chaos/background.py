@@ -29,7 +29,7 @@ class Background(ABC):
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as failure:  # the campaign goes on; who waits for this is told
+        except BaseException as failure:  # the campaign goes on; who waits for this sees the failure
             self.failure = failure
 
     @abstractmethod

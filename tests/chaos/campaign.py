@@ -1,4 +1,4 @@
-"""A deployed run under blows: lives one after another until it has ended, then the audit of what it left."""
+"""A deployed run under injections: submitted again until it has ended, then the audit of what it left."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedsw.accounting import Composition, Head, Ledger, Step
 from fedsw.accounting.charges import Entry
 from fedsw.experiment import Experiment
 from fedsw.runs.directory import RunDirectory
-from tests.chaos import blows
+from tests.chaos import injections
 from tests.chaos.background import Background
-from tests.chaos.blows import Blow, script
 from tests.chaos.conductor import CLIENTS, LEAST, experiment_of, require
+from tests.chaos.injections import Injection, script
+from tests.chaos.injector import BEGUN, INJECTED, Injector, read_lines
 from tests.chaos.site import Site
-from tests.chaos.striking import BEGUN, FALLEN, Striker, read_lines
 
 POLLED = "polled.jsonl"
 _POLL_SECONDS = 2.0
@@ -41,7 +41,7 @@ def campaign_experiment(rounds: int) -> Experiment:
 
 
 def run_campaign(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
-    """Run `rounds` rounds on a SuperLink and five SuperNodes under the blows of that seed; returns the audit.
+    """Run `rounds` rounds on a SuperLink and five SuperNodes under the injections of that seed; returns the audit.
 
     A run that stopped is resumed, as by `fedsw resume`, when all nodes are back.
 
@@ -56,17 +56,17 @@ def run_campaign(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
     RunDirectory(site.run).write_config(experiment, "deployed")
     with site, Poll(directory) as poll:
         patience = experiment.federation.timeout
-        with Striker(site, planned, directory, timeout=patience, clients=CLIENTS, least=LEAST) as striker:
-            while (end := site.live(resume=bool(ends))) != "completed":
+        with Injector(site, planned, directory, timeout=patience, clients=CLIENTS, least=LEAST) as injector:
+            while (end := site.run_once(resume=bool(ends))) != "completed":
                 ends.append(end)
-                require(striker.failure is None, f"the blows ended: {striker.failure!r}")
+                require(injector.failure is None, f"the injector failed: {injector.failure!r}")
                 require(len(ends) <= 3 * len(planned) + 5, f"it stopped {len(ends)} times: {ends}; see {directory}")
-        require(striker.failure is None, f"the blows ended: {striker.failure!r}")
+        require(injector.failure is None, f"the injector failed: {injector.failure!r}")
         strangers = site.strangers()
     require(not strangers, f"processes outlived what they served: {strangers}")
     require(poll.failure is None, f"the ledger could not be polled: {poll.failure!r}")
     (directory / "ends.json").write_text(json.dumps(ends, indent=1) + "\n", encoding="utf-8")
-    left = [*site.processes.alive(), *psutil.Process().children(recursive=True), *filter(_lives, site.seen)]
+    left = [*site.processes.alive(), *psutil.Process().children(recursive=True), *filter(_running, site.seen)]
     return {
         "seed": seed,
         "rounds": rounds,
@@ -81,7 +81,7 @@ class Poll(Background):
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
-        self._ledger, self._told = directory / "run" / "ledger.sqlite", directory / POLLED
+        self._ledger, self._polled = directory / "run" / "ledger.sqlite", directory / POLLED
 
     def _work(self) -> None:
         while not self._stop.wait(_POLL_SECONDS):
@@ -91,22 +91,22 @@ class Poll(Background):
                     if ledger.head() != head:
                         continue  # a row came between the two
                 line = {"time": time.time(), "epsilon": spent, **asdict(head)}
-                with self._told.open("a", encoding="utf-8") as file:
+                with self._polled.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
 
 
-def audit(directory: Path, planned: list[Blow], ends: list[str], left: list[psutil.Process]) -> dict[str, Any]:
-    """Compare what a run under blows left with what was seen of it meanwhile.
+def audit(directory: Path, planned: list[Injection], ends: list[str], left: list[psutil.Process]) -> dict[str, Any]:
+    """Compare what a run under injections left with what was seen of it meanwhile.
 
     Args:
-        ends: why its lives ended, but for the last.
+        ends: why each of its server's processes ended, but for the last.
         left: processes of the deployment that are still there.
 
     Raises:
         ChaosFailed: naming the first thing that is wrong.
     """
     torch.set_num_threads(1)
-    run, fallen = directory / "run", read_lines(directory / FALLEN)
+    run, injected = directory / "run", read_lines(directory / INJECTED)
     summary, metrics = json.loads((run / "summary.json").read_text(encoding="utf-8")), read_lines(run / "metrics.jsonl")
     require(summary["status"] == "completed", f"the run {summary['status']}")
     require(summary["released_rounds"] == summary["rounds"], f"{summary['released_rounds']} rounds were released")
@@ -136,11 +136,11 @@ def audit(directory: Path, planned: list[Blow], ends: list[str], left: list[psut
     begun = [line for line in begun if line]
     require(len(set(begun)) == len(begun), "an attempt number was used twice")
     require({f"{round_} {attempt}" for round_, attempt in sigmas} <= set(begun), "a charge has no attempt")
-    missed = Counter(blow.kind for blow in planned) - Counter(blow["kind"] for blow in fallen)
-    require(not missed, f"these blows never fell: {dict(missed)}")
+    missed = Counter(injection.kind for injection in planned) - Counter(injection["kind"] for injection in injected)
+    require(not missed, f"these injections never happened: {dict(missed)}")
     ends = [end.partition("; the end of its output")[0].partition("; it said")[0] for end in ends]
     short = sum("fewer than the" in end for end in ends)
-    wanted = sum(blow["kind"] == blows.TOO_MANY_DIE for blow in fallen)
+    wanted = sum(injection["kind"] == injections.TOO_MANY_DIE for injection in injected)
     require(short >= wanted, f"{wanted} times too many nodes were killed, and {short} times the run said so: {ends}")
     states = [path.name for path in sorted((directory / "nodes").iterdir())]
     require(states == [str(client) for client in range(CLIENTS)], f"of the clients' folders are left: {states}")
@@ -148,9 +148,9 @@ def audit(directory: Path, planned: list[Blow], ends: list[str], left: list[psut
     return {
         "status": summary["status"],
         "ends": dict(Counter(map(_why, ends))),
-        "blows": dict(Counter(blow["kind"] for blow in fallen)),
-        "positions": dict(Counter(blow["position"].split(": ")[1] for blow in fallen)),
-        "effects": dict(Counter(_effect(blow, begun, metrics) for blow in fallen if blow["clients"])),
+        "blows": dict(Counter(injection["kind"] for injection in injected)),
+        "positions": dict(Counter(injection["position"].split(": ")[1] for injection in injected)),
+        "effects": dict(Counter(_effect(injection, begun, metrics) for injection in injected if injection["clients"])),
         "charges": len(sigmas),
         "charged_but_not_released": len(sigmas) - summary["rounds"],
         "rounds_without_a_line": summary["rounds"] - len(metrics),
@@ -187,9 +187,9 @@ def _step(entry: Entry) -> Step:
     return Step(entry.sampling_rate, entry.sensitivity / entry.sigma)
 
 
-def _effect(blow: dict[str, Any], begun: list[str], metrics: list[dict[str, Any]]) -> str:
-    """What a blow on nodes did to the attempt it met, as far as the run's files tell."""
-    place, stage = blow["position"].split(": ")
+def _effect(injection: dict[str, Any], begun: list[str], metrics: list[dict[str, Any]]) -> str:
+    """What an injection on nodes did to the attempt it met, as far as the run's files show."""
+    place, stage = injection["position"].split(": ")
     round_, attempt = (int(word) for word in place.replace(",", "").split()[1::2])
     if stage != BEGUN:  # the nodes had done their part: the next attempt meets it
         round_, attempt = round_ + 1, 0
@@ -212,7 +212,7 @@ def _why(end: str) -> str:
     return next((words for sign, words in known.items() if sign in end), "the ServerApp failed, said why")
 
 
-def _lives(process: psutil.Process) -> bool:
+def _running(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

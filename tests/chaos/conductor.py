@@ -1,4 +1,4 @@
-"""The scripted run: lives one after another until the run has ended, then the audit of what it left."""
+"""The scripted run: server processes one after another until the run has ended, then the audit of what it left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from fedsw.accounting import Composition, Entry, Ledger, Step
 from fedsw.experiment import Experiment, parse_experiment
 from tests.chaos.faults import Fault, schedule
-from tests.chaos.lives import WITNESS, live
+from tests.chaos.processes import WITNESS, run_process
 
 CLIENTS, LEAST = 5, 3
 
@@ -46,7 +46,7 @@ def experiment_of(rounds: int, *overrides: str) -> Experiment:
 def run_chaos(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
     """Run `rounds` rounds with the faults of that seed, starting the server again whenever it died; returns the audit.
 
-    Must be called in a process that has trained nothing (see `live`).
+    Must be called in a process that has trained nothing (see `run_process`).
 
     Raises:
         ChaosFailed: naming the first thing that is wrong.
@@ -57,7 +57,8 @@ def run_chaos(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
     while True:
         fired = {Fault(**fault) for fault in _witnessed(directory, "fault")}
         begun = (directory / "run" / "config.json").exists()
-        ends.append(live(experiment, directory, [fault for fault in planned if fault not in fired], resume=begun))
+        left = [fault for fault in planned if fault not in fired]
+        ends.append(run_process(experiment, directory, left, resume=begun))
         before, spent = spent, _spent(directory)
         require(spent >= before, f"epsilon fell from {before} to {spent}")
         if ends[-1] == 0:

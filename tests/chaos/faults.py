@@ -86,10 +86,10 @@ def stretches(chance: random.Random, kinds: Sequence[str], rounds: int) -> Itera
 
 
 class Chaos:
-    """The faults of one server's life, armed; each fires once, and `fired` is told right before.
+    """The faults of one server process, armed; each fires once, and `fired` is called right before.
 
     Args:
-        faults: those that have not fired in an earlier life.
+        faults: those that have not fired in an earlier process.
         patience: seconds after which the server gives up on a client.
     """
 

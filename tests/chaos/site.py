@@ -20,7 +20,7 @@ from fedsw.deploy.secret_files import private_folder
 from fedsw.deploy.superlink import SuperLink
 from fedsw.engines.deployed import follow
 from fedsw.experiment import Experiment
-from fedsw.runs.observer import Silent
+from fedsw.runs.observer import NoObserver
 from fedsw.runs.recovery import is_held
 
 _LOOK_SECONDS = 0.2
@@ -32,7 +32,7 @@ _RESTART_SECONDS = (2.0, 5.0)
 class Site:
     """A SuperLink and SuperNodes whose supervisor starts a node again some seconds after it ended, as systemd would.
 
-    Blows reach only processes that were started here, and the children of those. Use it as a context manager.
+    Injections reach only processes that were started here, and the children of those. Use it as a context manager.
 
     Args:
         directory: gets `run`, the run's own folder, `nodes`, the clients' lasting state, and `place`, keys and logs.
@@ -78,16 +78,16 @@ class Site:
         assert self._link is not None
         return self._link
 
-    def live(self, *, resume: bool) -> str:
+    def run_once(self, *, resume: bool) -> str:
         """Submit the run and follow it to its end; returns how it ended: "completed", or why not.
 
         Afterwards the whole site is up again: nobody is away, and nobody holds the run.
         """
         try:
-            follow(self.link, self.run, self._experiment, Silent(), resume=resume)
+            follow(self.link, self.run, self._experiment, NoObserver(), resume=resume)
             return "completed"
         except RuntimeError as fault:
-            with self.mutex:  # a blow that is falling is told whole
+            with self.mutex:  # an injection that is under way is written down whole
                 pass
             self._recover()
             return str(fault)
@@ -101,7 +101,7 @@ class Site:
         return None
 
     def online(self) -> list[int]:
-        """The clients whose SuperNode lives, is connected, and is not stopped."""
+        """The clients whose SuperNode runs, is connected, and is not stopped."""
         return [
             client
             for client in self._federation.clients

@@ -19,7 +19,7 @@ LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reason"),
     [
         (("privacy.trust=central", "privacy.epsilon=inf"), "no noise would be added"),
         (("privacy.trust=none", "privacy.epsilon=inf"), "no noise would be added"),
@@ -30,9 +30,9 @@ LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1
         (("privacy.accountant=gdp-clt-uniform",), "not a guarantee"),
     ],
 )
-def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(overrides, told):
+def test_a_node_with_a_limit_refuses_what_would_not_protect_its_records(overrides, reason):
     require_limits(small(*LOCAL), {"max-epsilon": 3.0})
-    with pytest.raises(ExperimentError, match=told):
+    with pytest.raises(ExperimentError, match=reason):
         require_limits(small(*LOCAL, *overrides), {"max-epsilon": 3.0})
 
 
@@ -60,15 +60,15 @@ def test_a_node_takes_part_in_the_trust_models_it_names_only():
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "reason"),
     [
         ({"trust": "locl-gradient"}, "names 'locl-gradient'; known are central, none, local-gradient"),
         ({"trust": ""}, "names ''"),
         ({"max-epsilon": -1.0}, "max-epsilon is -1; it must be positive and finite"),
     ],
 )
-def test_limits_that_say_nothing_are_refused(limit, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_limits_that_say_nothing_are_refused(limit, reason):
+    with pytest.raises(ExperimentError, match=reason):
         require_limits(small(*LOCAL), limit)
 
 

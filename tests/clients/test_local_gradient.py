@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chi2, norm
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.federation.node import account
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
@@ -32,7 +32,7 @@ def node_of(*overrides: str) -> Node:
 
 
 def request_to(node: Node, round_: int = 1, attempt: int = 0, scale: int = 2) -> Request:
-    own = shares.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
+    own = split.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
     return Request(round_, attempt, tuple(scale * count for count in own), 600)
 
 
@@ -56,9 +56,9 @@ def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_
         entries = ledger.entries()
         assert [(e.round, e.attempt, e.group) for e in entries] == [(r, 0, "records") for r in (1, 2, 3)]
         assert all(e.sensitivity / e.sigma == pytest.approx(1.0, rel=1e-12) for e in entries)
-        assert all(e.sampling_rate == shares.sampling_rate(node.sizes, 0.2) for e in entries)
+        assert all(e.sampling_rate == split.sampling_rate(node.sizes, 0.2) for e in entries)
         assert ledger.budget == pytest.approx(
-            shares.shares(node.task.experiment, rate=entries[0].sampling_rate, delta=ledger.delta).epsilon
+            split.budget_split(node.task.experiment, rate=entries[0].sampling_rate, delta=ledger.delta).epsilon
         )
 
 
@@ -189,9 +189,9 @@ def test_cells_without_records_tell_nothing_and_cost_nothing(tmp_path):
 
 
 def test_counts_are_the_clients_own_and_at_least_one_where_it_has_any():
-    assert shares.own_batch([100, 3, 0], 0.1) == (10, 1, 0)
-    assert shares.sampling_rate([100, 3, 0], 0.1) == pytest.approx(1 / 3)
-    assert shares.sampling_rate([100, 50], 1.0) == 1.0
+    assert split.own_batch([100, 3, 0], 0.1) == (10, 1, 0)
+    assert split.sampling_rate([100, 3, 0], 0.1) == pytest.approx(1 / 3)
+    assert split.sampling_rate([100, 50], 1.0) == 1.0
 
 
 def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
@@ -249,7 +249,7 @@ def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_pa
     node, state = node_of(), {}
     request = request_to(node)
     table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values
-    own = shares.own_batch(node.sizes, 0.2)
+    own = split.own_batch(node.sizes, 0.2)
     assert table.sum(dim=2).flatten().tolist() == list(own)
     records = node.draw(state["key"], own)
     _, outputs = node.forward(flatten(node.model), records, 9, 9)

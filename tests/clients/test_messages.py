@@ -127,7 +127,7 @@ def _setting(reply) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leak", "told"),
+    ("leak", "reason"),
     [
         (_records, "arrays['features'] is not in the table"),
         (_more_records, "labels['labels'] is not in the table"),
@@ -135,9 +135,9 @@ def _setting(reply) -> None:
         (_setting, "config['ids'] is not in the table"),
     ],
 )
-def test_anything_else_is_noticed(tmp_path, leak, told):
+def test_anything_else_is_noticed(tmp_path, leak, reason):
     chosen = parse_experiment(SMALL, (*SMALLEST, NOISE, "training.rounds=1"))
-    assert any(told in fault for fault in watched(tmp_path, chosen, leak).faults)
+    assert any(reason in fault for fault in watched(tmp_path, chosen, leak).faults)
 
 
 def test_an_array_of_another_size_is_noticed(tmp_path):

@@ -224,12 +224,12 @@ def test_a_fault_is_refused_at_the_greeting_and_quoted_to_a_trusted_server_only(
     with caplog.at_level(logging.ERROR, "fedsw.clients"), pytest.raises(FederationError) as refused:
         run(tmp_path, own(*overrides), [{"data-path": str(good)}, {"data-path": str(bad)}])
     fault = f"{bad}: row 9 (the header is row 1), column 'age' is '123.25'; a finite number from 0 to 100 is declared"
-    told, logged = str(refused.value), caplog.text
+    reason, logged = str(refused.value), caplog.text
     if overrides == CENTRAL:
-        assert fault in told
+        assert fault in reason
     else:
-        assert "client 1's records do not fit the declared columns; its own log says where" in told
-        assert "123.25" not in told and "row" not in told and fault in logged
+        assert "client 1's records do not fit the declared columns; its own log says where" in reason
+        assert "123.25" not in reason and "row" not in reason and fault in logged
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
@@ -243,18 +243,18 @@ def limited(tmp_path: Path, **config) -> dict:
 
 
 def test_what_a_node_does_not_agree_to_is_refused_before_a_file_is_opened(tmp_path, monkeypatch):
-    """Among it the trust: it decides whether the server may be told what is wrong with a record."""
+    """Among it the trust: it decides whether the server may learn what is wrong with a record."""
     monkeypatch.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
     node = limited(tmp_path, **{"data-path": str(write(tmp_path / "a.csv", spoiled="123.25"))})
     asked = {"noise_multiplier": None, "epsilon": 1.0}
-    for overrides, told in (
+    for overrides, reason in (
         ((), "privacy.trust is 'central'"),
         (("privacy.trust=local-gradient", "privacy.epsilon=4.0"), "epsilon is 4"),
         (("privacy.trust=local-gradient", "seed=1"), "seed is 1"),
         (("privacy.trust=local-gradient", "data.columns.target.values=['low', 'higher']"), "the columns of"),
     ):
         experiment = parse_experiment(own().model_dump() | {"privacy": asked}, overrides)
-        with pytest.raises(ExperimentError, match=told):
+        with pytest.raises(ExperimentError, match=reason):
             join(experiment.model_dump_json(), "", 107, node)
 
 
@@ -298,7 +298,7 @@ def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(t
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"features": COLUMNS["features"][:1]}, "features are 1, not 2"),
         ({"features": [{"name": "age", "low": 0, "high": 120}, COLUMNS["features"][1]]}, r"features\[0\] is .*120"),
@@ -306,13 +306,13 @@ def test_a_node_refuses_an_experiment_that_declares_other_columns_than_its_own(t
         ({"target": {"name": "income", "values": ["high", "low"]}}, r"target is .*'high', 'low'"),
     ],
 )
-def test_the_first_difference_between_two_declarations_is_named(tmp_path, changed, told):
+def test_the_first_difference_between_two_declarations_is_named(tmp_path, changed, reason):
     from fedsw.columns import Columns
 
     schema = tmp_path / "schema.toml"
     schema.write_text(SCHEMA)
     require_agreement(Columns.model_validate(COLUMNS), {"schema": str(schema)})
-    with pytest.raises(ExperimentError, match=told):
+    with pytest.raises(ExperimentError, match=reason):
         require_agreement(Columns.model_validate(COLUMNS | changed), {"schema": str(schema)})
 
 
@@ -325,7 +325,7 @@ def test_a_node_with_a_schema_takes_part_in_nothing_without_one(tmp_path):
 
 
 def test_a_real_client_reads_no_folder_that_the_server_chose(tmp_path):
-    """What `fedsw client` starts reads what its operator named, or nothing; a simulation reads where it is told."""
+    """`fedsw client` reads what its operator named, or nothing; a simulation reads what its settings say."""
     write(tmp_path / "train.csv")
     theirs = own(data_dir=str(tmp_path)).model_dump_json()
     named_folder = parse_experiment({"name": "a", "data": {"source": "adult", "data_dir": "/etc"}})

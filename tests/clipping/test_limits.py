@@ -209,7 +209,7 @@ def test_one_record_moves_a_sum_of_many_embeddings_by_its_own_part(monkeypatch):
         sums = []
         for own in (1.0, -1.0):
             weights[5] = own
-            tape = unrehearsed(Weighted(weights.clone()), index)  # whose rows are told apart by their place
+            tape = unrehearsed(Weighted(weights.clone()), index)  # whose rows differ by their place
             sums.append(clipped_sum(tape, [Term(tape.raw, torch.ones(n, 1, dtype=torch.float64), 2.0)]))
         assert float((sums[0] - sums[1]).norm()) == pytest.approx(2.0, abs=1e-4)
 

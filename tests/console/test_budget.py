@@ -144,6 +144,6 @@ def test_exact_values_stay_as_they_are(value: float, text: str) -> None:
 
 def test_a_delta_that_round_off_uses_up_is_one_line_and_code_2(capsys: Capture) -> None:
     assert main(["budget", "-p", "1e-4", "--steps", "1000000", "--noise-multiplier", "1", "--delta", "1e-10"]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and "is set aside for the floating-point round-off of 1000000 steps" in told.err
-    assert "Use a delta of" in told.err and "∞" not in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "" and "is set aside for the floating-point round-off of 1000000 steps" in printed.err
+    assert "Use a delta of" in printed.err and "∞" not in printed.err

@@ -20,9 +20,9 @@ COMMANDS = ("run", "compare", "audit", "deploy local", "certs", "server", "clien
 
 def imported(code: str) -> set[str]:
     """The modules of a fresh process after `code`."""
-    told = "; import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    report = "; import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", code + told],
+        [sys.executable, "-c", code + report],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,

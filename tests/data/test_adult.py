@@ -118,7 +118,7 @@ def test_incomplete_rows_and_those_that_never_worked_are_none(tiny: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reason"),
     [
         (changed("age", "?"), r"line 1, column age: '\?' is not a whole number"),
         (changed("age", "39.5"), "column age: '39.5' is not a whole number"),
@@ -133,9 +133,9 @@ def test_incomplete_rows_and_those_that_never_worked_are_none(tiny: Path) -> Non
         (ROW + ", 1", "line 1: 16 fields"),
     ],
 )
-def test_a_malformed_row_is_refused_by_line_and_column(tmp_path: Path, row: str, told: str) -> None:
+def test_a_malformed_row_is_refused_by_line_and_column(tmp_path: Path, row: str, reason: str) -> None:
     (tmp_path / "adult.data").write_text(row + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         read_rows(tmp_path / "adult.data")
 
 

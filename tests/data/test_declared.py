@@ -224,7 +224,7 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("source", "told_to", "told"),
+    ("source", "declared", "reason"),
     [
         (FRAME, {"group": "g"}, "column 'w' holds text; declare its public categories in features"),
         (PLAIN, {"group": "sex"}, "group is 'sex', and pandas.DataFrame has no such column; it has 'x', 'g', 'y'"),
@@ -299,15 +299,15 @@ class Stream(IterableDataset):
         (lambda: lambda: PLAIN, {}, "returned a function again"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_the_remedy(source, told_to, told):
+def test_what_cannot_be_read_is_named_with_the_remedy(source, declared, reason):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(BadRecords, match=told):
-            as_records(source, **told_to)
+        with pytest.raises(BadRecords, match=reason):
+            as_records(source, **declared)
 
 
 @pytest.mark.parametrize(
-    ("told_to", "told"),
+    ("declared", "reason"),
     [
         ({"groups": [0, 1]}, "groups is given and group is not"),
         ({"classes": [0, 1]}, "classes is given and target is not"),
@@ -325,9 +325,9 @@ def test_what_cannot_be_read_is_named_with_the_remedy(source, told_to, told):
         ),
     ],
 )
-def test_a_declaration_that_does_not_hold_together_is_refused(told_to, told):
-    with pytest.raises(ExperimentError, match=told):
-        as_records(PLAIN, **told_to)
+def test_a_declaration_that_does_not_hold_together_is_refused(declared, reason):
+    with pytest.raises(ExperimentError, match=reason):
+        as_records(PLAIN, **declared)
 
 
 def test_importing_the_data_package_imports_no_library_of_containers():

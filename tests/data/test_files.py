@@ -116,15 +116,15 @@ def test_offline_the_error_names_folders_searched_the_address_and_the_remedies(
     monkeypatch.setenv("FEDSW_DATA", str(tmp_path / "empty"))
     with pytest.raises(FileNotFoundError) as raised:
         find_data("adult")
-    told = str(raised.value)
+    reason = str(raised.value)
     for word in (
         str(tmp_path / "empty" / "adult"),
         "http://127.0.0.1:9/adult.data",
         "--data-dir",
         "FEDSW_DATA",
     ):
-        assert word in told
-    assert len(told) < 1000 and "\n" not in told
+        assert word in reason
+    assert len(reason) < 1000 and "\n" not in reason
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:

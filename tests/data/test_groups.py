@@ -70,7 +70,7 @@ def test_edges_are_named_as_they_are_written_and_two_edges_never_alike():
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "reason"),
     [
         ({"edges": [50, 30]}, "each must be above the one before it"),
         ({"edges": [30, 30]}, "each must be above the one before it"),
@@ -84,13 +84,13 @@ def test_edges_are_named_as_they_are_written_and_two_edges_never_alike():
         ({"edges": [30, 101], "low": 0, "high": 100}, "the edge 101, and bounds 0 and 100"),
     ],
 )
-def test_edges_that_leave_a_group_empty_or_unclear_are_refused(group, told):
-    with pytest.raises(ValidationError, match=told):
+def test_edges_that_leave_a_group_empty_or_unclear_are_refused(group, reason):
+    with pytest.raises(ValidationError, match=reason):
         Group.model_validate({"name": "age", **group})
 
 
 @pytest.mark.parametrize(
-    ("features", "sensitive", "told"),
+    ("features", "sensitive", "reason"),
     [
         ([AGE], {"name": "age", "edges": [30, 130]}, "the edge 130, and bounds 0 and 100"),
         ([AGE], {"name": "age", "edges": [30], "low": 0, "high": 90}, "as group and from 0 to 100 as input"),
@@ -100,8 +100,8 @@ def test_edges_that_leave_a_group_empty_or_unclear_are_refused(group, told):
         ([AGE, AGE], SEX, "'age' is declared twice"),
     ],
 )
-def test_a_column_has_one_role_or_is_the_group_and_an_input_under_one_declaration(features, sensitive, told):
-    with pytest.raises(ValidationError, match=told):
+def test_a_column_has_one_role_or_is_the_group_and_an_input_under_one_declaration(features, sensitive, reason):
+    with pytest.raises(ValidationError, match=reason):
         declared(*features, sensitive=sensitive)
 
 

@@ -46,7 +46,7 @@ def test_a_small_file_that_announces_much_takes_no_memory(tmp_path: Path, zipped
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reason"),
     [
         (b"", "has 0 bytes; an IDX header of 3 dimensions has 16"),
         (header(2, 2, 2)[:15], "has 15 bytes"),
@@ -59,10 +59,10 @@ def test_a_small_file_that_announces_much_takes_no_memory(tmp_path: Path, zipped
         (b"\x1f\x8b" + bytes(40), "is not a whole gzip file"),
     ],
 )
-def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_file_that_is_not_as_its_header_says_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "train-images"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=told) as raised:
+    with pytest.raises(ValueError, match=reason) as raised:
         read_idx(path, dims=3)
     assert str(path) in str(raised.value)
 

@@ -85,7 +85,7 @@ def test_the_two_sets_of_the_same_file_names_are_told_apart_by_their_folder(tmp_
 
 
 @pytest.mark.parametrize(
-    ("replaced", "told"),
+    ("replaced", "reason"),
     [
         ({"train_labels_idx1_ubyte": np.zeros(5, np.uint8)}, r"train-labels.*labels of shape \(5,\) for 6 images"),
         ({"t10k_labels_idx1_ubyte": np.array([1, 10, 3], np.uint8)}, "t10k-labels.*label 1 is 10; it must be 0 .. 9"),
@@ -93,9 +93,11 @@ def test_the_two_sets_of_the_same_file_names_are_told_apart_by_their_folder(tmp_
         ({"train_images_idx3_ubyte": np.zeros((0, 28, 28), np.uint8)}, "for 0 images"),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, replaced: dict[str, np.ndarray], told: str) -> None:
+def test_files_that_do_not_fit_together_are_refused(
+    tmp_path: Path, replaced: dict[str, np.ndarray], reason: str
+) -> None:
     write(tmp_path / "mnist", **replaced)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         mnist(tmp_path)
 
 
@@ -109,7 +111,7 @@ def test_usps_is_read_as_it_is_and_resized_where_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("replaced", "told"),
+    ("replaced", "reason"),
     [
         (
             {"train_data": np.full((12, 256), 1.5, np.float32)},
@@ -122,9 +124,9 @@ def test_usps_is_read_as_it_is_and_resized_where_asked(tmp_path: Path) -> None:
         ({"train_target": np.zeros(11, np.int32)}, r"labels of shape \(11,\) for 12 images"),
     ],
 )
-def test_a_usps_file_out_of_range_is_refused(tmp_path: Path, replaced: dict[str, np.ndarray], told: str) -> None:
+def test_a_usps_file_out_of_range_is_refused(tmp_path: Path, replaced: dict[str, np.ndarray], reason: str) -> None:
     write_usps(tmp_path / "usps.h5", **replaced)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         usps(tmp_path)
 
 
@@ -202,11 +204,11 @@ def test_an_image_is_resized_alone_however_many_there_are(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("dataset", "side", "told"),
+    ("dataset", "side", "reason"),
     [(square(4), 0, "side = 0"), (ring(4, 4), 4, "ring: its 2 features are not the pixels")],
 )
-def test_what_is_no_square_image_cannot_be_resized(dataset: Dataset, side: int, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_square_image_cannot_be_resized(dataset: Dataset, side: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         resized(dataset, side)
 
 

@@ -159,7 +159,7 @@ def test_a_client_that_stays_empty_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "reason"),
     [
         ({"clients": 0}, "clients = 0; a federation has at least 1"),
         ({"clients": 11}, "11 clients for 10 records"),
@@ -169,8 +169,8 @@ def test_a_client_that_stays_empty_is_named() -> None:
         ({"clients": 2, "scheme": "dirichlet", "by": "age"}, "by 'age' is unknown"),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(settings_: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_out_of_range_are_refused_by_name(settings_: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         partition(halves(10), **settings_)
 
 

@@ -37,10 +37,10 @@ def law() -> pd.DataFrame:
 def test_law_school_by_race_has_the_published_groups_and_race_may_be_an_input(law):
     race = {"name": "race1", "categories": list(RACES)}
     plain = as_records(law, group="race1", groups=list(RACES), features=[LSAT], targets=[GPA])
-    told = as_records(law, group="race1", groups=list(RACES), features=[LSAT, race], targets=[GPA])
-    assert plain.rows_by_group == told.rows_by_group == RACES
-    assert torch.equal(plain.sensitive, told.sensitive) and plain.target.shape == (len(law), 1)
-    assert torch.equal(told.features[:, 1:].argmax(1), told.sensitive)
+    declared = as_records(law, group="race1", groups=list(RACES), features=[LSAT, race], targets=[GPA])
+    assert plain.rows_by_group == declared.rows_by_group == RACES
+    assert torch.equal(plain.sensitive, declared.sensitive) and plain.target.shape == (len(law), 1)
+    assert torch.equal(declared.features[:, 1:].argmax(1), declared.sensitive)
     np.testing.assert_allclose(plain.target[:, 0].numpy(), law["ugpa"].to_numpy() / 4, rtol=1e-6)
 
 

@@ -83,7 +83,7 @@ def test_every_empty_group_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "reason"),
     [
         ("features", torch.zeros(6), r"features has shape \(6,\); \(n, columns\) is expected"),
         ("features", torch.zeros(6, 0), r"features has shape \(6, 0\)"),
@@ -107,8 +107,8 @@ def test_every_empty_group_is_named() -> None:
         ("ids", torch.zeros(5, dtype=torch.int64), "features 6, sensitive 6, target 6, ids 5"),
     ],
 )
-def test_wrong_shapes_types_and_lengths_are_refused_by_name(field: str, value: torch.Tensor, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_shapes_types_and_lengths_are_refused_by_name(field: str, value: torch.Tensor, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         dataclasses.replace(make(), **{field: value})
 
 

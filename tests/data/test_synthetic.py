@@ -84,7 +84,7 @@ def test_the_global_generators_are_neither_read_nor_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "reason"),
     [
         ({"n": 0}, "n = 0; it must be at least 1"),
         ({"n_test": 0}, "n_test = 0"),
@@ -97,6 +97,6 @@ def test_the_global_generators_are_neither_read_nor_moved() -> None:
         ({"n": 1}, "no record of group"),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         synthetic(**setting)

@@ -157,9 +157,9 @@ def test_the_first_fault_is_named_by_file_row_and_column(tmp_path, monkeypatch, 
     path = write_csv(tmp_path / "train.csv", [*([[]] * blanks), *rows])
     with pytest.raises(BadRecords) as refused:
         read_table(path, COLUMNS)
-    told = str(refused.value)
-    assert told.startswith(f"{path}: row {2 + blanks + place} (the header is row 1), column {name!r} is ")
-    assert ("empty" if not cell.strip() else repr(cell)) in told and "declared" in told
+    reason = str(refused.value)
+    assert reason.startswith(f"{path}: row {2 + blanks + place} (the header is row 1), column {name!r} is ")
+    assert ("empty" if not cell.strip() else repr(cell)) in reason and "declared" in reason
 
 
 @pytest.mark.parametrize("cell", ["1_000", "1_0.5", "1e1_0"])
@@ -186,7 +186,7 @@ def test_a_byte_order_mark_and_spaces_around_cells_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reason"),
     [
         (b"", "is empty; its first row must name the columns"),
         (b"age,work,sex,income\n", "no column 'hours', which data.columns declares; it has 'age', 'work'"),
@@ -198,22 +198,22 @@ def test_a_byte_order_mark_and_spaces_around_cells_change_nothing(tmp_path):
         (b"age,work,sex,income,hours\n" + b"5" * 200_000, "is no CSV: field larger than field limit"),
     ],
 )
-def test_a_csv_file_that_is_none_is_named_with_its_line(tmp_path, content, told):
+def test_a_csv_file_that_is_none_is_named_with_its_line(tmp_path, content, reason):
     path = tmp_path / "train.csv"
     path.write_bytes(content)
     with pytest.raises(BadRecords) as refused:
         read_table(path, COLUMNS)
-    assert str(path) in str(refused.value) and told in str(refused.value)
+    assert str(path) in str(refused.value) and reason in str(refused.value)
 
 
 def test_limits_on_bytes_columns_and_numbers_hold(tmp_path, monkeypatch):
     path = write_csv(tmp_path / "train.csv")
-    for module, limit, value, told in [
+    for module, limit, value, reason in [
         (formats, "MAX_FILE_BYTES", 100, "at most 100 are read"),
         (formats, "MAX_COLUMNS", 5, "has 6 columns; at most 5"),
         (encoding, "MAX_VALUES", 39 * 5, "more than 39 records of 5 inputs"),
     ]:
-        with monkeypatch.context() as patch, pytest.raises(BadRecords, match=told):
+        with monkeypatch.context() as patch, pytest.raises(BadRecords, match=reason):
             patch.setattr(module, limit, value)
             read_table(path, COLUMNS)
     monkeypatch.setattr(encoding, "MAX_VALUES", 40 * 5)
@@ -221,7 +221,7 @@ def test_limits_on_bytes_columns_and_numbers_hold(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"age": np.array([object()] * 40)}, "Python objects are never loaded"),
         ({"age": np.zeros((40, 2))}, "array 'age' has shape (40, 2); (40,) is expected"),
@@ -232,10 +232,10 @@ def test_limits_on_bytes_columns_and_numbers_hold(tmp_path, monkeypatch):
         ({"sex": np.arange(40) % 2 + 0.0}, "row 1 (the first record is row 1), column 'sex' is 0.0"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(tmp_path, changed, told):
+def test_arrays_that_do_not_fit_are_named(tmp_path, changed, reason):
     with pytest.raises(BadRecords) as refused:
         read_table(write_npz(tmp_path / "train.npz", **changed), COLUMNS)
-    assert told in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_an_array_that_announces_more_than_it_has_takes_no_memory(tmp_path):
@@ -261,7 +261,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, write, kept):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"age": [50.0, None] * 20}, "row 2 (the first record is row 1), column 'age' is empty"),
         ({"work": ["own", "own", None, "own"] * 10}, "row 3 (the first record is row 1), column 'work' is empty"),
@@ -269,10 +269,10 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, write, kept):
         ({"age": [[1.0]] * 40}, "column 'age' is list<"),
     ],
 )
-def test_parquet_nulls_and_types_are_named(tmp_path, changed, told):
+def test_parquet_nulls_and_types_are_named(tmp_path, changed, reason):
     with pytest.raises(BadRecords) as refused:
         read_table(write_parquet(tmp_path / "train.parquet", **changed), COLUMNS)
-    assert told in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_without_pyarrow_parquet_is_refused_with_the_remedy(tmp_path, monkeypatch):
@@ -288,14 +288,14 @@ def test_without_pyarrow_parquet_is_refused_with_the_remedy(tmp_path, monkeypatc
 def test_images_that_do_not_fit_are_named(tmp_path):
     images = np.zeros((3, 2, 3))
     smaller = Columns.model_validate({"features": [{"name": "pixel", "count": 4}]})
-    for labels, columns, told in [
+    for labels, columns, reason in [
         ([0, 1, 7], IMAGES, r"row 3 \(the first image is row 1\), column 'kind' is 7; declared are '0', '1', '2'"),
         ([0, 1], IMAGES, "2 labels for 3 images"),
         ([0, 1, 2], COLUMNS, "declare one feature with a count of pixels"),
         ([0, 1, 2], smaller, "2x3 pixels; 4 are declared"),
     ]:
         path = write_idx(tmp_path, images, labels)
-        with pytest.raises(BadRecords, match=told):
+        with pytest.raises(BadRecords, match=reason):
             read_table(path, columns)
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(FileNotFoundError, match="train-labels-idx1-ubyte"):
@@ -343,7 +343,7 @@ def test_what_is_compared_with_probabilities_serves_in_the_unit_interval(columns
 
 
 @pytest.mark.parametrize(
-    ("columns", "overrides", "told"),
+    ("columns", "overrides", "reason"),
     [
         (None, (), r"data: source 'files' reads the columns that \[data.columns\] declares"),
         (FULL, ("data.source=adult",), "columns and held_out belong to source 'files', not to 'adult'"),
@@ -373,9 +373,9 @@ def test_what_is_compared_with_probabilities_serves_in_the_unit_interval(columns
         (_points(scale="signed"), ("objective.task=regression",), "column 'b' needs public bounds"),
     ],
 )
-def test_a_declaration_that_does_not_serve_the_experiment_is_refused(columns, overrides, told):
+def test_a_declaration_that_does_not_serve_the_experiment_is_refused(columns, overrides, reason):
     raw = {"name": "own", "data": {"source": "files"} | ({} if columns is None else {"columns": columns})}
-    with pytest.raises(ExperimentError, match=told):
+    with pytest.raises(ExperimentError, match=reason):
         parse_experiment(raw, overrides)
 
 
@@ -387,9 +387,9 @@ def test_a_schema_file_is_the_declaration_and_its_faults_are_named(tmp_path):
         '[target]\nname = "income"\nvalues = ["low", "high"]\n'
     )
     assert read_columns(path) == COLUMNS and difference(COLUMNS, read_columns(path)) is None
-    for text, told in [("features = 3", "features"), ("features = [", "not valid TOML"), ("a = " + "[" * 4000, "TOML")]:
+    for text, word in [("features = 3", "features"), ("features = [", "not valid TOML"), ("a = " + "[" * 4000, "TOML")]:
         path.write_text(text)
-        with pytest.raises(ExperimentError, match=told) as refused:
+        with pytest.raises(ExperimentError, match=word) as refused:
             read_columns(path)
         assert str(path) in str(refused.value)
     with pytest.raises(ExperimentError, match="cannot be read: No such file"):

@@ -94,7 +94,7 @@ def test_the_global_generators_are_neither_read_nor_moved(law: Callable[..., Dat
 
 
 @pytest.mark.parametrize(
-    ("law", "setting", "told"),
+    ("law", "setting", "reason"),
     [
         (ring, {"n": 0}, "n = 0; it must be at least 1"),
         (ring, {"n_test": -1}, "n_test = -1"),
@@ -104,6 +104,6 @@ def test_the_global_generators_are_neither_read_nor_moved(law: Callable[..., Dat
         (gaussians, {"radius": float("inf")}, "radius = inf"),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(law: Any, setting: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_out_of_range_are_refused_by_name(law: Any, setting: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         law(**{"n": 5, "n_test": 5, **setting})

@@ -49,7 +49,7 @@ app = ClientApp()
 @app.query("tell")
 def tell(message, context):
     config = {{"keys": sorted(context.node_config), "from": __file__}}
-    return Message(RecordDict({{"told": ConfigRecord(config)}}), reply_to=message)
+    return Message(RecordDict({{"answer": ConfigRecord(config)}}), reply_to=message)
 """
 OTHER = "0" * 64
 OWN, _ = build_fab_from_files({name: text.encode() for name, text in bundle_files().items()})
@@ -93,8 +93,8 @@ class Sent:
         assert reply.metadata.reply_to_message_id == "m"
         if not reply.has_content():
             return Answer(reply.error.code, reply.error.reason)
-        told = reply.content["told"]
-        return Answer(0, "", list(told["keys"]), str(told["from"]))
+        answer = reply.content["answer"]
+        return Answer(0, "", list(answer["keys"]), str(answer["from"]))
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_another_bundle_than_the_demanded_one_is_refused_before_any_of_its_code_
 
 def test_the_demanded_bundle_is_served(tmp_path, home):
     sent = Sent(tmp_path)
-    told = sent.ask(bundle=sent.hash)
-    assert told.keys == ["partition-id"], "what was kept by the node is not asked of the app"
+    answer = sent.ask(bundle=sent.hash)
+    assert answer.keys == ["partition-id"], "what was kept by the node is not asked of the app"
     assert sent.mark.exists()
 
 
@@ -167,8 +167,8 @@ def test_a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_ca
     left = install_from_fab(sent.content, skip_prompt=True)
     assert left.is_relative_to(home)
     (left / "bundled" / "app.py").write_text("raise SystemExit('left by an earlier bundle')\n")
-    told = sent.ask(bundle=sent.hash)
-    assert sent.mark.exists() and not Path(told.file).is_relative_to(left)
+    answer = sent.ask(bundle=sent.hash)
+    assert sent.mark.exists() and not Path(answer.file).is_relative_to(left)
     shutil.rmtree(home / "apps")
     assert not list(home.iterdir()), "what a worker unpacked is removed with it"
 
@@ -199,6 +199,6 @@ def test_the_command_prints_the_hash_and_writes_what_it_is_the_hash_of(tmp_path,
     assert main(["bundle"]) == 0
     assert capsys.readouterr().out.split() == [bundle_hash()]
     assert main(["bundle", str(tmp_path / "app"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sha256"] == hashlib.sha256(build_fab_from_disk(tmp_path / "app")).hexdigest()
-    assert all((tmp_path / "app" / name).is_file() for name in told["files"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["sha256"] == hashlib.sha256(build_fab_from_disk(tmp_path / "app")).hexdigest()
+    assert all((tmp_path / "app" / name).is_file() for name in answer["files"])

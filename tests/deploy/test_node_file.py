@@ -80,7 +80,7 @@ def test_every_option_of_the_command_is_a_key_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("max-epsilom = 3.0", "max-epsilom"),
         ("max-epsilon = 'three'", "max-epsilon"),
@@ -90,9 +90,9 @@ def test_every_option_of_the_command_is_a_key_of_the_file():
         ("partition-id = ", "not valid TOML"),
     ],
 )
-def test_a_fault_in_the_file_is_named_with_the_file_and_nothing_is_started(tmp_path, started, line, told):
+def test_a_fault_in_the_file_is_named_with_the_file_and_nothing_is_started(tmp_path, started, line, reason):
     (tmp_path / "node.toml").write_text(line, encoding="utf-8")
-    with pytest.raises(ExperimentError, match=rf"{tmp_path / 'node.toml'}.*{told}"):
+    with pytest.raises(ExperimentError, match=rf"{tmp_path / 'node.toml'}.*{reason}"):
         read_node_file(tmp_path / "node.toml")
     assert main(["client", "--config", str(tmp_path / "node.toml")]) == 2 and not started
 

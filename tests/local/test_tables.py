@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.accounting import Step, epsilon
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.sensitivity import SLACK
@@ -232,8 +232,8 @@ def test_table_and_contribution_on_one_batch_are_one_step_where_two_steps_would_
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
 def test_an_attempt_is_charged_as_one_step_of_the_calibrated_multiplier(share):
     experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0", f"local.table_share={share}")
-    found = shares.shares(experiment, rate=0.2, delta=1e-4)
-    noise = shares.noise(found, PARITY, CLIP, sizes=[30, 20], own=[3, 4], spread=0.5, k=6)
+    found = split.budget_split(experiment, rate=0.2, delta=1e-4)
+    noise = split.noise(found, PARITY, CLIP, sizes=[30, 20], own=[3, 4], spread=0.5, k=6)
     charge = noise.charge(found.rate)
     assert charge.sensitivity / noise.contribution == pytest.approx(1 / 2.0, rel=1e-12)
     worst = SLACK * tables.contribution_sensitivity(PARITY, [30, 20], CLIP, cell=1, spread=0.5).value
@@ -245,9 +245,9 @@ def test_an_attempt_is_charged_as_one_step_of_the_calibrated_multiplier(share):
 def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_however_few_the_client_holds():
     """Of a batch of 60 and 10 records: one of the ten moves six times as much."""
     experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0")
-    found = shares.shares(experiment, rate=0.2, delta=1e-4)
+    found = split.budget_split(experiment, rate=0.2, delta=1e-4)
     few, many, only = (
-        shares.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1)
+        split.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1)
         for own in ([30, 1], [1, 9], [30, 0])
     )
     worst = SLACK * tables.contribution_sensitivity(PARITY, [60, 10], CLIP, cell=1, spread=1.0).value
@@ -256,9 +256,9 @@ def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_howeve
     assert only.contribution < few.contribution
 
 
-def test_shares_of_a_round_add_up_to_the_calibrated_step():
+def test_the_parts_of_a_round_s_budget_add_up_to_the_calibrated_step():
     experiment = small("privacy.trust=local-gradient", "privacy.epsilon=2.0", "local.table_share=0.25")
-    share = shares.shares(experiment, rate=0.2, delta=1e-4)
+    share = split.budget_split(experiment, rate=0.2, delta=1e-4)
     assert share.table**2 + share.contribution**2 == pytest.approx(share.multiplier**-2, rel=1e-12)
     assert share.table**2 == pytest.approx(0.25 * share.multiplier**-2)
     assert share.epsilon == 2.0

@@ -12,14 +12,14 @@ from tests.federations import small
 
 
 class Notes:
-    """Writes down what it is told; raises at the call that `fails` names."""
+    """Writes down every call; raises at the call that `fails` names."""
 
     def __init__(self, fails="", fault=None):
-        self.told, self.fails = [], fails
+        self.calls, self.fails = [], fails
         self.fault = fault or ConnectionError("the tracking server is gone")
 
     def note(self, what):
-        self.told.append(what)
+        self.calls.append(what)
         if what == self.fails:
             raise self.fault
 
@@ -52,7 +52,7 @@ def test_an_observer_that_raises_does_not_end_the_run_and_is_left_out_after_one_
     with caplog.at_level(logging.WARNING, logger="fedsw.server"):
         result = driver.run(small(), runs=tmp_path, observer=Observers(bad, good))
     assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 4
-    assert good.told == ALL and bad.told == ALL[: ALL.index(fails) + 1]
+    assert good.calls == ALL and bad.calls == ALL[: ALL.index(fails) + 1]
     warnings = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert len(warnings) == 1 and "Notes" in warnings[0] and "the tracking server is gone" in warnings[0]
 
@@ -69,8 +69,8 @@ def test_an_interruption_passes_and_everyone_who_wants_to_knows_of_the_end(feder
     with pytest.raises(KeyboardInterrupt):
         federation.run(small(), observer=Observers(wants, plain, interrupting))
     rounds = ["released 1", "round 1", "released 2", "round 2"]
-    assert wants.told == ["started", *rounds, "broke off: interrupted"]
-    assert plain.told == ["started", "round 1", "round 2"]
+    assert wants.calls == ["started", *rounds, "broke off: interrupted"]
+    assert plain.calls == ["started", "round 1", "round 2"]
 
 
 def test_only_who_asks_for_models_is_shown_them_and_a_failing_one_is_left_out_of_all():
@@ -80,7 +80,7 @@ def test_only_who_asks_for_models_is_shown_them_and_a_failing_one_is_left_out_of
     several.released(1, None, None)
     several.round_done({"round": 1})
     several.broke_off("failed")
-    assert wants.told == ["released 1"] and plain.told == ["round 1"]
+    assert wants.calls == ["released 1"] and plain.calls == ["round 1"]
 
 
 def test_numbers_are_flat_and_words_gaps_and_truths_are_no_numbers():

@@ -133,8 +133,8 @@ def test_a_run_that_was_stopped_goes_on(fedsw, python, empty, environment):
         assert stopped.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     stopped.send_signal(signal.SIGINT)
-    told = stopped.communicate(timeout=60)[1]
-    assert stopped.returncode == 130 and "fedsw resume stopped/fair-classification/" in told
+    printed = stopped.communicate(timeout=60)[1]
+    assert stopped.returncode == 130 and "fedsw resume stopped/fair-classification/" in printed
     done = json.loads(fedsw("resume", "fair-classification", "--runs", "stopped", "--json"))
     assert (done["status"], done["released_rounds"]) == ("completed", 400)
 

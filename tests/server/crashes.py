@@ -1,6 +1,6 @@
 """Servers that die: forked, one by one, from a process that has trained nothing itself (autograd survives no fork).
 
-Run as `python -m tests.server.crashes`: every line of standard input is a JSON list of arguments for `_life`; the
+Run as `python -m tests.server.crashes`: every line of standard input is a JSON list of arguments for `_process`; the
 answer is its exit status, negative for a signal.
 """
 
@@ -14,13 +14,13 @@ import traceback
 from pathlib import Path
 
 import fedsw.engines.driver
-import fedsw.federation.server.app  # noqa: F401  # everything that a life needs, once
+import fedsw.federation.server.app  # noqa: F401  # everything that a process needs, once
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import small
 
 
 class Host:
-    """Starts the process, and lives in it."""
+    """A process that starts servers, one by one."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -31,7 +31,7 @@ class Host:
             cwd=Path(__file__).resolve().parents[2],
         )
 
-    def live(self, directory: Path, *overrides: str, fault: str = "", round_: int = 0, resume: bool = False) -> int:
+    def run(self, directory: Path, *overrides: str, fault: str = "", round_: int = 0, resume: bool = False) -> int:
         """Run a small experiment until it ends or the fault kills it; its exit status."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps([str(directory), overrides, fault, round_, resume]), file=self._process.stdin, flush=True)
@@ -43,7 +43,7 @@ class Host:
         self._process.wait()
 
 
-def _life(directory: str, overrides: list[str], fault: str, round_: int, resume: bool) -> int:
+def _process(directory: str, overrides: list[str], fault: str, round_: int, resume: bool) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -71,7 +71,7 @@ def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resum
 
 def main() -> None:
     for line in sys.stdin:
-        print(_life(*json.loads(line)), flush=True)
+        print(_process(*json.loads(line)), flush=True)
 
 
 if __name__ == "__main__":

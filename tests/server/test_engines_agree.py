@@ -48,6 +48,6 @@ def test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running(tmp
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_client_that_moves_between_processes_rebuilds_its_secret_batch(tmp_path):
-    """Without a seed the batch key lives in the node's own state only; Ray hands the node to any of its workers."""
+    """Without a seed the batch key is in the node's own state only; Ray hands the node to any of its workers."""
     result = run(small("federation.timeout=600.0", "training.rounds=3"), engine="ray", runs=tmp_path)
     assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 3

@@ -255,7 +255,7 @@ def _spoiling(change):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (lambda v: v * np.float32(1e6), "above its clip bound"),
         (lambda v: v * np.float32(np.nan), "above its clip bound"),
@@ -263,8 +263,8 @@ def _spoiling(change):
         (lambda v: v.astype(np.int32), "came as 'int32'"),
     ],
 )
-def test_a_contribution_outside_its_bound_or_shape_is_refused_and_its_sender_named(federation, change, told):
-    with pytest.raises(FederationError, match=rf"Client \d.*{told}"):
+def test_a_contribution_outside_its_bound_or_shape_is_refused_and_its_sender_named(federation, change, reason):
+    with pytest.raises(FederationError, match=rf"Client \d.*{reason}"):
         federation.run(small(), app=Saboteur(after=_spoiling(change)))
     with Ledger.open(federation.folder / "run1" / "ledger.sqlite") as ledger:
         assert ledger.released_rounds() == 0
@@ -318,14 +318,14 @@ def test_a_hanging_client_ends_the_run_with_its_name_not_in_a_hang(federation):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reason"),
     [
         (lambda r: r.features.__setitem__((3, 1), float("nan")), r"client 1.*row 3.*"),
         (lambda r: r.features.__setitem__((0, 0), float("inf")), r"client 1.*"),
         (lambda r: r.sensitive.__setitem__(0, 7), r"client 1.*sensitive.*7"),
     ],
 )
-def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, monkeypatch, spoil, told):
+def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, monkeypatch, spoil, reason):
     import fedsw.federation.node.partition as partition
 
     genuine = partition.split
@@ -347,7 +347,7 @@ def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, m
             (lambda r: (spoil(r), r)[1])(take(self, index.part)) if isinstance(index, _Spoiling) else take(self, index)
         ),
     )
-    with pytest.raises(FederationError, match=told):
+    with pytest.raises(FederationError, match=reason):
         federation.run(small())
     assert not (federation.folder / "run1" / "ledger.sqlite").exists()
 
@@ -356,14 +356,14 @@ def test_a_public_data_set_that_is_missing_is_found_out_before_there_is_a_ledger
     def missing(task):
         raise FileNotFoundError("no data set 'mnist'")
 
-    monkeypatch.setattr("fedsw.federation.trust.central.rounds.counterpart_of", missing)
+    monkeypatch.setattr("fedsw.federation.trust.central.rounds.public_side_of", missing)
     with pytest.raises(FileNotFoundError, match="mnist"):
         federation.run(small())
     assert not list((federation.folder / "run1").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reason"),
     [
         (("data.correlation=1.0", "objective.penalty=equality-of-odds"), r"group Y=0,A=1 is empty"),
         (("training.batch_size=500",), r"batch of 500 records asked from group A=0, which has \d+ across 3 clients"),
@@ -371,7 +371,7 @@ def test_a_public_data_set_that_is_missing_is_found_out_before_there_is_a_ledger
         (("privacy.delta=1e-12",), "delta"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_before_anything_is_spent(federation, overrides, told):
-    with pytest.raises((FederationError, ValueError), match=told):
+def test_what_cannot_be_planned_is_refused_before_anything_is_spent(federation, overrides, reason):
+    with pytest.raises((FederationError, ValueError), match=reason):
         federation.run(small(*overrides))
     assert not (federation.folder / "run1" / "ledger.sqlite").exists()

@@ -213,7 +213,7 @@ def test_a_held_out_metric_is_there_at_the_asked_rounds_and_at_the_end(federatio
 
 
 def test_a_resumed_run_tells_the_time_of_all_its_lives_and_when_it_began(federation):
-    """As it does of its bytes; a life that was killed, and left no summary, counts by its log."""
+    """As it does of its bytes; a process that was killed, and left no summary, counts by its log."""
 
     def hook(message, context):
         if message.metadata.message_type == "train.outputs" and message.content["config"]["round"] == 3:

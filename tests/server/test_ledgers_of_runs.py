@@ -80,19 +80,19 @@ def _gone_after_tables():
 
 def test_a_run_of_another_delta_is_not_charged_to_a_ledger(federation):
     """Where delta depends on n it is known with the first request; a server that then tells another n is refused."""
-    ledgers, told = federation.folder / "state", []
+    ledgers, answers = federation.folder / "state", []
 
     def hook(message, context):
         if kind_of(message) == "train.tables" and message.content["config"]["round"] == 2:
             message.content["config"]["records"] = 10**6
 
     def after(message, reply):
-        told.append(str(reply.error.reason) if reply.has_error() else kind_of(message))
+        answers.append(str(reply.error.reason) if reply.has_error() else kind_of(message))
         return reply
 
     with pytest.raises(FederationError, match="accounts for another run"):
         federation.run(small(*TRUST, "federation.clients=1"), ledgers=ledgers, app=Saboteur(hook, after))
-    assert _left(ledgers)[2] == 0.1 / 600 and len(told) == 3
+    assert _left(ledgers)[2] == 0.1 / 600 and len(answers) == 3
 
 
 def test_the_operators_limit_bounds_what_a_ledger_ever_allows(tmp_path):
@@ -112,11 +112,11 @@ def test_the_operators_limit_bounds_what_a_ledger_ever_allows(tmp_path):
 
 def test_a_node_serves_one_run_in_one_run_of_flower(tmp_path):
     grid = InProcessGrid(client_app, [{"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path)}])
-    told = {"experiment": small(*ONE).model_dump_json()}
+    settings = {"experiment": small(*ONE).model_dump_json()}
 
     def greet(name):
         (node,) = grid.get_node_ids()
-        content = RecordDict({"config": ConfigRecord({**told, "run": name})})
+        content = RecordDict({"config": ConfigRecord({**settings, "run": name})})
         return exchange(
             grid, "query.hello", [Request(node, content)], group="g", timeout=10, traffic=Traffic()
         )[node]
@@ -147,13 +147,13 @@ def test_a_resumed_run_is_refused_where_a_client_forgot_what_it_spent(federation
     directory, experiment = federation.folder / "run", small(*TRUST)
     with pytest.raises(FederationError, match="gone"):
         federation.run(experiment, directory=directory, app=_lost_in(3))
-    told = json.loads((directory / "summary.json").read_text())["epsilon_spent_by_client"]
-    with pytest.raises(FederationError, match=r"client 0's privacy ledger stands at epsilon 0, but it has told"):
+    reported = json.loads((directory / "summary.json").read_text())["epsilon_spent_by_client"]
+    with pytest.raises(FederationError, match=r"client 0's privacy ledger has spent epsilon 0, but it reported"):
         federation.run(experiment, directory=directory, resume=True, ledgers=federation.folder / "elsewhere")
     assert not (federation.folder / "elsewhere" / "client-0.sqlite").exists()
     summary = federation.run(experiment, directory=directory, resume=True)
     assert summary["status"] == "completed" and attempts_in(directory, 0) == [(1, 0), (2, 0), (3, 1), (4, 0)]
-    assert all(summary["epsilon_spent_by_client"][client] > epsilon for client, epsilon in told.items())
+    assert all(summary["epsilon_spent_by_client"][client] > epsilon for client, epsilon in reported.items())
 
 
 def test_a_client_that_comes_back_without_its_ledger_stays_away(federation):

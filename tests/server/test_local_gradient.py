@@ -64,11 +64,11 @@ def test_the_clients_ledgers_hold_exactly_the_attempts_and_the_server_has_none(r
     summary, directory = run(small("privacy.trust=local-gradient", "privacy.epsilon=2.0"))
     assert all(attempts_in(directory, client) == [(1, 0), (2, 0), (3, 0), (4, 0)] for client in range(3))
     assert not (directory / "ledger.sqlite").exists()
-    told = {int(client): value for client, value in summary["epsilon_spent_by_client"].items()}
+    reported = {int(client): value for client, value in summary["epsilon_spent_by_client"].items()}
     for client in range(3):
         with Ledger.open(directory / "clients" / f"client-{client}.sqlite") as ledger:
-            assert ledger.replay() == pytest.approx(told[client], rel=1e-9)
-    assert 1.9 < summary["epsilon_spent"] == max(told.values()) <= summary["epsilon"] == 2.0
+            assert ledger.replay() == pytest.approx(reported[client], rel=1e-9)
+    assert 1.9 < summary["epsilon_spent"] == max(reported.values()) <= summary["epsilon"] == 2.0
     assert summary["released_rounds"] == 4
 
 
@@ -121,16 +121,16 @@ def test_without_a_seed_nothing_repeats(run):
 
 
 def test_the_released_noise_is_the_sum_of_the_clients(run):
-    told = []
+    sigmas = []
 
     def keep(message, reply):
         if kind_of(message) == wire.LOCAL_GRADIENTS:
-            told.append(reply.content["metrics"]["sigma"])
+            sigmas.append(reply.content["metrics"]["sigma"])
         return reply
 
     _, directory = run(small(*TRUST), app=Saboteur(after=keep))
     rounds = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    assert rounds[0]["sigma"] == pytest.approx(math.hypot(*told[:3]), rel=1e-12)
+    assert rounds[0]["sigma"] == pytest.approx(math.hypot(*sigmas[:3]), rel=1e-12)
 
 
 def test_more_clients_with_few_records_each_are_protected_by_their_own_rates(run):

@@ -112,8 +112,8 @@ def test_a_round_without_a_record_of_a_group_asks_and_charges_nobody_and_names_w
             raise OSError("unplugged")
 
     apart = ("federation.clients=2", "federation.min_clients=1", "partition.scheme=group")
-    told = r"round 3: no client that answered holds a record of group A=0\. Client 1: .*unplugged.*resume the run"
-    with pytest.raises(FederationError, match=told):
+    reason = r"round 3: no client that answered holds a record of group A=0\. Client 1: .*unplugged.*resume the run"
+    with pytest.raises(FederationError, match=reason):
         run(small(*TRUST, *apart), app=Saboteur(hook))
     assert attempts_in(run._federation.folder / "run", 0) == [(1, 0), (2, 0)]
 
@@ -178,19 +178,19 @@ def test_a_second_greeting_with_another_experiment_is_refused(run):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (lambda v: v[:-1], "came with shape"),
         (lambda v: v * float("nan"), "not all finite"),
     ],
 )
-def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_sender_named(run, change, told):
+def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_sender_named(run, change, reason):
     def spoil(message, reply):
         if kind_of(message) == wire.LOCAL_GRADIENTS:
             reply.content["arrays"] = ArrayRecord({"noised": array(change(numbers(reply.content["arrays"]["noised"])))})
         return reply
 
-    with pytest.raises(FederationError, match=rf"Client \d.*{told}"):
+    with pytest.raises(FederationError, match=rf"Client \d.*{reason}"):
         run(small(*TRUST), app=Saboteur(after=spoil))
 
 
@@ -202,15 +202,15 @@ def test_a_client_that_cannot_keep_a_ledger_refuses_before_anything_is_spent(fed
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "reason"),
     [
         (("privacy.noise_multiplier=1.5", "unsafe_metrics=true"), "unsafe_metrics"),
         (("privacy.noise_multiplier=1.5", "training.batch_size=20"), "batch_fraction"),
         ((), "trust 'none'"),
     ],
 )
-def test_what_would_void_the_guarantee_stops_the_run_before_anything_is_spent(run, override, told):
-    with pytest.raises((FederationError, ValueError), match=told):
+def test_what_would_void_the_guarantee_stops_the_run_before_anything_is_spent(run, override, reason):
+    with pytest.raises((FederationError, ValueError), match=reason):
         run(small("privacy.trust=local-gradient", "privacy.epsilon=inf", *override))
     assert not list((run._federation.folder / "run" / "clients").glob("*.sqlite"))
 

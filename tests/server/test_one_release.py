@@ -1,4 +1,4 @@
-"""Laws of runs in which every client releases once: what arrived is kept and told, whatever happens to the run."""
+"""Laws of runs in which every client releases once: what arrived is kept and reported, whatever happens to the run."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_release_is_told_after_the_server_died_before_the_first_line_of_its_me
 
 
 @pytest.mark.parametrize("kind", [*ONCE, "slices"])
-def test_going_on_with_a_completed_run_tells_what_it_told(federation, kind):
+def test_going_on_with_a_completed_run_reports_what_it_reported(federation, kind):
     chosen, directory = ONCE.get(kind, experiment(SLICES)), federation.folder / "run"
     first = federation.run(chosen, directory=directory)
     again = federation.run(chosen, directory=directory, resume=True)
-    for told in ("epsilon_spent", "epsilon_spent_by_client", "released_rounds"):
-        assert again[told] == pytest.approx(first[told], rel=1e-9), told
+    for key in ("epsilon_spent", "epsilon_spent_by_client", "released_rounds"):
+        assert again[key] == pytest.approx(first[key], rel=1e-9), key
 
 
 @pytest.mark.parametrize("kind", ONCE)
@@ -136,7 +136,7 @@ def test_slices_of_another_number_of_rows_lose_their_sender(federation, kind):
 
 @pytest.mark.parametrize("epsilon", [math.nan, -1.0, math.inf, 0.0])
 def test_an_epsilon_that_no_ledger_stands_at_loses_its_sender(federation, epsilon):
-    """Not a number, negative, infinite where noise was added, or less than it told before."""
+    """Not a number, negative, infinite where noise was added, or less than it reported before."""
 
     def lie(message, reply):
         second = kind_of(message) == wire.SLICES and message.content["config"]["round"] == 2
@@ -146,8 +146,8 @@ def test_an_epsilon_that_no_ledger_stands_at_loses_its_sender(federation, epsilo
 
     with pytest.raises(FederationError, match="Client 1: .*epsilon"):
         federation.run(experiment(SLICES), directory=federation.folder / "run", app=Saboteur(after=lie))
-    told = json.loads((federation.folder / "run" / "summary.json").read_text())["epsilon_spent_by_client"]
-    assert 0 < told["1"] < math.inf
+    reported = json.loads((federation.folder / "run" / "summary.json").read_text())["epsilon_spent_by_client"]
+    assert 0 < reported["1"] < math.inf
 
 
 def test_a_greeting_without_a_sound_epsilon_is_refused(federation):
@@ -156,5 +156,5 @@ def test_a_greeting_without_a_sound_epsilon_is_refused(federation):
             reply.content["metrics"]["epsilon"] = math.nan
         return reply
 
-    with pytest.raises(FederationError, match="client 0 does not say what its ledger stands at"):
+    with pytest.raises(FederationError, match="client 0 does not say what its ledger has spent"):
         federation.run(experiment(SLICES), app=Saboteur(after=lie))

@@ -99,7 +99,7 @@ def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reason"),
     [
         ({"optimizer": "AdamWW"}, "training.optimizer 'AdamWW' is unknown; nearest known: 'AdamW'.*'sgd', 'adam'"),
         ({"optimizer": "Optimizer"}, "training.optimizer 'Optimizer' is unknown"),
@@ -113,13 +113,13 @@ def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_pat
         ({"scheduler": "CosineLR"}, "training.scheduler 'CosineLR' is unknown; nearest known"),
     ],
 )
-def test_what_cannot_step_is_refused_before_anybody_is_greeted(settings, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_what_cannot_step_is_refused_before_anybody_is_greeted(settings, reason):
+    with pytest.raises(ExperimentError, match=reason):
         Trainer(START, Training(**settings))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reason"),
     [
         (("training.optimizer=AdamW", "training.momentum=0.5"), "momentum is for 'sgd' and 'adam'"),
         (("training.optimizer=AdamW", "training.second_moment=0.5"), "second_moment is for 'sgd' and 'adam'"),
@@ -130,8 +130,8 @@ def test_what_cannot_step_is_refused_before_anybody_is_greeted(settings, told):
         (("training.optimizer='__import__(1)'",), "training.optimizer"),
     ],
 )
-def test_settings_of_the_optimizer_that_nothing_reads_are_refused_at_load(overrides, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_settings_of_the_optimizer_that_nothing_reads_are_refused_at_load(overrides, reason):
+    with pytest.raises(ExperimentError, match=reason):
         small(*overrides)
 
 

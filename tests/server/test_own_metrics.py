@@ -115,16 +115,16 @@ def test_reading_an_experiment_imports_nothing_as_a_client_and_a_reader_of_the_r
 
 
 def test_clients_are_not_told_of_the_metrics(federation, own_module):
-    told = []
+    sent = []
 
     def listen(message, context):
-        told.extend(
+        sent.extend(
             config["experiment"] for config in message.content.config_records.values() if "experiment" in config
         )
 
     summary = federation.run(small(f"metrics=['{own_module}:half']"), app=Saboteur(listen))
     assert summary["held_out"]["half"] == 0.5
-    assert len(told) == 3 and not any(own_module in words or "metrics" in json.loads(words) for words in told)
+    assert len(sent) == 3 and not any(own_module in words or "metrics" in json.loads(words) for words in sent)
 
 
 @pytest.mark.parametrize(

@@ -40,21 +40,21 @@ def test_nothing_but_the_log_tells_when_a_round_was_released(federation, overrid
 
 def test_an_observer_is_not_told_how_long_a_round_took_and_the_log_has_it(federation):
     slow = [0.0, 0.3, 0.0, 0.0]
-    told = []
+    records = []
 
     class Watcher:
         def started(self, plan): ...
 
         def round_done(self, record):
-            told.append(record)
-            time.sleep(slow[len(told) % 4])  # part of the next round, by the log
+            records.append(record)
+            time.sleep(slow[len(records) % 4])  # part of the next round, by the log
 
         def finished(self, summary): ...
 
     summary = federation.run(small(), observer=Watcher())
     directory = federation.folder / "run1"
     found = round_seconds(directory)
-    assert len(found) == len(told) == 4 and not any("seconds" in record for record in told)
+    assert len(found) == len(records) == 4 and not any("seconds" in record for record in records)
     assert max(found) == found[1] >= 0.3
     assert sum(found) <= total_seconds(directory) <= summary["seconds"]
 

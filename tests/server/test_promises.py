@@ -34,17 +34,17 @@ _CHANGED = r"ledger\.sqlite keeps .* at delta 0\.000166667; with the 6000 record
 
 
 @pytest.mark.parametrize(
-    ("trust", "told"),
+    ("trust", "reason"),
     [
         (("privacy.epsilon=2.0",), _CHANGED),
         (("privacy.noise_multiplier=2.0",), _CHANGED),
         (LOCAL, r"client-0\.sqlite accounts for another run: .* at \(5, 0\.000166667\) .* at \(5, 5e-05\)"),
     ],
 )
-def test_a_run_goes_on_only_at_the_delta_that_its_rounds_were_paid_for(federation, trust, told):
+def test_a_run_goes_on_only_at_the_delta_that_its_rounds_were_paid_for(federation, trust, reason):
     """delta = "0.1/n" of ten times as many records is a tenth, at which the rounds so far cost more."""
     directory = stopped(federation, *trust)
-    with pytest.raises(FederationError, match=told):
+    with pytest.raises(FederationError, match=reason):
         federation.run(small(*trust, "data.records=6000"), directory=directory, resume=True)
     assert (directory / "attempts.log").read_text().splitlines() == ["1 0", "2 0"]
     summary = federation.run(small(*trust), directory=directory, resume=True)

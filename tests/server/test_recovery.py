@@ -87,10 +87,10 @@ def run_with(directory: Path, fault: str, round_: int, *overrides: str, resume: 
 )
 def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp_path, fault, again):
     directory = tmp_path / "run"
-    assert host.live(directory, fault=fault, round_=2) == -9
+    assert host.run(directory, fault=fault, round_=2) == -9
     before, epsilon_before = charges(directory), spent(directory)
     assert before == ([(1, 0)] if fault.endswith(("exchange", "before the charge")) else [(1, 0), (2, 0)])
-    assert host.live(directory, resume=True) == 0
+    assert host.run(directory, resume=True) == 0
     after, summary = charges(directory), summary_of(directory)
     assert after[: len(before)] == before and len(set(after)) == len(after)
     assert attempts(directory)[:2] == ["1 0", "2 0"] and len(set(attempts(directory))) == len(attempts(directory))
@@ -106,24 +106,26 @@ def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp
 @pytest.mark.parametrize("fault", ["killed after the checkpoint", "killed between rounds"])
 def test_a_server_killed_outside_of_a_round_resumes_bit_for_bit_in_seeded_mode(host, tmp_path, fault):
     overrides = ("seed=3", "training.optimizer=adam", "training.averaging=0.5")
-    assert host.live(tmp_path / "whole", *overrides) == 0
-    assert host.live(tmp_path / "broken", *overrides, fault=fault, round_=3) == -9
-    assert host.live(tmp_path / "broken", *overrides, resume=True) == 0
+    assert host.run(tmp_path / "whole", *overrides) == 0
+    assert host.run(tmp_path / "broken", *overrides, fault=fault, round_=3) == -9
+    assert host.run(tmp_path / "broken", *overrides, resume=True) == 0
     assert torch.equal(parameters(tmp_path / "whole"), parameters(tmp_path / "broken"))
     assert spent(tmp_path / "whole") == spent(tmp_path / "broken")
 
 
 def test_clients_with_ledgers_of_their_own_never_forget_a_charge_of_a_killed_server(host, tmp_path):
     directory, paths = tmp_path / "run", [tmp_path / f"run/clients/client-{client}.sqlite" for client in range(3)]
-    assert host.live(directory, *LOCAL, fault="killed before the checkpoint", round_=2) == -9
+    assert host.run(directory, *LOCAL, fault="killed before the checkpoint", round_=2) == -9
     before = [_local(path) for path in paths]
-    assert host.live(directory, *LOCAL, resume=True) == 0
+    assert host.run(directory, *LOCAL, resume=True) == 0
     for path, (rows, epsilon) in zip(paths, before, strict=True):
         later, total = _local(path)
         assert later[: len(rows)] == rows and len(set(later)) == len(later) and (2, 1) in later
         assert epsilon <= total <= 5.0 + 1e-9
-    told = summary_of(directory)["epsilon_spent_by_client"]
-    assert [told[str(client)] for client in range(3)] == pytest.approx([_local(path)[1] for path in paths], rel=1e-9)
+    reported = summary_of(directory)["epsilon_spent_by_client"]
+    assert [reported[str(client)] for client in range(3)] == pytest.approx(
+        [_local(path)[1] for path in paths], rel=1e-9
+    )
 
 
 def _local(path: Path) -> tuple[list[tuple[int, int]], float]:
@@ -198,12 +200,12 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
     if source is not None:
         copy(source, directory / "ledger.sqlite")
     asked = []
-    told = {
+    reason = {
         "older": r"ends at release 2 \(digest \w{12}\), but .* remembers release 4 \(digest \w{12}\).*newest ledger",
         "another": r"ends at release 4 .* remembers release 4 .* another run's ledger",
         "none": r"is gone, but .* remembers release 4 .*Put the ledger back",
     }[put]
-    with pytest.raises(LedgerReplaced, match=told):
+    with pytest.raises(LedgerReplaced, match=reason):
         federation.run(
             small(), directory=directory, resume=True, app=Saboteur(lambda m, _: asked.append(m.metadata.message_type))
         )
@@ -227,8 +229,8 @@ def test_a_client_refuses_an_older_copy_of_its_own_ledger(federation, put):
         part.unlink()
     if put == "older":
         copy(federation.folder / "older.sqlite", path)
-    told = r"ends at release 2 .* but client-1.head remembers release 4" if put == "older" else "is gone"
-    with pytest.raises(FederationError, match=told):
+    reason = r"ends at release 2 .* but client-1.head remembers release 4" if put == "older" else "is gone"
+    with pytest.raises(FederationError, match=reason):
         federation.run(small(*LOCAL), directory=directory, resume=True)
 
 

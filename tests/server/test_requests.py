@@ -117,7 +117,7 @@ def test_a_client_charges_nothing_for_a_request_that_it_does_not_believe(federat
         ),
     ],
 )
-def test_cotangents_that_do_not_fit_are_declined_and_no_count_is_told(federation, change, words):
+def test_cotangents_that_do_not_fit_are_declined_and_no_count_is_shown(federation, change, words):
     with pytest.raises(FederationError) as refused:
         federation.run(small(*CENTRAL), app=spoiling("train.gradients", change))
     assert words in str(refused.value) and "shape (" not in str(refused.value)

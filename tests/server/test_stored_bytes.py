@@ -75,7 +75,7 @@ def _shared(record: Any) -> bool:
 
 CENTRAL = {
     "noised": ("privacy.noise_multiplier=2",),
-    "losses told": ("privacy.noise_multiplier=2", "unsafe_metrics=true"),
+    "losses reported": ("privacy.noise_multiplier=2", "unsafe_metrics=true"),
     "without a penalty": ("privacy.noise_multiplier=2", "objective.alpha=0.0"),
     "seeded": ("privacy.noise_multiplier=2", "seed=3"),
     "without privacy": ("privacy.trust=none",),

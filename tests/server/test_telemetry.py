@@ -35,11 +35,11 @@ def placed(tree, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...],
 
 def test_the_log_tells_the_course_of_a_run(federation):
     federation.run(small())
-    told = lines(federation)
-    assert [line["event"] for line in told] == ["run begins", *["round released"] * 4, "run ended"]
-    assert [line["round"] for line in told[1:5]] == [1, 2, 3, 4] and told[-1]["status"] == "completed"
-    assert all(set(line) <= FIELDS | {"time", "level", "event"} for line in told)
-    assert told[-1]["ledger"] == 4 and told[-1]["epsilon"] <= 1.0
+    logged = lines(federation)
+    assert [line["event"] for line in logged] == ["run begins", *["round released"] * 4, "run ended"]
+    assert [line["round"] for line in logged[1:5]] == [1, 2, 3, 4] and logged[-1]["status"] == "completed"
+    assert all(set(line) <= FIELDS | {"time", "level", "event"} for line in logged)
+    assert logged[-1]["ledger"] == 4 and logged[-1]["epsilon"] <= 1.0
 
 
 def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(federation, monkeypatch):

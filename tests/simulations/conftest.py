@@ -165,7 +165,7 @@ def finished_run(tmp_path: Path, fake_runs: FakeRuns) -> Callable[..., Path]:
 
 
 class Watcher:
-    """An observer that keeps what it was told."""
+    """An observer that keeps what it received."""
 
     def __init__(self) -> None:
         self.plans: list[dict[str, Any]] = []

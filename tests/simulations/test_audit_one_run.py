@@ -22,7 +22,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.substitution import exchanged
 from fedsw.privacy import release as door
-from fedsw.runs.observer import Silent
+from fedsw.runs.observer import NoObserver
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
 from tests.federations import small
@@ -167,7 +167,7 @@ def test_the_strongest_of_several_pairs_is_taken_at_every_place() -> None:
 
 
 def test_a_witness_is_shown_the_vectors_that_lead_from_each_model_to_the_next(tmp_path: Path) -> None:
-    class Witness(Silent):
+    class Witness(NoObserver):
         def __init__(self) -> None:
             self.seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 

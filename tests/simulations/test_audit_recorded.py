@@ -396,8 +396,8 @@ def test_the_command_keeps_json_and_figure_and_its_exit_code_tells_the_verdict(c
     directory = copied()
     command = ["audit", str(directory), "--output", str(tmp_path / "audits"), "--json"]
     assert invoke(app, command, debug=True) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["audit"] == "record" and told["passed"] and told["confidence"] is None
-    assert sorted(Path(path).suffix for path in told["files"]) == [".json", ".png"]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["audit"] == "record" and printed["passed"] and printed["confidence"] is None
+    assert sorted(Path(path).suffix for path in printed["files"]) == [".json", ".png"]
     (directory / "model.safetensors").write_bytes(b"")
     assert invoke(app, command, debug=True) == 1

@@ -1,4 +1,4 @@
-"""Blows on real processes: the script, what is told of them, and an audit that finds what it must."""
+"""Injections into real processes: the script, what is recorded of them, and an audit that finds what it must."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import pytest
 
 from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment
-from tests.chaos import blows
-from tests.chaos.blows import BLOWS, SERVER_BLOWS, script
+from tests.chaos import injections
 from tests.chaos.campaign import POLLED, _effect, audit
 from tests.chaos.conductor import ChaosFailed, experiment_of
 from tests.chaos.faults import EVERY
-from tests.chaos.striking import FALLEN, position
+from tests.chaos.injections import INJECTIONS, SERVER_INJECTIONS, script
+from tests.chaos.injector import INJECTED, position
 from tests.federations import Federation
 
 ROOT = Path(__file__).resolve().parents[2]
-SEED = 72  # its first four blows are the four of the slow test below
+SEED = 72  # its first four injections are the four of the slow test below
 ROUNDS = 10
 
 
-def test_every_kind_of_blow_falls_before_any_falls_again():
+def test_every_kind_of_injection_comes_before_any_comes_again():
     planned = script(7, 900)
-    assert [(blow.round - 1) // EVERY for blow in planned] == list(range(90))
-    assert set(Counter(blow.kind for blow in planned[: 3 * len(BLOWS)]).values()) == {3}
-    assert {blow.moment for blow in planned if blow.kind in SERVER_BLOWS} == {"attempt", "charge", "checkpoint"}
-    assert {blow.moment for blow in planned if blow.kind not in SERVER_BLOWS} == {"attempt"}
+    assert [(each.round - 1) // EVERY for each in planned] == list(range(90))
+    assert set(Counter(each.kind for each in planned[: 3 * len(INJECTIONS)]).values()) == {3}
+    assert {each.moment for each in planned if each.kind in SERVER_INJECTIONS} == {"attempt", "charge", "checkpoint"}
+    assert {each.moment for each in planned if each.kind not in SERVER_INJECTIONS} == {"attempt"}
     assert script(7, 900) == planned != script(8, 900)
 
 
@@ -45,7 +45,7 @@ def quick() -> Experiment:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a campaign of ten rounds leaves, but for its blow; the run itself was in process."""
+    """What a campaign of ten rounds leaves, but for its injection; the run itself was in process."""
     place = tmp_path_factory.mktemp("campaign")
     polled = []
 
@@ -63,8 +63,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Federation(place).run(quick(), directory=place / "run", observer=Watcher())
     _write(place / POLLED, polled)
     _write(
-        place / FALLEN,
-        [{**asdict(blow), "position": "round 1, attempt 0: told", "clients": []} for blow in script(SEED, ROUNDS)],
+        place / INJECTED,
+        [{**asdict(each), "position": "round 1, attempt 0: released", "clients": []} for each in script(SEED, ROUNDS)],
     )
     for client in range(5):
         (place / "nodes" / str(client)).mkdir(parents=True)
@@ -98,7 +98,7 @@ def _change_summary(left: Path, **fields) -> None:
 
 
 WRONG = {
-    "a status": (lambda left: _change_summary(left, status="failed: by a blow"), "failed"),
+    "a status": (lambda left: _change_summary(left, status="failed: by an injection"), "failed"),
     "a round that was not released": (lambda left: _change_summary(left, released_rounds=9), "9 rounds"),
     "an epsilon that misses a digit": (
         lambda left: _change_summary(left, epsilon_spent=_spent(left) * (1 - 2**-52)),
@@ -134,32 +134,32 @@ WRONG = {
         "epsilon of 20 rows was",
     ),
     "a row that was polled is gone": (lambda left: _change_line(left / POLLED, 9, digest="0" * 64), "older copy"),
-    "a blow that never fell": (lambda left: (left / FALLEN).write_text(""), "never fell"),
+    "an injection that never happened": (lambda left: (left / INJECTED).write_text(""), "never happened"),
     "a client's folder is gone": (lambda left: (left / "nodes" / "3").rmdir(), "clients' folders"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_audit_finds(left, what):
-    spoil, told = WRONG[what]
+    spoil, reason = WRONG[what]
     spoil(left)
-    with pytest.raises((ChaosFailed, ValueError), match=told):
+    with pytest.raises((ChaosFailed, ValueError), match=reason):
         audit(left, script(SEED, ROUNDS), [], [])
 
 
 def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
     with pytest.raises(ChaosFailed, match="processes are left"):
         audit(left, script(SEED, ROUNDS), [], [psutil.Process()])
-    _change_line(left / FALLEN, 0, kind=blows.TOO_MANY_DIE)
-    planned = [type(blow)(**{**asdict(blow), "kind": blows.TOO_MANY_DIE}) for blow in script(SEED, ROUNDS)]
+    _change_line(left / INJECTED, 0, kind=injections.TOO_MANY_DIE)
+    planned = [type(each)(**{**asdict(each), "kind": injections.TOO_MANY_DIE}) for each in script(SEED, ROUNDS)]
     with pytest.raises(ChaosFailed, match="0 times the run said so"):
         audit(left, planned, ["the SuperLink ended"], [])
-    told = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
-    assert audit(left, planned, [told], [])["ends"] == {"too few clients, said so": 1}
+    why = "failed: round 3: 2 of 5 clients are left, fewer than the 3 of federation.min_clients"
+    assert audit(left, planned, [why], [])["ends"] == {"too few clients, said so": 1}
 
 
 @pytest.mark.parametrize(
-    ("stage", "begun", "clients", "told"),
+    ("stage", "begun", "clients", "reason"),
     [
         ("attempt begun, not charged", ["4 0", "4 1"], [5, 5, 5, 4, 4], "a fresh attempt"),
         ("attempt begun, not charged", ["4 0", "5 0"], [5, 5, 5, 4, 4], "fewer clients"),
@@ -168,12 +168,12 @@ def test_the_audit_finds_processes_and_a_stop_that_was_not_explained(left):
         ("charged, no checkpoint", ["4 0", "5 0"], [5, 5, 5, 5, 4], "fewer clients"),
     ],
 )
-def test_what_a_blow_on_nodes_did_is_told_of_the_attempt_it_met(stage, begun, clients, told):
+def test_what_an_injection_on_nodes_did_is_recorded_of_the_attempt_it_met(stage, begun, clients, reason):
     metrics = [{"round": round_, "clients": count} for round_, count in enumerate(clients, start=1)]
-    assert told in _effect({"position": f"round 4, attempt 0: {stage}"}, begun, metrics)
+    assert reason in _effect({"position": f"round 4, attempt 0: {stage}"}, begun, metrics)
 
 
-def test_where_a_run_stood_is_told_from_its_files(left):
+def test_how_far_a_run_had_come_is_read_from_its_files(left):
     run = left / "run"
     assert position(run) == "round 10, attempt 0: released, on record"
     lines = _lines(run / "metrics.jsonl")
@@ -202,7 +202,7 @@ def _append(path: Path, line: str) -> None:
 @pytest.mark.slow
 def test_forty_rounds_on_real_processes_survive_the_death_of_nodes_server_app_and_superlink(tmp_path):
     planned = script(SEED, 40)
-    assert {blows.SERVER_DIES, blows.LINK_DIES} < {blow.kind for blow in planned} and len(planned) == 4
+    assert {injections.SERVER_DIES, injections.LINK_DIES} < {each.kind for each in planned} and len(planned) == 4
     command = [sys.executable, "-m", "tests.chaos", "--deployed", "--seed", str(SEED), "--rounds", "40"]
     place = tmp_path / "campaign"
     done = subprocess.run([*command, "--out", str(place)], cwd=ROOT, text=True, capture_output=True, env={**os.environ})

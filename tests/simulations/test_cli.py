@@ -59,7 +59,9 @@ def test_a_shipped_name_runs_and_leaves_plots_and_a_summary(fake_runs: FakeRuns,
 
 
 @pytest.mark.usefixtures("fake_runs")
-def test_a_figure_that_fails_is_a_warning_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_figure_that_fails_is_a_warning_and_the_run_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     def fail(directory: Path) -> list[Path]:
         raise IndexError("index 1 is out of bounds")
 

@@ -244,13 +244,13 @@ def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [({"trust": "local-gradient, locl-slices"}, "'locl-slices'"), ({"max_epsilon": -1.0}, "positive and finite")],
 )
 def test_limits_that_say_nothing_are_refused_when_a_client_is_started(
-    federation: Path, changes: dict[str, Any], told: str
+    federation: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         _node(federation, **changes)
 
 

@@ -107,5 +107,5 @@ def test_the_image_is_made_of_what_there_is_and_speaks_to_nobody_else():
     lines = (ROOT / "clients" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     assert copied and all((ROOT / name).exists() for name in copied)
-    told = dict(pair.split("=") for line in lines if line.startswith("ENV ") for pair in line.split()[1:])
-    assert {name: value for name, value in OFFLINE.items() if name.startswith("FLWR")}.items() <= told.items()
+    set_ = dict(pair.split("=") for line in lines if line.startswith("ENV ") for pair in line.split()[1:])
+    assert {name: value for name, value in OFFLINE.items() if name.startswith("FLWR")}.items() <= set_.items()

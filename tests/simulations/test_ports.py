@@ -1,4 +1,4 @@
-"""Laws of the ports that a run's processes are told to listen on."""
+"""Laws of the ports that a run's processes are to listen on."""
 
 from __future__ import annotations
 

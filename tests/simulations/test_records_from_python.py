@@ -126,11 +126,11 @@ def test_a_run_on_a_data_frame_ends_bit_for_bit_where_the_same_table_in_a_file_e
     (tmp_path / "data").mkdir()
     frame().to_csv(tmp_path / "data" / "train.csv", index=False)
     frame(30, seed=1, low=60, high=100).to_csv(tmp_path / "held.csv", index=False)
-    told = f"partition.scheme={scheme}"
+    split = f"partition.scheme={scheme}"
     held = {"held_out": str(tmp_path / "held.csv")}
-    from_file = run(experiment("files", told, columns=COLUMNS, data_dir=str(tmp_path / "data"), **held), runs=tmp_path)
+    from_file = run(experiment("files", split, columns=COLUMNS, data_dir=str(tmp_path / "data"), **held), runs=tmp_path)
     from_frame = run(
-        experiment("object", told, columns=COLUMNS),
+        experiment("object", split, columns=COLUMNS),
         runs=tmp_path,
         data=frame(),
         held_out=frame(30, seed=1, low=60, high=100),
@@ -230,7 +230,7 @@ def test_going_on_asks_for_the_same_objects_again(tmp_path):
     held = frame(20, seed=9, low=60, high=100)
     begun = run(experiment("object", columns=COLUMNS), runs=tmp_path, data=frame(), held_out=held)
     assert command_for(begun.directory) == f"fedsw.engines.driver.resume(Path({str(begun.directory)!r}), data=...)"
-    for wrong, told in [
+    for wrong, reason in [
         ({}, r"Python objects of the process that started it.*driver\.resume\(directory, data=\.\.\.\)"),
         ({"data": frame()}, "began with an object held_out; go on with it"),
         (
@@ -239,7 +239,7 @@ def test_going_on_asks_for_the_same_objects_again(tmp_path):
         ),
         ({"held_out": held}, "held_out is given and data is not"),
     ]:
-        with pytest.raises(ExperimentError, match=told):
+        with pytest.raises(ExperimentError, match=reason):
             resume(begun.directory, **wrong)
     again = resume(begun.directory, data=frame(), held_out=held)
     assert again.summary["status"] == "completed" and again.summary["held_out"] == begun.summary["held_out"]
@@ -261,7 +261,7 @@ LACKING = frame()[["age", "work", "sex"]]
 
 
 @pytest.mark.parametrize(
-    ("source", "passed", "told"),
+    ("source", "passed", "reason"),
     [
         ("adult", {"data": frame()}, "data.source is 'adult' and data is passed too"),
         ("object", {}, r"data.source 'object' is passed in Python: .*run\(experiment, data=\.\.\.\)"),
@@ -286,9 +286,9 @@ LACKING = frame()[["age", "work", "sex"]]
         ("object", {"data": frame(), "held_out": frame().iloc[::2]}, "held_out: no record of group male"),
     ],
 )
-def test_what_cannot_be_used_is_refused_before_there_is_a_folder(tmp_path, source, passed, told):
+def test_what_cannot_be_used_is_refused_before_there_is_a_folder(tmp_path, source, passed, reason):
     data = {"columns": COLUMNS} if source == "object" else {}
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reason):
         run(experiment(source, **data), runs=tmp_path, **passed)
     assert not list(tmp_path.iterdir())
 
@@ -370,15 +370,15 @@ def test_a_server_that_cannot_ask_needs_the_columns(module):
 
 
 @pytest.mark.parametrize(
-    ("source", "data", "told"),
+    ("source", "data", "reason"),
     [
         ("adlt", {}, "source 'adlt' is unknown; nearest: 'adult'; choose one of synthetic"),
         ("object", {"data_dir": "/x"}, "data.data_dir is where files are"),
         ("synthetic", {"objects": [{"kind": "a", "rows": {}}]}, "objects is written by a run of Python objects"),
     ],
 )
-def test_a_source_that_there_is_not_is_refused(source, data, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_a_source_that_there_is_not_is_refused(source, data, reason):
+    with pytest.raises(ExperimentError, match=reason):
         experiment(source, **data)
 
 

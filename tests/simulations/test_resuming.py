@@ -56,13 +56,13 @@ def test_a_run_on_this_machine_goes_on_with_resume(tmp_path: Path, engine: str) 
 def test_a_run_on_other_machines_is_not_resumed_here_and_every_screen_says_how(tmp_path, engine, command) -> None:
     """Resumed here it would be split among simulated clients, which are charged and released for others."""
     directory = prepared(tmp_path, engine)
-    told = command.format(directory.resolve())
-    assert told in command_for(directory)
+    remedy = command.format(directory.resolve())
+    assert remedy in command_for(directory)
     before = sorted(directory.iterdir())
     with pytest.raises(ValueError, match="clients are on other machines") as refused:
         resume(directory)
-    assert told in str(refused.value) and sorted(directory.iterdir()) == before
-    assert told in shown(summary_panel(read_run(directory)))
+    assert remedy in str(refused.value) and sorted(directory.iterdir()) == before
+    assert remedy in shown(summary_panel(read_run(directory)))
 
     def start(observer):
         observer.started({"name": "small", "rounds": 4, "epsilon": 1.0, "directory": str(directory)})
@@ -70,9 +70,9 @@ def test_a_run_on_other_machines_is_not_resumed_here_and_every_screen_says_how(t
 
     with pytest.raises(RunStopped) as stopped:
         execute(start, label="small", as_json=False, quiet=True)
-    assert told in str(stopped.value)
+    assert remedy in str(stopped.value)
     RunDirectory(directory).write_summary({"status": "failed: too few", "epsilon": 1.0})
-    assert told in shown(summary_panel(read_run(directory))) and told in shown(status_view(read_status(directory)))
+    assert remedy in shown(summary_panel(read_run(directory))) and remedy in shown(status_view(read_status(directory)))
 
 
 def test_a_run_that_is_submitted_to_a_server_is_recorded_as_its_service(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Laws of `fedsw status`: how a run stands can be told from its files, whatever became of its process."""
+"""Laws of `fedsw status`: its files show how far a run has come, whatever became of its process."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def test_under_local_trust_every_client_s_epsilon_is_shown(federation):
     directory = federation.folder / "run1"
     summary = federation.run(small("privacy.trust=local-gradient", "privacy.epsilon=5.0"))
     status = read_status(directory)
-    told = summary["epsilon_spent_by_client"]
-    assert status.epsilon_by_client == {client: pytest.approx(value, rel=1e-9) for client, value in told.items()}
-    for path in (directory / "clients").iterdir():  # clients on other machines: what they told is on record
+    reported = summary["epsilon_spent_by_client"]
+    assert status.epsilon_by_client == {client: pytest.approx(value, rel=1e-9) for client, value in reported.items()}
+    for path in (directory / "clients").iterdir():  # clients on other machines: what they reported is on record
         path.unlink()
-    assert read_status(directory).epsilon_by_client == pytest.approx(told)
+    assert read_status(directory).epsilon_by_client == pytest.approx(reported)
 
 
 def test_the_command_prints_json_and_a_table_and_watches_until_the_end(federation, capsys):

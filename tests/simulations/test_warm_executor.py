@@ -47,7 +47,7 @@ def tell(message, context):
     if what == "hang": time.sleep(600)
     config = {"version": VERSION, "pid": os.getpid(), "seen": seen, "part": context.node_config["partition-id"],
               "setting": context.run_config["setting"], "key": int("FEDSW_TEST_KEY" in os.environ)}
-    return Message(RecordDict({"told": ConfigRecord(config)}), reply_to=message)
+    return Message(RecordDict({"answer": ConfigRecord(config)}), reply_to=message)
 """
 
 
@@ -68,7 +68,7 @@ def bundle(version: str) -> Any:
 BUNDLES = {1: bundle("one"), 2: bundle("two"), 3: bundle("one")}
 
 
-class Told:
+class Host:
     """A node with its replies caught before they leave."""
 
     def __init__(self) -> None:
@@ -91,47 +91,47 @@ class Told:
         self.node._answer(message)
         reply = self.replies[-1]
         assert reply.metadata.reply_to_message_id == message.metadata.message_id
-        return reply.content["told"] if reply.has_content() else reply.error
+        return reply.content["answer"] if reply.has_content() else reply.error
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    told = Told()
-    yield told
-    told.node.close()
+    host = Host()
+    yield host
+    host.node.close()
 
 
-def test_code_of_another_version_is_never_served_from_an_old_process(told: Told) -> None:
-    first, again, other, back = told.ask(1), told.ask(1), told.ask(2), told.ask(1)
+def test_code_of_another_version_is_never_served_from_an_old_process(host: Host) -> None:
+    first, again, other, back = host.ask(1), host.ask(1), host.ask(2), host.ask(1)
     assert [reply["version"] for reply in (first, again, other, back)] == ["one", "one", "two", "one"]
     assert first["pid"] == again["pid"], "the same process answers message after message"
     assert len({first["pid"], other["pid"], back["pid"], os.getpid()}) == 4
 
 
-def test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings(told: Told) -> None:
-    replies = [told.ask(run_id) for run_id in (1, 3, 1, 1, 3)]
+def test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings(host: Host) -> None:
+    replies = [host.ask(run_id) for run_id in (1, 3, 1, 1, 3)]
     assert [reply["seen"] for reply in replies] == [1, 1, 2, 3, 2]
     assert [reply["setting"] for reply in replies] == ["of 1", "of 3", "of 1", "of 1", "of 3"]
     assert len({reply["pid"] for reply in replies}) == 1 and replies[0]["part"] == 4
 
 
-def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(told: Told) -> None:
-    before = told.ask(1)
-    raised = told.ask(1, "raise")
+def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(host: Host) -> None:
+    before = host.ask(1)
+    raised = host.ask(1, "raise")
     assert (raised.code, "the client's own fault" in raised.reason) == (2, True)
-    assert told.ask(1)["pid"] == before["pid"], "an exception costs no process"
-    died = told.ask(1, "die")
+    assert host.ask(1)["pid"] == before["pid"], "an exception costs no process"
+    died = host.ask(1, "die")
     assert (died.code, "died" in died.reason) == (8, True)
     began = time.monotonic()
-    hung = told.ask(1, "hang", ttl=4.0)
+    hung = host.ask(1, "hang", ttl=4.0)
     assert (hung.code, "time to live" in hung.reason) == (8, True) and time.monotonic() - began < 60
-    after = told.ask(1)
+    after = host.ask(1)
     assert after["pid"] != before["pid"] and after["version"] == "one"
     assert after["seen"] == 4, "messages that were answered are remembered, the two that killed their process are not"
 
 
-def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     _flower.identify(1)
     messages = [Message(RecordDict({"ask": ConfigRecord({"what": "tell"})}), 1234, "query.tell", ttl=60.0)] * 2
     given: list[Any] = []
@@ -145,35 +145,35 @@ def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(told: Told, monk
             raise KeyboardInterrupt
         return messages.pop()
 
-    monkeypatch.setattr(told.node, "_give", too_late)
-    monkeypatch.setattr(told.node, "_take", take)
+    monkeypatch.setattr(host.node, "_give", too_late)
+    monkeypatch.setattr(host.node, "_take", take)
     with pytest.raises(KeyboardInterrupt):
-        told.node.run()
+        host.node.run()
     assert len(given) == 2
 
 
-def test_a_worker_has_loaded_its_libraries_before_anything_is_asked_of_it(told: Told) -> None:
+def test_a_worker_has_loaded_its_libraries_before_anything_is_asked_of_it(host: Host) -> None:
     worker = Worker()
-    told.node._worker = worker
+    host.node._worker = worker
     worker.wait_until_ready()
     (pid,) = (child.pid for child in psutil.Process().children() if "worker" in child.cmdline())
     assert any("libtorch" in part.path for part in psutil.Process(pid).memory_maps())
-    first, other = told.ask(1), told.ask(2)
+    first, other = host.ask(1), host.ask(2)
     assert (first["pid"], first["version"]) == (pid, "one")
     assert (other["pid"] != pid, other["version"]) == (True, "two"), "it belongs to the first bundle that it gets"
 
 
-def test_a_worker_that_dies_before_it_is_asked_anything_is_replaced(told: Told) -> None:
-    told.node._worker = Worker()
-    told.node._worker._process.kill()
-    told.node._worker.wait_until_ready()
-    told.node._worker._process.wait()
-    assert told.ask(1)["version"] == "one"
+def test_a_worker_that_dies_before_it_is_asked_anything_is_replaced(host: Host) -> None:
+    host.node._worker = Worker()
+    host.node._worker._process.kill()
+    host.node._worker.wait_until_ready()
+    host.node._worker._process.wait()
+    assert host.ask(1)["version"] == "one"
 
 
-def test_a_worker_ends_with_its_node(told: Told) -> None:
-    pid = told.ask(1)["pid"]
-    told.node.close()
+def test_a_worker_ends_with_its_node(host: Host) -> None:
+    pid = host.ask(1)["pid"]
+    host.node.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

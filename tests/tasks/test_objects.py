@@ -52,8 +52,8 @@ def test_nothing_is_held_after_the_run_and_its_folder_can_be_read(tmp_path):
 
 @pytest.mark.parametrize("engine", ["ray", "flwr", "deployed", "deployed-stock"])
 def test_engines_whose_clients_are_elsewhere_refuse_objects_and_leave_no_folder(tmp_path, engine):
-    told = f"objective.task is a Python object, .* engine '{engine}' .*use engine 'inprocess', or .*'module:name'"
-    with pytest.raises(ExperimentError, match=told):
+    reason = f"objective.task is a Python object, .* engine '{engine}' .*use engine 'inprocess', or .*'module:name'"
+    with pytest.raises(ExperimentError, match=reason):
         run(small(*SETTINGS), runs=tmp_path, engine=engine, task=own.Copy())
     assert not list(tmp_path.glob("*/*"))
 

@@ -33,7 +33,7 @@ def modelled(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("task", "error", "told"),
+    ("task", "error", "reason"),
     [
         ("Mixing", UnsupportedModule, "Mixing.*output of record 0 differs between the batch and the record alone"),
         ("MixingLoss", UnsupportedModule, "differs between the batch and the record alone"),
@@ -49,13 +49,13 @@ def modelled(name: str) -> str:
         ("Absent", ExperimentError, "has no 'Absent'"),
     ],
 )
-def test_a_task_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_read(task, error, told):
-    with pytest.raises(error, match=told):
+def test_a_task_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_read(task, error, reason):
+    with pytest.raises(error, match=reason):
         problem(named(task))
 
 
 @pytest.mark.parametrize(
-    ("model", "error", "told"),
+    ("model", "error", "reason"),
     [
         ("recurrent", UnsupportedModule, "Bilinear.*use Linear on the outer product"),
         ("batch_norm", UnsupportedModule, r"BatchNorm1d.*use GroupNorm, or freeze it .* and call \.eval\(\)"),
@@ -66,8 +66,8 @@ def test_a_task_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_re
         ("TwoHeads", ExperimentError, "the task reads 'outputs': return a dict with that name"),
     ],
 )
-def test_a_model_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_read(model, error, told):
-    with pytest.raises(error, match=told):
+def test_a_model_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_read(model, error, reason):
+    with pytest.raises(error, match=reason):
         problem(*REGRESSION, modelled(model))
 
 
@@ -192,7 +192,7 @@ def test_what_takes_a_tasks_facts_is_settled_when_it_is_loaded():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reason"),
     [
         (("model.arguments.width=3",), "arguments are for a model of your own"),
         (("objective.arguments.width=3",), "arguments are for a task of your own"),
@@ -203,6 +203,6 @@ def test_what_takes_a_tasks_facts_is_settled_when_it_is_loaded():
         (("objective.task=own.py:Mine!",), "or 'module:name' for a task of your own"),
     ],
 )
-def test_settings_of_ones_own_that_cannot_be_meant_are_refused_at_load(overrides, told):
-    with pytest.raises(ExperimentError, match=told):
+def test_settings_of_ones_own_that_cannot_be_meant_are_refused_at_load(overrides, reason):
+    with pytest.raises(ExperimentError, match=reason):
         small(*overrides)

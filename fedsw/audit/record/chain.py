@@ -2,7 +2,7 @@
 
 The format (docs/guarantees.md, "The ledger"): the header's digest is the SHA-256 of its text; a row's is that of the
 JSON list [digest before, sequence, key, text], the first row's digest before being the header's. Heads, the
-positions that other files remember, tell of rows cut off at the end, which a chain alone does not.
+positions that other files remember, reveal rows cut off at the end, which a chain alone does not.
 """
 
 from __future__ import annotations

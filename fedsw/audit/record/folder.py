@@ -66,7 +66,7 @@ class Folder:
 
     Attributes:
         experiment: its settings, as in config.json.
-        summary: empty where the last life of the run ended without one.
+        summary: empty where the last process of the run ended without one.
     """
 
     directory: Path

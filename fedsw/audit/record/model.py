@@ -66,11 +66,11 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     numbers = [int(line["round"]) for line in folder.metrics]
     faults.require(numbers == sorted(set(numbers)), "the rounds of metrics.jsonl do not follow one another")
-    # Each life that was killed may have died after its checkpoint and before that round's line.
-    lives = sum(line.get("event") == "run begins" for line in folder.log)
+    # Each process that was killed may have died after its checkpoint and before that round's line.
+    processes = sum(line.get("event") == "run begins" for line in folder.log)
     missing = sorted(set(range(1, round_ + 1)) - set(numbers))
-    many = len(missing) > max(0, lives - 1) + (not folder.summary)
-    faults.require(not many, f"rounds {missing} are not in metrics.jsonl, and the log tells of {lives} lives")
+    many = len(missing) > max(0, processes - 1) + (not folder.summary)
+    faults.require(not many, f"rounds {missing} are not in metrics.jsonl, and the log names {processes} processes")
     last = max(numbers, default=0)
     ends = last == round_ or (last == round_ - 1 and not folder.summary)
     faults.require(ends, f"the checkpoint is of round {round_}, metrics.jsonl ends at {last}")
@@ -88,7 +88,7 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     if charged and folder.summary and not folder.local:
         reported = folder.summary["released_rounds"]
         paid = len(charged)
-        faults.require(reported == paid, f"the summary tells of {reported} released rounds, the ledger of {paid}")
+        faults.require(reported == paid, f"the summary counts {reported} released rounds, the ledger {paid}")
 
 
 def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> list[str]:

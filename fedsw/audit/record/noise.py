@@ -115,8 +115,8 @@ def _sums(folder: Folder, faults: Faults) -> str:
     """Under `central`: batches from the recorded rates, Delta from the batches."""
     training, sizes = folder.experiment["training"], folder.sizes
     stratified = folder.privacy["sampling"] == "stratified"
-    lives = sum(line.get("event") == "run begins" for line in folder.log)
-    if lives > 1 and not _sizes_stayed(folder):
+    processes = sum(line.get("event") == "run begins" for line in folder.log)
+    if processes > 1 and not _sizes_stayed(folder):
         faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
         return faults.left
     if folder.experiment["objective"].get("also"):
@@ -150,7 +150,7 @@ def _sums(folder: Folder, faults: Faults) -> str:
 
 
 def _sizes_stayed(folder: Folder) -> bool:
-    """Whether the last life planned the rates that plan.json's sizes imply."""
+    """Whether the last process planned the rates that plan.json's sizes imply."""
     training, reported = folder.experiment["training"], folder.summary.get("guarantee", {}).get("sampling_rates", {})
     if folder.privacy["sampling"] == "stratified" or not reported:
         return True

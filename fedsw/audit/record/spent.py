@@ -48,7 +48,7 @@ def check_replay(folder: Folder) -> Check:
         faults.require(least >= said, f"the summary claims {least:.6g}, less than {said:.6g}, which it says was spent")
     if not folder.local:
         _along(folder, folder.books[0], faults)
-    well = f"the rows cost ε = {worst:.6g}" + (", as reported" if folder.summary else "; no summary tells of it")
+    well = f"the rows cost ε = {worst:.6g}" + (", as reported" if folder.summary else "; no summary reports it")
     return faults.check(REPLAY, well, epsilon_by_ledger=found)
 
 

@@ -3,7 +3,7 @@
     python -P executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
                                --node-config "partition-id=0 num-partitions=5"
 
-Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With its counterpart
+Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With
 superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
 path and imports neither the apps nor fedsw: both come with the bundle's entries, in a process of their own.
 
@@ -271,7 +271,7 @@ def require_bundle(content: bytes, announced: str, demanded: str | None) -> None
 
     Args:
         content: the archive as it was received.
-        announced: its hash in the SuperLink's words, by which workers are told apart.
+        announced: its hash in the SuperLink's words, by which workers are distinguished.
         demanded: the hash that this node's operator wrote; None for any bundle.
 
     Raises:

@@ -152,7 +152,7 @@ class Express:
                 node=push.node, run_id=run_id, session_id=answer.session_id, object_id=name, object_content=content
             )
             fleet_handlers.push_object(item, state)
-        self._for_server.tell()
+        self._for_server.happen()
         return [answer.SerializeToString()]
 
     async def _offer(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
@@ -173,7 +173,7 @@ class Express:
                 object_content=content,
             )
             runtime_handlers.push_object(item, state, task)
-        self._for_nodes.tell()
+        self._for_nodes.happen()
         return [answer.SerializeToString()]
 
     async def _collect(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
@@ -221,7 +221,7 @@ class News:
             self._event = asyncio.Event()
         return self._event
 
-    def tell(self) -> None:
+    def happen(self) -> None:
         """It happened: wake who waits."""
         if self._event is not None:
             self._event.set()

@@ -40,12 +40,12 @@ class SlicesPlan:
 
     @property
     def part(self) -> Part:
-        """What leaves for that charge; its bound is the features', before slicing."""
+        """The part that this charge pays for; its bound is that of the features, before slicing."""
         return Part("slices", self.diameter, self.sigma)
 
     @property
     def shared_directions(self) -> bool:
-        """Whether whole orthogonal blocks hide a record whatever they are, so that all clients can use the same."""
+        """Whether directions are whole orthogonal blocks: any such directions hide a record, so all may share them."""
         return self.slicing.fixed
 
 
@@ -100,7 +100,7 @@ def release_charge(release: Release) -> Charge:
 
 
 def release_epsilon(experiment: Experiment, delta: float) -> float:
-    """Epsilon that the release truly has: the one asked for, or more where the noise is for the paper's diameter."""
+    """The release's epsilon: the one asked for, or a larger one where the noise is for the paper's diameter."""
     release = release_of(experiment, delta)
     step = Step(1.0, release_charge(release).sensitivity / release.scale)
     return epsilon_by(local_accountant(experiment), {step: 1}, delta)

@@ -1,4 +1,4 @@
-"""How a client divides its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
+"""How a client splits its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = "records"
 
 
 @dataclass(frozen=True)
-class Shares:
+class BudgetSplit:
     """One round of one client's guarantee.
 
     Attributes:
@@ -53,7 +53,7 @@ class Noise:
 
     @property
     def parts(self) -> list[Part]:
-        """What leaves for that charge."""
+        """The parts that this charge pays for."""
         own = Part("contribution", self.of_contribution.value, self.contribution)
         return [own] if self.of_table is None else [Part("table", self.of_table.value, self.table), own]
 
@@ -64,11 +64,11 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
 
 
 def sampling_rate(sizes: Sequence[int], fraction: float) -> float:
-    """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: all that amplifies its guarantee is its own sampling."""
+    """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: only a client's own sampling amplifies its guarantee."""
     return max(count / size for count, size in zip(own_batch(sizes, fraction), sizes, strict=True) if size)
 
 
-def shares(experiment: Experiment, *, rate: float, delta: float) -> Shares:
+def budget_split(experiment: Experiment, *, rate: float, delta: float) -> BudgetSplit:
     """The noise multipliers with which a client at sampling rate `rate` keeps (epsilon, delta) over all rounds.
 
     Guarantee: one attempt a round, each a table of noise multiplier 1/table and a contribution of 1/contribution on one
@@ -82,7 +82,7 @@ def shares(experiment: Experiment, *, rate: float, delta: float) -> Shares:
         privacy.epsilon, privacy.noise_multiplier, delta, rate, rounds, privacy.accountant
     )
     share = experiment.local.table_share if asks_tables(experiment) else 0.0
-    return Shares(rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
+    return BudgetSplit(rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
 
 
 def asks_tables(experiment: Experiment) -> bool:
@@ -91,7 +91,7 @@ def asks_tables(experiment: Experiment) -> bool:
 
 
 def noise(
-    shares_: Shares,
+    split: BudgetSplit,
     objective: Objective,
     clip: Clip,
     *,
@@ -113,14 +113,14 @@ def noise(
         for cell, count in enumerate(own)
         if count
     )
-    sigma = bound.value / shares_.contribution
-    if not shares_.table:
+    sigma = bound.value / split.contribution
+    if not split.table:
         return Noise(0.0, sigma, bound, None, bound)
     table = table_sensitivity(k)
     joint = bound + table
-    value = math.hypot(bound.value, sigma * shares_.table)
+    value = math.hypot(bound.value, sigma * split.table)
     together = Sensitivity(value, joint.bound, joint.relation, joint.public)
-    return Noise(table.value / shares_.table, sigma, together, table, bound)
+    return Noise(table.value / split.table, sigma, together, table, bound)
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.node.account import ledger_path, standing
+from fedsw.federation.node.account import ledger_path, spent_epsilon
 from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_slices import client as local_slices
@@ -27,10 +27,10 @@ _Up = TypeVar("_Up", bound=messages.Message)
 
 @app.query(messages.HELLO.action)
 def hello(message: Message, context: Context) -> Message:
-    """Load and validate this node's records; tell the public group sizes (and, in seeded runs, the record ids).
+    """Load and validate this node's records; report the public group sizes (and, in seeded runs, the record ids).
 
-    A client with a ledger of its own also tells the epsilon that it stands at (public): what a server that goes on with
-    a run remembers must not be more.
+    A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
+    with a run compares it with what the client reported before.
     """
     asked = _asked(messages.HELLO, message, Terms())
     experiment, run = asked.experiment, asked.run
@@ -46,7 +46,7 @@ def hello(message: Message, context: Context) -> Message:
         if privacy.noisy:
             most = node.delta(0)
             place = ledger_path(context.node_config)
-            spent = standing(place, lambda delta: trusted.promise(node, min(delta, most)))
+            spent = spent_epsilon(place, lambda delta: trusted.promise(node, min(delta, most)))
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
     seeded = node.task.experiment.seed is not None
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
@@ -71,7 +71,7 @@ def outputs(message: Message, context: Context) -> Message:
 
 @app.train(messages.GRADIENTS.action)
 def gradients(message: Message, context: Context) -> Message:
-    """Second exchange: the same batch's clipped contribution. A batch is answered for once and then forgotten."""
+    """Second exchange: the same batch's clipped contribution. A node answers for a batch once and then forgets it."""
     node, asked = _node(messages.GRADIENTS, message, context)
     state = _state(context)
     attempt = [asked.round, asked.attempt]
@@ -153,7 +153,7 @@ def released_records(message: Message, context: Context) -> Message:
 
 
 def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) -> tuple[Node, _Down]:
-    """This node, and what it is asked: it answers only the messages of the trust model that it agreed to."""
+    """This node and the request, decoded; a message of another trust model than the agreed one is refused."""
     if _STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = _state(context)
@@ -165,10 +165,10 @@ def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) ->
 
 
 def _asked(exchange: Exchange[_Down, _Up], message: Message, terms: Terms) -> _Down:
-    """What the server asks, as far as it is believed.
+    """The server's request, decoded and checked.
 
     Raises:
-        ValueError: naming what is not; nothing was looked at, and nothing charged.
+        ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
     """
     try:
         return messages.decode(exchange.down, message.content, terms)
@@ -185,7 +185,7 @@ def _declined(exhausted: BudgetExhausted, message: Message) -> Message:
 
 
 def _place(node: Node, context: Context) -> Path | None:
-    """Where this node accounts, if it has anything to account for."""
+    """The file of this node's ledger; None where the node adds no noise."""
     return ledger_path(context.node_config) if node.task.experiment.privacy.noisy else None
 
 

@@ -31,7 +31,7 @@ class _Greeting:
     until: float
 
 
-class Attendance:
+class Availability:
     """Keeps the members of a run that can be asked for a batch.
 
     A client that was lost may be dead, busy for a while, or started again: it then knows nothing of this run. It is
@@ -42,7 +42,7 @@ class Attendance:
 
     Args:
         run: the run's name.
-        spending: what clients with ledgers of their own tell.
+        spending: what clients report from ledgers of their own.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Attendance:
         self.away: dict[int, str] = {}
 
     def hear_members(self) -> None:
-        """Take note of what the members' own ledgers stand at.
+        """Take note of what the members' own ledgers have spent.
 
         Raises:
-            FederationError: if one stands lower than it did in this run.
+            FederationError: if one has spent less than its client reported before in this run.
         """
         for member in self._members:
             self._hear_spent(member)
@@ -70,7 +70,7 @@ class Attendance:
     def present(self, least: int, *, without: Collection[int] = ()) -> tuple[Member, ...]:
         """The members that can be asked now; those that are away are greeted meanwhile.
 
-        Waits for answers to greetings only if fewer than `least` are there, and only as long as messages live.
+        Waits for answers to greetings only if fewer than `least` are there, and only until messages expire.
 
         Args:
             without: clients that do not count, whether they are there or not.
@@ -148,7 +148,7 @@ class Attendance:
 
 
 def _same(one: Member, other: Member) -> bool:
-    """Whether a client that came back is the one that was planned with."""
+    """Whether a client that came back has the node, the number and the records that the plan was made with."""
     if (one.node, one.client, one.sizes) != (other.node, other.client, other.sizes):
         return False
     return (one.ids is None) == (other.ids is None) and all(

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.2
 class Member:
     """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids.
 
-    `spent` is the epsilon that its own ledger stood at when it was greeted; None where it has none.
+    `spent` is the epsilon that its own ledger had spent at the greeting; None where it has no ledger.
     """
 
     node: int
@@ -61,7 +61,7 @@ def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Membe
 
 
 def greeting(task: Problem, run: str) -> RecordDict:
-    """What every client is told first: the experiment, and the run by a name that stays when it is resumed."""
+    """The first message to every client: the experiment, and the run's name, which stays when it is resumed."""
     experiment = task.experiment.model_dump_json(exclude={"metrics"})  # the server's own, which no client imports
     return messages.encode(messages.Greeting(experiment, run), Terms.of(task))
 
@@ -73,7 +73,7 @@ def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
 
 
 def too_few(round_: int, left: int, members: int, least: int) -> str:
-    """What is said, and may be written, of a round with too few clients."""
+    """The message of a round with too few clients; it is safe to write down."""
     return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
 
 
@@ -126,7 +126,7 @@ def _unreadable(reply: RecordDict, task: Problem, terms: Terms, fault: Malformed
             f"takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
         )
     if fault.name == "epsilon":
-        return f"client {client} does not say what its ledger stands at: {fault}"
+        return f"client {client} does not say what its ledger has spent: {fault}"
     return f"client {client}'s greeting is unreadable: {fault}"
 
 

@@ -33,7 +33,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """What one node is asked."""
+    """The request to one node."""
 
     node: int
     content: RecordDict
@@ -56,8 +56,8 @@ def exchange(
 
     Args:
         group: label of the round and attempt, for the network's own logs.
-        timeout: seconds, both the server's patience and the messages' life.
-        arrived: is told of every reply as it comes, while others may still be awaited.
+        timeout: seconds, how long the server waits, and how long messages are valid.
+        arrived: is called with every reply as it comes, while others may still be awaited.
 
     Returns:
         For every node, in request order, its reply or the fault.
@@ -84,7 +84,7 @@ def exchange(
 
 
 def content_of(message: Message) -> RecordDict | Fault:
-    """What a reply holds, or the error it is."""
+    """A reply's content, or the error that the client sent."""
     if message.has_content():
         return message.content
     code, reason = message.error.code, str(message.error.reason)

@@ -1,4 +1,4 @@
-"""What clients with ledgers of their own say that they have spent."""
+"""The epsilon that clients report from ledgers of their own."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ _TOLERANCE = 1e-6  # relative; a release costs more
 
 
 class Spending:
-    """Epsilon that each client last told. It never falls: a ledger that stands lower than it did is another one."""
+    """The epsilon that each client last reported. A lower one than before means that its ledger was replaced."""
 
     def __init__(self) -> None:
-        self._told: dict[int, float] = {}
+        self._reported: dict[int, float] = {}
 
     def recall(self, before: Iterable[Mapping[int, float]]) -> None:
-        """Take note of what the clients told in earlier lives of the run, by client."""
-        for told in before:
-            for client, epsilon in told.items():
-                self._told[client] = max(epsilon, self._told.get(client, 0.0))
+        """Remember what clients reported to earlier processes of the run.
+
+        Args:
+            before: epsilon by client, a mapping for every record of it.
+        """
+        for report in before:
+            for client, epsilon in report.items():
+                self._reported[client] = max(epsilon, self._reported.get(client, 0.0))
 
     def hear(self, client: int, epsilon: float) -> None:
-        """Take a client's word.
+        """Remember the epsilon that a client reports.
 
         Raises:
-            FederationError: if this run has heard of more: what was spent would be forgotten.
+            FederationError: if the client reported more before: its ledger was replaced, and forgets what was spent.
         """
-        before = self._told.get(client, 0.0)
+        before = self._reported.get(client, 0.0)
         if epsilon < before * (1 - _TOLERANCE):
             raise FederationError(
-                f"client {client}'s privacy ledger stands at epsilon {epsilon:.6g}, but it has told {before:.6g} in "
-                "this run: another ledger is in its place, and would forget what was spent. Start the client with the "
+                f"client {client}'s privacy ledger has spent epsilon {epsilon:.6g}, but it reported {before:.6g} in "
+                "this run before: the ledger was replaced, and would forget what was spent. Start the client with the "
                 "state-dir that it had"
             )
-        self._told[client] = max(epsilon, before)
+        self._reported[client] = max(epsilon, before)
 
     def worst(self) -> float:
-        """Epsilon of the client that spent most; 0 before anybody did."""
-        return max(self._told.values(), default=0.0)
+        """The largest epsilon that a client reported; 0 before any report."""
+        return max(self._reported.values(), default=0.0)
 
     def by_client(self) -> dict[int, float]:
-        """Epsilon of every client that told any."""
-        return dict(sorted(self._told.items()))
+        """The last epsilon of every client that reported one."""
+        return dict(sorted(self._reported.items()))

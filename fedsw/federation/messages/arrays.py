@@ -20,7 +20,7 @@ Precision = Literal["run", "float64", "int64"]
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField(Field):
-    """What all arrays have.
+    """What all arrays have in common.
 
     Attributes:
         shape: in symbols of `fedsw.federation.messages.terms.SYMBOLS`.
@@ -42,8 +42,8 @@ class ArrayField(Field):
             if array.dtype != dtype:
                 raise ValueError(f"{name} came as {array.dtype!r}; expected {dtype!r}")
         except ValueError as fault:
-            told = f"{name}: not of the asked type and shape" if self.filled else str(fault)
-            raise Malformed(told, name, None if self.filled else tuple(array.shape)) from None
+            reason = f"{name}: not of the asked type and shape" if self.filled else str(fault)
+            raise Malformed(reason, name, None if self.filled else tuple(array.shape)) from None
 
     def _dtype(self, terms: Terms) -> str:
         return terms.agreed.experiment.training.precision if self.precision == "run" else self.precision
@@ -108,8 +108,8 @@ class RecordIds(ArrayField):
         ids = _decoded(array, name)
         for extreme in (int(ids.min()), int(ids.max())) if len(ids) else ():
             if extreme not in self.limits:
-                told = f"{name} came with {extreme}; expected whole numbers {self.limits}"
-                raise Malformed(told, self.name, extreme)
+                reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
+                raise Malformed(reason, self.name, extreme)
         return ids
 
     @property

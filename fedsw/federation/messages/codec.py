@@ -60,7 +60,7 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
 
 
 def encode(message: Message, terms: Terms) -> RecordDict:
-    """A message as it travels: what its fields say, and nothing else.
+    """Encode a message: the records of its fields, and nothing else.
 
     Raises:
         RuntimeError: if an attribute is there that the run's settings do not allow to travel, or one is missing.
@@ -87,7 +87,7 @@ def encode(message: Message, terms: Terms) -> RecordDict:
 
 
 def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
-    """The message behind what came, after every key, type, shape and number of it was checked.
+    """Decode a message, after a check of every key, type, shape and number in it.
 
     Raises:
         Malformed: naming the field, what came (unless it is secret) and what was expected.
@@ -110,7 +110,7 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
 
 
 def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
-    """One field of what came, whatever the others are.
+    """Decode one field of a message, and ignore the others.
 
     Raises:
         Malformed: as `decode`.

@@ -39,21 +39,21 @@ SEEN: Mapping[Seen, str] = {
 
 
 class Malformed(ValueError):
-    """A message is not what the table says.
+    """A message does not match the table of messages.
 
     Attributes:
         name: of the field.
         value: what came for it; None for what is secret, and where nothing came.
     """
 
-    def __init__(self, told: str, name: str, value: object = None) -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, name: str, value: object = None) -> None:
+        super().__init__(reason)
         self.name, self.value = name, value
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is believed of a number: from `least` to `most`."""
+    """The values of a number that are accepted: from `least` to `most`."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -108,7 +108,7 @@ class Field(ABC):
 
     @abstractmethod
     def take(self, get: Get, terms: Terms) -> Any:
-        """The value behind what came.
+        """Decode the field's value from a received record.
 
         Raises:
             Malformed: if it is not what the table says.
@@ -121,11 +121,11 @@ class Field(ABC):
 
     @property
     def believed(self) -> str:
-        """What of it is believed, for the table."""
+        """The values that are accepted, for the table."""
         return ""
 
     def refuse(self, value: object, wanted: str) -> NoReturn:
-        """Say what came and what was expected; what is secret is not quoted.
+        """Raise the error that names what came and what was expected; it does not quote a secret value.
 
         Raises:
             Malformed: always.
@@ -305,5 +305,5 @@ def _number(value: float) -> str:
 
 
 def _short(value: object) -> str:
-    told = repr(value)
-    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

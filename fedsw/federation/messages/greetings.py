@@ -16,7 +16,7 @@ from fedsw.federation.messages.terms import SEEDED
 
 @dataclass(frozen=True, eq=False)
 class Greeting(Message):
-    """What every client hears first; also how one that was away is asked whether it is back."""
+    """The first message to every client; also sent to one that was away, to learn whether it is back."""
 
     experiment: Annotated[
         str, Text(record="config", name="experiment", seen=Seen.PUBLIC, about="the experiment, as JSON")
@@ -62,7 +62,7 @@ class Joined(Message):
             record="arrays",
             name="record ids",
             seen=Seen.PUBLIC,
-            about="numbers of the client's records; a run in which they are told is called nominal",
+            about="numbers of the client's records; a run in which they are sent is called nominal",
             shape=("N",),
             precision="int64",
             limits=Limits(0, MOST_RECORDS - 1),

@@ -1,4 +1,4 @@
-"""Messages of the local trust models: nothing that a client sends is un-noised, and its spent epsilon is beside it."""
+"""Messages of the local trust models: a client sends noised values only, with the epsilon that it has spent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LocalGradientAsked(Message):
 
 @dataclass(frozen=True, eq=False)
 class Release(Message):
-    """What every release of a client says of its cost; the base of those that follow."""
+    """The fields that every release of a client has: what it cost. The base of the classes below."""
 
     nonce = "metrics"
 

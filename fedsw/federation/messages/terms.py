@@ -1,4 +1,4 @@
-"""What both sides know of a run before a message comes: lengths behind the table's symbols, and what may be in it."""
+"""What both sides know before a message comes: the lengths behind the table's symbols, and which fields it has."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Outputs(Message):
 
 @dataclass(frozen=True, eq=False)
 class GradientsAsked(Message):
-    """Second exchange of an attempt: what the same sample's outputs are pulled by."""
+    """Second exchange of an attempt: the cotangents of the same sample's outputs."""
 
     nonce = "config"
 

@@ -45,7 +45,7 @@ def ledger_path(node_config: Mapping[str, Any]) -> Path:
     """The file of a node's ledger: in its `state-dir`, else in $FEDSW_STATE.
 
     Raises:
-        RuntimeError: if neither is there: in a place of another name after every start, what was spent is forgotten.
+        RuntimeError: if neither is set: a ledger in a new place after every start would forget what was spent.
     """
     client = int(node_config["partition-id"])
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
@@ -57,7 +57,7 @@ def ledger_path(node_config: Mapping[str, Any]) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Find out whether a ledger can be kept, before anything is spent.
+    """Check that a ledger can be written, before anything is spent.
 
     Raises:
         RuntimeError: naming the folder and what to set, if it cannot be written to.
@@ -79,12 +79,12 @@ def require_writable(path: Path) -> None:
         _require_remembered(path, None)
 
 
-def standing(path: Path, promised: Callable[[float], Promise]) -> float:
-    """Epsilon that a ledger stands at, 0 if there is none yet; settled at the greeting.
+def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
+    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
 
     Args:
-        promised: what this run promises where its ledger has that delta: one such as "0.1/n" is settled by the first
-            request, which tells n.
+        promised: the run's promise at the delta that the ledger holds. A delta such as "0.1/n" is known with the first
+            request, which states n.
 
     Raises:
         RuntimeError, LedgerDamaged: as `require_writable`.
@@ -100,7 +100,7 @@ def standing(path: Path, promised: Callable[[float], Promise]) -> float:
 
 @contextmanager
 def ledgers_in(folder: Path) -> Iterator[None]:
-    """Let clients of other processes that are started meanwhile keep their ledgers in a folder."""
+    """Set the folder of ledgers for client processes that start inside this context."""
     before = os.environ.get(STATE_VARIABLE)
     os.environ[STATE_VARIABLE] = str(folder.resolve())
     try:
@@ -180,12 +180,12 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 
 def _remember(path: Path, ledger: Ledger) -> None:
-    """Keep the ledger's position beside it, before an answer leaves: an older copy put in its place is then refused."""
+    """Write the ledger's last row to a file beside it, before an answer leaves: an older copy is then refused."""
     files.replace(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii"), durable=False)
 
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:
-    """Refuse a ledger that is older than the position beside it, or gone.
+    """Refuse a ledger that lacks the row remembered beside it, or is gone.
 
     Raises:
         LedgerReplaced: if so.
@@ -193,8 +193,8 @@ def _require_remembered(path: Path, ledger: Ledger | None) -> None:
     beside = _memory(path)
     head = None
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):  # a machine that died may have emptied it
-        told = json.loads(beside.read_text(encoding="ascii"))
-        head = Head(int(told["sequence"]), str(told["digest"]))
+        kept = json.loads(beside.read_text(encoding="ascii"))
+        head = Head(int(kept["sequence"]), str(kept["digest"]))
     if head is None or not head.sequence:
         return
     if ledger is None:

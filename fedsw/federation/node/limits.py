@@ -1,4 +1,4 @@
-"""What the operator of a node agrees to, whatever the server asks: trust, an epsilon, columns, folders, modules."""
+"""Limits that a node's operator sets and no server can change: trust models, epsilon, columns, folders, modules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
-    """Refuse a delta that protects nobody, on a node with `max-epsilon`.
+    """Refuse a delta of 1/n or more on a node with `max-epsilon`: it would not protect a record.
 
     Args:
         records: this node's own number of records.
@@ -65,7 +65,7 @@ def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, rec
 
 
 def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) -> bool:
-    """Whether the server is not told what is wrong with a record: under local trust, or on a node with limits."""
+    """Whether errors hide from the server what is wrong with a record: under local trust, or on a node with limits."""
     return experiment.privacy.local or bool(_agreed(node_config)) or "max-epsilon" in node_config
 
 

@@ -152,7 +152,7 @@ class Node:
 
 
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process lives.
+    """This node in a run: loaded and validated on the first message, remembered while the process runs.
 
     Args:
         run: the server's name for the run.
@@ -170,7 +170,7 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
 def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int) -> Node:
     """What the operator agrees to is settled before a file is opened.
 
-    A server that is not trusted is not told what is wrong with a record, since that quotes it: this node's log is.
+    A server that is not trusted does not learn what is wrong with a record: an error that quotes it goes to the log.
     """
     experiment = Experiment.model_validate_json(experiment_json)
     require_limits(experiment, node_config)
@@ -188,8 +188,8 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
             raise
         _log.error("%s", fault)
         known = isinstance(fault, BadRecords)
-        told = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
-        raise ValueError(f"client {client}'s records {told}") from None
+        why = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
+        raise ValueError(f"client {client}'s records {why}") from None
     require_delta(experiment, node_config, records=len(records))
     return Node(task, records, task.cells_of(records), task.build_model(), run)
 

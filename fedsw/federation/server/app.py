@@ -15,7 +15,7 @@ from fedsw.runs.resuming import SERVICE
 from fedsw.shipped import EXPERIMENTS
 
 _SIMULATION = "InMemoryGrid"
-"""Flower's grid to simulated clients; by any other name clients are taken for real ones, which is safe."""
+"""The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""
 
 app = ServerApp()
 
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def app_for(job: Job) -> ServerApp:
-    """The same ServerApp for a job that is already at hand."""
+    """The same ServerApp for a job that was made in this process."""
     hosted = ServerApp()
 
     @hosted.main()

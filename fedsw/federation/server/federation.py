@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
@@ -32,7 +32,7 @@ from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.observer import Ending, Observer, Silent, Witness
+from fedsw.runs.observer import Ending, NoObserver, Observer, Witness
 from fedsw.runs.own_metrics import Metric
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
@@ -53,7 +53,7 @@ class Job:
     experiment: Experiment
     directory: Path
     engine: str = "inprocess"
-    observer: Observer = field(default_factory=Silent)
+    observer: Observer = field(default_factory=NoObserver)
     resume: bool = False
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
@@ -77,8 +77,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
     evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
-    attendance = Attendance(grid, task, members, name, traffic, spending)
-    rounds = Rounds(grid, plan, members, attendance, traffic, directory.begin_attempt) if trusted else None
+    availability = Availability(grid, task, members, name, traffic, spending)
+    rounds = Rounds(grid, plan, members, availability, traffic, directory.begin_attempt) if trusted else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
@@ -92,9 +92,11 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         if job.resume:
-            spending.recall(_told_before(directory))
-        attendance.hear_members()
-        with _method(grid, plan, members, attendance, traffic, directory, rounds, ledger, resume=job.resume) as method:
+            spending.recall(_reported_before(directory))
+        availability.hear_members()
+        with _method(
+            grid, plan, members, availability, traffic, directory, rounds, ledger, resume=job.resume
+        ) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
@@ -148,7 +150,7 @@ def _train(
     traffic: Traffic,
     log: logging.Logger,
 ) -> str:
-    """Rounds from where the trainer stands to the planned last one; returns why it stopped."""
+    """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
@@ -195,7 +197,7 @@ def _method(
     grid: Grid,
     plan: Plan,
     members: Sequence[Member],
-    attendance: Attendance,
+    availability: Availability,
     traffic: Traffic,
     directory: RunDirectory,
     rounds: Rounds | None,
@@ -203,13 +205,13 @@ def _method(
     *,
     resume: bool,
 ) -> Method:
-    """What the trust model does in a round. Under local trust the clients account, each for itself."""
+    """The trust model's method for a round. Under local trust every client keeps its own ledger."""
     trust = plan.task.experiment.privacy.trust
     if rounds is None or ledger is None:
         releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
         before = releases.rounds() or {int(record["round"]) for record in history}
-        shared = (grid, plan, members, attendance, traffic, directory.begin_attempt, before)
+        shared = (grid, plan, members, availability, traffic, directory.begin_attempt, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":
@@ -236,7 +238,7 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
 
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
-    """The run's ledger: the one it had, if nothing that was remembered of it is missing, or a new one."""
+    """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
     if resume and (found := recovery.reopened(directory.ledger, directory.summary, state)):
         return found
     privacy = plan.task.experiment.privacy
@@ -256,12 +258,12 @@ def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkp
     directory.read_metrics(through=trainer.steps)
 
 
-def _told_before(directory: RunDirectory) -> list[dict[int, float]]:
-    """What each client told that it had spent, wherever that is on record: the summary knows of failed attempts."""
+def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """The epsilon that each client has reported, from all files with it: the summary covers failed attempts too."""
     tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
-    told = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
-    return [*told, Releases(directory.releases).epsilons()]
+    reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*reported, Releases(directory.releases).epsilons()]
 
 
 def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
@@ -277,8 +279,8 @@ def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint
 
 
 def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
-    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **told)
+    known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
 
 
 def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """How it ended, in one word: the summary's own words may repeat a client's."""
+    """How it ended, in one word: the words of the summary may quote a client."""
     word = str(summary["status"]).split(":")[0].split(" ")[0]
     ledger = summary["ledger"] and summary["ledger"]["sequence"]
     return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

@@ -63,7 +63,7 @@ def summarise(
     """The summary of a run: also summary.json.
 
     `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it.
-    `seconds` and bytes are of all lives of a run that was resumed, which began at `begun` and ended at `date`.
+    `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
     return {
@@ -96,7 +96,7 @@ def summarise(
 
 
 def describe_failure(failure: BaseException) -> str:
-    """Why a run broke off, as it may be written: not in words that came from clients, which may quote a record."""
+    """Why a run broke off, in words that are safe to publish: a client's words may quote a record and are left out."""
     if not isinstance(failure, Exception):
         return "interrupted"
     if isinstance(failure, FederationError):
@@ -147,18 +147,18 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
     releases = planned_releases(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
-    told = (
+    words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}replacement of one record within its group) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
     if experiment.data.shows_private_rows:
-        told += (
+        words += (
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
     if ACCOUNTANTS[accountant].guarantee:
-        return told
-    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {told}"
+        return words
+    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {words}"
 
 
 def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
@@ -168,7 +168,7 @@ def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
 
 
 def _delta(plan: Plan) -> float:
-    """Of the guarantee: Laplace noise has none, whatever delta the ledgers are kept at."""
+    """The guarantee's delta: 0 for Laplace noise, whatever delta the ledgers have."""
     return 0.0 if local_accountant(plan.task.experiment) == "laplace" else plan.delta
 
 

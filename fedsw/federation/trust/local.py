@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
@@ -47,13 +47,13 @@ class LocalMethod(ABC):
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
-        attendance: Attendance,
+        availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
         rounds: Iterable[int],
     ) -> None:
         self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
-        self._plan, self._attendance, self._spending = plan, attendance, attendance.spending
+        self._plan, self._availability, self._spending = plan, availability, availability.spending
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
@@ -72,20 +72,20 @@ class LocalMethod(ABC):
             BudgetExhausted: when too few clients are left because the others' budgets are used up.
             FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        members = self._attendance.present(self._least, without=self._exhausted)
-        self._require_enough(round_, members, self._attendance.away)
+        members = self._availability.present(self._least, without=self._exhausted)
+        self._require_enough(round_, members, self._availability.away)
         return self._attempt(round_, self._begin(round_), theta, members)
 
     def epsilon(self) -> float:
-        """Epsilon spent so far by the worst client, as the clients tell."""
+        """The largest epsilon that a client reported as spent so far."""
         return self._spending.worst()
 
     def epsilon_by_client(self) -> dict[int, float]:
-        """Epsilon that each client last told."""
+        """Epsilon that each client last reported."""
         return self._spending.by_client()
 
     def released_rounds(self) -> int:
-        """Rounds of which something noised arrived."""
+        """Rounds in which at least one noised release arrived."""
         return len(self._rounds)
 
     def __enter__(self) -> LocalMethod:
@@ -94,7 +94,7 @@ class LocalMethod(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to let go of: the ledgers are the clients'."""
+        """Do nothing: the clients close their own ledgers."""
         return None
 
     def _ask(
@@ -129,7 +129,7 @@ class LocalMethod(ABC):
         arrays: Callable[[_Up], Mapping[str, Tensor]],
         releases: Releases,
     ) -> None:
-        """See to it that enough clients have released once: those that have not are asked.
+        """Ask the clients that have not released yet, until enough have.
 
         Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
 
@@ -189,14 +189,14 @@ class LocalMethod(ABC):
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
-        self._attendance.lose(member.client, fault.reason)
+        self._availability.lose(member.client, fault.reason)
         if fault.code == wire.BUDGET_EXHAUSTED:
             self._exhausted.add(member.client)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
     def _answer(self, member: Member, reply: RecordDict | Fault, kind: type[_Up], terms: Terms) -> _Up | Fault:
-        """A client's release, once the epsilon that its ledger stands at is taken note of."""
+        """A client's release; the epsilon that it reports is remembered first."""
         if isinstance(reply, Fault):
             return reply
         try:

@@ -1,4 +1,4 @@
-"""What a trust model does in a round, for the loop of a run that is the same for all of them."""
+"""The interface of a trust model; the loop of a run is the same for all of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedsw.runs.outcome import Outcome
 
 
 class Method(Protocol):
-    """A trust model at work; a context manager that holds what accounts for it."""
+    """A trust model in a run; a context manager that holds its ledger."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """Everything of one round at the model `theta` (flat, float64).
+        """Run one round at the model `theta` (flat, float64).
 
         Raises:
             BudgetExhausted: when it would cost more than was asked for; nothing of it is then used.

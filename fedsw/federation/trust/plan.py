@@ -136,8 +136,8 @@ def draw(plan: Plan, members: Sequence[Member], *, round_: int, attempt: int) ->
     task, sizes = plan.task, _totals(members)
     if min(sizes) == 0:
         name = task.objective.cells[sizes.index(0)]
-        told = f"the available clients hold no record of group {name}"
-        raise FederationError(f"{told}; wait for the others", recorded=told)
+        reason = f"the available clients hold no record of group {name}"
+        raise FederationError(f"{reason}; wait for the others", recorded=reason)
     if task.experiment.privacy.sampling == "stratified":
         counts = _stratified_counts(task, members)
         return Draw(counts, _column_sums(counts), stratified_rates(counts, members))
@@ -172,7 +172,7 @@ def most_drawn(batch: int, held: int, size: int) -> int:
     """A count that a client who holds `held` of a cell's `size` records exceeds with probability below 2^-90.
 
     Counts are hypergeometric, and a tail of theirs is at most that of the binomial's Chernoff bound,
-    exp(-batch KL(count/batch, held/size)). What a size of messages could tell of a count beyond it, over 1000 clients,
+    exp(-batch KL(count/batch, held/size)). What a size of messages could show of a count beyond it, over 1000 clients,
     10 cells and 10^4 rounds together, is below 1e-19: hardly a part of the delta that every composition sets aside
     for floating point (1e-12).
 

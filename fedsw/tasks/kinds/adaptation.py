@@ -24,7 +24,7 @@ class Adaptation(Task):
         trusts=("none", "central", "local-slices"),
         sources=("mnist", "usps", "files"),
         target="class",
-        counterpart="domain",
+        other_side="domain",
         figures=("outputs", "latent"),
     )
 

@@ -31,7 +31,7 @@ class Autoencoder(Task):
         sources=("digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         unit="features",
-        counterpart="prior",
+        other_side="prior",
         figures=("outputs", "samples", "latent"),
     )
 

@@ -27,7 +27,7 @@ class Generation(Task):
         trusts=("none", "central", "local-slices", "local-release"),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
-        counterpart="generator",
+        other_side="generator",
         figures=("samples",),
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsw.errors import FederationError
 from fedsw.federation import messages
-from fedsw.federation.exchange.availability import Attendance
+from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
@@ -24,7 +24,7 @@ from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.runs.telemetry import event
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import counterpart_of
+from fedsw.tasks.public_side import public_side_of
 from fedsw.transport.sliced import spread
 
 _log = logging.getLogger("fedsw.server")
@@ -53,7 +53,7 @@ class Aggregate:
 class Rounds:
     """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
 
-    Availability is settled before counts are drawn (`Attendance`: a client that was lost takes part again once it has
+    Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
     answered another greeting). A client lost before its outputs came means a fresh attempt:
     new batch, new directions (nothing was released, nothing is charged). A client lost between the exchanges takes
     its terms with it: the bound is a sum of norms, and the sizes of the first exchange stay. Every attempt has a
@@ -65,14 +65,14 @@ class Rounds:
         grid: Grid,
         plan: Plan,
         members: Sequence[Member],
-        attendance: Attendance,
+        availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
     ) -> None:
         self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
-        self._attendance = attendance
-        self._counterpart = counterpart_of(plan.task)
+        self._availability = availability
+        self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
@@ -85,13 +85,13 @@ class Rounds:
         """
         lost: dict[int, str] = {}
         for _ in range(self._max_attempts):
-            members = self._attendance.present(self._least, without=lost)
-            self._require_enough(round_, members, {**self._attendance.away, **lost})
+            members = self._availability.present(self._least, without=lost)
+            self._require_enough(round_, members, {**self._availability.away, **lost})
             aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
             if aggregate is not None:
                 return aggregate
-        told = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
-        raise FederationError(f"{told}. {_describe(lost)}", recorded=told)
+        reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
+        raise FederationError(f"{reason}. {_describe(lost)}", recorded=reason)
 
     def _attempt(
         self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
@@ -135,12 +135,12 @@ class Rounds:
             return found, None
         if isinstance(objective, Composite):
             return self._composed(objective, stacked, directions, round_, attempt), None
-        assert self._counterpart is not None
-        sample = self._counterpart.sample(theta, len(stacked[0]), round_, attempt)
+        assert self._public_side is not None
+        sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
         own, other = objective.cotangents(
             stacked[0], sample, directions[0], ties=self._ties, memory_limit=self._memory_limit
         )
-        return [own], self._counterpart.contribution(other)
+        return [own], self._public_side.contribution(other)
 
     def _composed(
         self, objective: Composite, stacked: list[Tensor], directions: Sequence[Tensor], round_: int, attempt: int
@@ -175,7 +175,7 @@ class Rounds:
             if member.client in parts:
                 most = SLACK * task.most_pulled(own, weight)
                 weighs = float(torch.linalg.vector_norm(parts[member.client].vector))
-                if not weighs <= most:  # neither number is told: both are un-noised functions of records
+                if not weighs <= most:  # neither number is shown: both are un-noised functions of records
                     self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
                     del parts[member.client]
         present = [parts[member.client] for member in members if member.client in parts]
@@ -212,7 +212,7 @@ class Rounds:
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
         lost[member.client] = fault.reason
-        self._attendance.lose(member.client, fault.reason)
+        self._availability.lose(member.client, fault.reason)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
@@ -249,9 +249,9 @@ def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _mean_loss(parts: Sequence[Contribution]) -> float | None:
-    """The mean over the batch of what the clients tell; a client that tells something else is left out."""
-    told = [(part.training_loss, part.records) for part in parts]
-    known = [(loss, count) for loss, count in told if loss is not None and count is not None]
+    """The mean of the batch's losses as clients report them; a client that reports no loss or no count is left out."""
+    reported = [(part.training_loss, part.records) for part in parts]
+    known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
@@ -25,7 +25,7 @@ Purpose = Literal["table", "gradient"]
 
 @dataclass(frozen=True)
 class Request:
-    """What the server says of an attempt; all of it public, and none of it decides how much a client's noise hides.
+    """The server's request for an attempt. All of it is public, and none of it weakens the client's guarantee.
 
     It came by `fedsw.federation.messages`, which believes no number beyond any federation's.
 
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What leaves the client: noised values, their noise, and the epsilon its ledger then stands at (public)."""
+    """What leaves the client: noised values, their noise, and the epsilon its ledger has spent then (public)."""
 
     values: Tensor
     sigma: float
@@ -62,7 +62,7 @@ def noised_table(
         ValueError: if the server's sizes, or the noise that follows from them, are out of range; nothing is charged.
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
-    if not shares.asks_tables(node.task.experiment):
+    if not split.asks_tables(node.task.experiment):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     noise, paid = _begin(node, place, request, state)
     assert noise.of_table is not None
@@ -112,7 +112,7 @@ def noised_contribution(
                 "it; the server must start a fresh attempt"
             )
         request = Request(*asked, tuple(int(size) for size in state["sizes"]), request.records)
-        noise, paid = _noise(node, request, _shares(node, float(state["delta"]))), Paid.from_kept(state)
+        noise, paid = _noise(node, request, _budget_split(node, float(state["delta"]))), Paid.from_kept(state)
     batch, outputs = _batch(node, theta, request, state)
     q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
     if table is not None:
@@ -137,16 +137,16 @@ def noised_contribution(
 
 def _begin(
     node: Node, place: Path, request: Request, state: MutableMapping[str, Any]
-) -> tuple[shares.Noise, Paid]:
+) -> tuple[split.Noise, Paid]:
     """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
     sizes = _believed(request.sizes, _own(node))
     request = Request(request.round, request.attempt, sizes, request.records)
     delta = node.delta(request.records)
-    share = _shares(node, delta)
-    noise = _noise(node, request, share)
+    divided = _budget_split(node, delta)
+    noise = _noise(node, request, divided)
     asked = (request.round, request.attempt)
     with account.opened(place, promise(node, delta)) as ledger:
-        paid = pay(ledger, *asked, [noise.charge(share.rate)], noise.contribution, noise.parts)
+        paid = pay(ledger, *asked, [noise.charge(divided.rate)], noise.contribution, noise.parts)
     key = batch_key(node.task, *asked)
     state.update({"key": key, "sizes": list(request.sizes), "delta": delta, **paid.kept()})
     return noise, paid
@@ -181,25 +181,25 @@ def _batch(
 def promise(node: Node, delta: float) -> account.Promise:
     """What this client's ledger accounts for in this run, at that delta."""
     experiment = node.task.experiment
-    epsilon = _shares(node, delta).epsilon
+    epsilon = _budget_split(node, delta).epsilon
     return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
 
 
 def _own(node: Node) -> tuple[int, ...]:
-    return shares.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
+    return split.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
 
 
-def _shares(node: Node, delta: float) -> shares.Shares:
-    rate = shares.sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
-    return shares.shares(node.task.experiment, rate=rate, delta=delta)
+def _budget_split(node: Node, delta: float) -> split.BudgetSplit:
+    rate = split.sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
+    return split.budget_split(node.task.experiment, rate=rate, delta=delta)
 
 
-def _noise(node: Node, request: Request, share: shares.Shares) -> shares.Noise:
+def _noise(node: Node, request: Request, divided: split.BudgetSplit) -> split.Noise:
     task = node.task
     directions = task.directions(request.round, request.attempt)
     covered = 1.0 if task.dimension == 1 else spread(directions)
-    return shares.noise(
-        share,
+    return split.noise(
+        divided,
         _objective(node),
         task.clip,
         sizes=request.sizes,

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
-from fedsw.federation.budgets import split as shares
+from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.messages import Broadcast, LocalGradientAsked, TableAsked, Terms
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
@@ -29,19 +29,19 @@ def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
     """
     experiment, training = task.experiment, task.experiment.training
-    rows = [shares.own_batch(member.sizes, training.batch_fraction) for member in members]
+    rows = [split.own_batch(member.sizes, training.batch_fraction) for member in members]
     sizes, batch = column_sums(member.sizes for member in members), column_sums(rows)
     rates = tuple(
         max(row[cell] / member.sizes[cell] for row, member in zip(rows, members, strict=True) if member.sizes[cell])
         for cell in range(len(sizes))
     )
     delta = resolve_delta(experiment.privacy.delta, records=sum(sizes))
-    share = shares.shares(experiment, rate=max(rates), delta=delta)
+    divided = split.budget_split(experiment, rate=max(rates), delta=delta)
     fixed = task.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     k = task.directions(0, 0).shape[1]
     bounds = tuple(
-        shares.noise(
-            share,
+        split.noise(
+            divided,
             _objective(task),
             task.clip,
             sizes=batch,
@@ -51,7 +51,7 @@ def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
         ).joint
         for cell in range(len(sizes))
     )
-    return Plan(task, sizes, batch, rates, delta, share.epsilon, share.multiplier, bounds)
+    return Plan(task, sizes, batch, rates, delta, divided.epsilon, divided.multiplier, bounds)
 
 
 class LocalGradient(LocalMethod):
@@ -60,12 +60,12 @@ class LocalGradient(LocalMethod):
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         task = self._task
         fraction = task.experiment.training.batch_fraction
-        counts = {member: shares.own_batch(member.sizes, fraction) for member in members}
+        counts = {member: split.own_batch(member.sizes, fraction) for member in members}
         sizes, records = column_sums(counts.values()), self._plan.records
         terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
         model, found = Broadcast.of(theta, terms), None
-        if shares.asks_tables(task.experiment):
-            self._require_groups(round_, sizes, self._attendance.away)  # before anybody is asked, and charged
+        if split.asks_tables(task.experiment):
+            self._require_groups(round_, sizes, self._availability.away)  # before anybody is asked, and charged
             asked = TableAsked(model, round_, attempt, sizes, records)
             noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
             totals = column_sums(counts[member] for member in noisy_tables)

@@ -20,7 +20,7 @@ from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
-from fedsw.tasks.learner import imitation_of
+from fedsw.tasks.learner import learner_of
 from fedsw.tasks.problem import Problem
 from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import Matching, entropic_loss, plain_loss, sinkhorn_divergence
@@ -51,7 +51,7 @@ class LocalRelease(LocalMethod):
     def __init__(self, releases: Releases, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._release = release_of(self._task.experiment, self._plan.delta)
-        self._imitation = imitation_of(self._task)
+        self._learner = learner_of(self._task)
         self._releases = releases
         self._target: Tensor | None = None
 
@@ -62,10 +62,10 @@ class LocalRelease(LocalMethod):
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
-        points = self._imitation.points(theta, count, round_, attempt).requires_grad_()
+        points = self._learner.points(theta, count, round_, attempt).requires_grad_()
         match = self._loss(points, target)
         (cotangents,) = torch.autograd.grad(match.loss, points)
-        vector, clients = self._imitation.gradient(cotangents), len(self._releases.clients)
+        vector, clients = self._learner.gradient(cotangents), len(self._releases.clients)
         return Outcome(vector, None, self.epsilon(), attempt, clients)
 
     def _loss(self, points: Tensor, target: Tensor) -> Matching:

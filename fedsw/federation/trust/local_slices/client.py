@@ -59,7 +59,7 @@ def noised_slices(
         federation: records of the whole federation, for a delta such as "0.1/n".
 
     Returns:
-        The slices, and the epsilon that this client's ledger then stands at (public).
+        The slices, and the epsilon that this client's ledger has spent then (public).
 
     Raises:
         BudgetExhausted, AlreadySpent: before anything is computed.

@@ -21,7 +21,7 @@ from fedsw.randomness import Stream
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import learning_rate
-from fedsw.tasks.learner import imitation_of
+from fedsw.tasks.learner import learner_of
 from fedsw.tasks.problem import Problem
 from fedsw.transport.flow import draw_stored, flow_step
 from fedsw.transport.slices import Slices, UnprotectedSlices
@@ -59,7 +59,7 @@ class LocalSlices(LocalMethod):
 
     def __init__(self, releases: Releases, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._imitation = imitation_of(self._task)
+        self._learner = learner_of(self._task)
         self._releases = releases
         self._stored: list[Slices] = []
 
@@ -81,11 +81,11 @@ class LocalSlices(LocalMethod):
     ) -> Tensor:
         """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
         local = self._task.experiment.local
-        points = self._imitation.points(theta, sum(len(each) for each in slices), round_, attempt)
+        points = self._learner.points(theta, sum(len(each) for each in slices), round_, attempt)
         dummy = not isinstance(slices[0], UnprotectedSlices)
         if local.algorithm == "dp-swd":
             match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
-            return self._imitation.gradient(match.cotangents)
+            return self._learner.gradient(match.cotangents)
         step = learning_rate(self._task.experiment.training, round_ - 1)
         moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
         return ((points - moved) / step).reshape(-1)

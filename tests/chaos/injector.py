@@ -1,4 +1,4 @@
-"""Blows that fall at a moment of a round, and what the run's files say of that moment."""
+"""Injects failures at a moment of a round, and reads what the run's files say of that moment."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ import psutil
 from fedsw.accounting.journal import Journal
 from fedsw.runs import checkpoint
 from fedsw.runs.pace import round_seconds
-from tests.chaos import blows
+from tests.chaos import injections
 from tests.chaos.background import Background
-from tests.chaos.blows import Blow
+from tests.chaos.injections import Injection
 from tests.chaos.site import Site
 
-FALLEN = "blows.jsonl"
+INJECTED = "injections.jsonl"
 BEGUN = "attempt begun, not charged"
 INSTANT = 0.004
-"""Seconds after a charge or a checkpoint within which a blow falls: about what lies between the two."""
+"""Seconds after a charge or a checkpoint within which an injection comes: about what lies between the two."""
 _POLL_SECONDS = 0.0005
 _ROUNDS_AWAY = 6
 _TOO_LONG = 1.5  # time limits that a stopped node is stopped for
@@ -36,12 +36,13 @@ _ROUND_SECONDS = 0.3
 _GONE_SECONDS = 30.0
 
 
-class Striker(Background):
-    """Lets the blows of a script fall, one after another, in a thread of its own. Use it as a context manager.
+class Injector(Background):
+    """Carries out the injections of a script, one after another, in a thread of its own. Use it as a context manager.
 
-    Each is told in `directory`/blows.jsonl with the round and attempt that was under way and how far it had come, as
-    far as the files tell: an attempt's number is on disk before anything is sent, its charge before its noise is drawn,
-    its checkpoint before its line in the metrics. What falls in the exchanges of an attempt or before them looks alike.
+    Each is written to `directory`/injections.jsonl with the round and attempt that was under way and how far it had
+    come, as far as the files show: an attempt's number is on disk before anything is sent, its charge before its noise
+    is drawn, its checkpoint before its line in the metrics. What comes in the exchanges of an attempt or before them
+    looks alike.
 
     Args:
         timeout: the run's time limit for an exchange.
@@ -50,40 +51,40 @@ class Striker(Background):
     """
 
     def __init__(
-        self, site: Site, script: Sequence[Blow], directory: Path, *, timeout: float, clients: int, least: int
+        self, site: Site, script: Sequence[Injection], directory: Path, *, timeout: float, clients: int, least: int
     ) -> None:
         super().__init__()
-        self._site, self._left, self._told = site, list(script), directory / FALLEN
+        self._site, self._left, self._done = site, list(script), directory / INJECTED
         self._timeout, self._clients, self._least = timeout, clients, least
         self._returning = set[int]()  # clients that come back after some rounds, if nothing worse happens meanwhile
 
     def _work(self) -> None:
         while self._left and not self._stop.is_set():
-            if told := self._next(self._left[0]):
-                with self._told.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({**asdict(self._left[0]), **told}) + "\n")
+            if seen := self._next(self._left[0]):
+                with self._done.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**asdict(self._left[0]), **seen}) + "\n")
                 self._left.pop(0)
 
-    def _next(self, blow: Blow) -> dict[str, Any] | None:
-        """Wait for the moment of a blow and let it fall; returns what is to be told, or None if it must come again.
+    def _next(self, injection: Injection) -> dict[str, Any] | None:
+        """Wait for the moment of an injection and carry it out; returns what was seen, or None if it must come again.
 
-        What takes time is looked up a round before, so that the blow falls at its moment and not a while after it.
+        What takes time is looked up a round before, so that the injection comes at its moment and not a while after it.
         """
-        if not self._attempt_from(blow.round - 1):
+        if not self._attempt_from(injection.round - 1):
             return None
         server, online, seconds = self._site.server_app(), self._site.online(), self._round_seconds()
-        if not self._attempt_from(blow.round):
+        if not self._attempt_from(injection.round):
             return None
-        if blow.moment == "attempt":
-            self._stop.wait(blow.fraction * seconds)
-        elif self._changed(_WATCHED[blow.moment]):
-            time.sleep(blow.fraction * INSTANT)
+        if injection.moment == "attempt":
+            self._stop.wait(injection.fraction * seconds)
+        elif self._changed(_WATCHED[injection.moment]):
+            time.sleep(injection.fraction * INSTANT)
         else:
             return None
         with self._site.mutex:
-            if blow.kind in blows.SERVER_BLOWS:
-                return self._fall_on_server(blow, server)
-            return self._fall_on_nodes(blow, [client for client in online if client in self._site.online()])
+            if injection.kind in injections.SERVER_INJECTIONS:
+                return self._hit_server(injection, server)
+            return self._hit_nodes(injection, [client for client in online if client in self._site.online()])
 
     def _attempt_from(self, round_: int) -> bool:
         """Wait until an attempt begins, in this round or a later one; false if that is not waited for any longer."""
@@ -103,41 +104,41 @@ class Striker(Background):
                 return False
         return True
 
-    def _fall_on_server(self, blow: Blow, server: psutil.Process | None) -> dict[str, Any] | None:
-        """Let it fall, and tell how far the run had come once its server was gone; None if it was gone before."""
+    def _hit_server(self, injection: Injection, server: psutil.Process | None) -> dict[str, Any] | None:
+        """Carry it out, and say how far the run had come once its server was gone; None if it was gone before."""
         if server is None or _gone(server) or self._site.link.process.poll() is not None:
             return None
-        if blow.kind == blows.LINK_DIES:
+        if injection.kind == injections.LINK_DIES:
             self._site.kill_link()
-        elif blow.kind == blows.SERVER_DIES:
+        elif injection.kind == injections.SERVER_DIES:
             server.kill()
         else:
-            server.send_signal(random.Random(blow.chance).choice([signal.SIGTERM, signal.SIGINT]))
+            server.send_signal(random.Random(injection.chance).choice([signal.SIGTERM, signal.SIGINT]))
         at = time.time()
         _wait_until(lambda: _gone(server))
         return {"time": at, "position": position(self._site.run), "clients": []}
 
-    def _fall_on_nodes(self, blow: Blow, online: list[int]) -> dict[str, Any] | None:
-        """Let it fall on nodes that are online, and tell how far the run has come; None if there is none."""
+    def _hit_nodes(self, injection: Injection, online: list[int]) -> dict[str, Any] | None:
+        """Carry it out on nodes that are online, and say how far the run has come; None if there is none."""
         if not online:
             return None
-        chance, site = random.Random(blow.chance), self._site
+        chance, site = random.Random(injection.chance), self._site
         victims = [chance.choice(online)]
-        if blow.kind == blows.NODES_DIE:
+        if injection.kind == injections.NODES_DIE:
             victims = sorted(chance.sample(online, max(1, len(online) - self._least)))
-        if blow.kind == blows.TOO_MANY_DIE:  # those that are on their way back, too
+        if injection.kind == injections.TOO_MANY_DIE:  # those that are on their way back, too
             spared = chance.sample(online, min(len(online), self._least - 1))
             victims = [client for client in range(self._clients) if client not in spared]
             self._returning.clear()
-        if blow.kind == blows.WORKER_DIES:
+        if injection.kind == injections.WORKER_DIES:
             site.kill_worker(victims[0])
-        elif blow.kind == blows.NODE_HANGS:
+        elif injection.kind == injections.NODE_HANGS:
             site.freeze(victims[0], _TOO_LONG * self._timeout)
         else:
-            away = blow.kind in (blows.NODE_AWAY, blows.TOO_MANY_DIE)
-            site.kill_nodes(victims, workers=blow.kind != blows.NODE_DIES, keep_away=away)
+            away = injection.kind in (injections.NODE_AWAY, injections.TOO_MANY_DIE)
+            site.kill_nodes(victims, workers=injection.kind != injections.NODE_DIES, keep_away=away)
         at = time.time()
-        if blow.kind == blows.NODE_AWAY:
+        if injection.kind == injections.NODE_AWAY:
             self._let_back_after(_last_attempt(site.run / "attempts.log")[0] + _ROUNDS_AWAY, victims)
         return {"time": at, "position": position(site.run), "clients": victims, "online_before": len(online)}
 
@@ -160,7 +161,7 @@ class Striker(Background):
 
 
 def position(run: Path) -> str:
-    """How far the last attempt of a run has come, as its files tell some hundredths of a second later."""
+    """How far the last attempt of a run has come, as its files show some hundredths of a second later."""
     round_, attempt = _last_attempt(run / "attempts.log")
     released = [line["round"] for line in read_lines(run / "metrics.jsonl")]
     charged: set[tuple[int, int]] = set()

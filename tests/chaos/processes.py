@@ -1,4 +1,4 @@
-"""One life of a server: a forked process that runs the experiment until it ends, fails or is killed."""
+"""One process of a server: it is forked, and runs the experiment until it ends, fails or is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITNESS = "witness.jsonl"
 """What was charged and released, kept by somebody who does not read the ledger."""
 
 
-def live(experiment: Experiment, directory: Path, faults: list[Fault], *, resume: bool) -> int:
+def run_process(experiment: Experiment, directory: Path, faults: list[Fault], *, resume: bool) -> int:
     """Run a server with faults in a process of its own; returns its exit status, negative for a signal.
 
     The process is forked: the caller must not have trained anything itself (autograd does not survive a fork).
@@ -73,7 +73,7 @@ class Witness:
             os.fsync(file.fileno())
 
     def watch(self) -> None:
-        """Be told of every charge, release and key of this process from now on."""
+        """Note every charge, release and key of this process from now on."""
         spend, release, key = Ledger.spend, central.release, batch_key
 
         def charged(ledger: Ledger, round: int, attempt: int, charges: Any, sigma: float) -> float:

@@ -7,15 +7,15 @@ import torch
 
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import Counterpart, counterpart_of
+from fedsw.tasks.public_side import PublicSide, public_side_of
 from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs
 
 STEEP = 30.0  # times the initial parameters: Jacobians far above the clip
 
 
-def _counterpart(base: dict, *overrides: str) -> tuple[Problem, Counterpart]:
+def _public_side(base: dict, *overrides: str) -> tuple[Problem, PublicSide]:
     task = Problem.from_experiment(experiment(base, *overrides))
-    found = counterpart_of(task)
+    found = public_side_of(task)
     assert found is not None
     return task, found
 
@@ -25,7 +25,7 @@ def test_private_cotangents_pull_no_more_out_of_the_public_side_than_the_clip_al
     """What no private value decides (a domain's labelled loss) is what remains where the cotangents are zero."""
     if base is ADAPTATION:
         needs("usps", "mnist")
-    task, side = _counterpart(base)
+    task, side = _public_side(base)
     sample = side.sample(flatten(task.build_model()) * STEEP, 40, 1, 0)
     public = side.contribution(torch.zeros((len(sample), task.dimension), dtype=torch.float64))
     generator = torch.Generator().manual_seed(2)
@@ -43,7 +43,7 @@ def test_private_cotangents_pull_no_more_out_of_the_public_side_than_the_clip_al
 
 
 def test_a_prior_has_no_parameters_that_a_private_value_could_move():
-    task, side = _counterpart(AUTOENCODER)
+    task, side = _public_side(AUTOENCODER)
     side.sample(flatten(task.build_model()), 40, 1, 0)
     assert not side.contribution(torch.ones((40, task.dimension), dtype=torch.float64)).any()
 
@@ -52,7 +52,7 @@ def test_the_samples_follow_from_public_numbers_and_are_fresh_in_every_attempt()
     for base in (GENERATOR, AUTOENCODER):
         drawn = []
         for _ in range(2):
-            task, side = _counterpart(base)
+            task, side = _public_side(base)
             theta = flatten(task.build_model())
             drawn.append([side.sample(theta, 10, round_, attempt) for round_ in (1, 2) for attempt in (0, 1)])
         for one, same in zip(*drawn, strict=True):
