@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_to_proto
 
 from fedsw.experiment import Privacy, parse_experiment
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Malformed, Message, Terms, fields_of, table
+from fedsw.federation.messages import Malformed, Message, OutputsAsked, Terms, fields_of, table
 from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.fields import Limits, Seen, Whole
+from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
 from tests.clients.test_messages import RUNS, SMALLEST
@@ -221,3 +223,14 @@ def test_a_field_that_is_not_in_the_documents_is_noticed(tmp_path, capsys):
     old.write_text(document.replace(table.END, ""), encoding="utf-8")
     assert table.main([str(old)]) == 1 and table.END in capsys.readouterr().err
     assert table.main([]) == 2
+
+
+def test_the_size_of_a_request_does_not_follow_its_secret_counts():
+    problem = Problem.from_experiment(small())
+    terms = Terms.of(problem, P=8)
+    model = messages.Broadcast.of(flatten(problem.build_model()), terms)
+    sizes = {
+        len(recorddict_to_proto(messages.encode(OutputsAsked(model, 1, 0, counts, 8), terms)).SerializeToString())
+        for counts in ((0, 0), (1, 0), (63, 64), (2**14, 2**21), (2**40, 3))
+    }
+    assert len(sizes) == 1
