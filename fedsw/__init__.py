@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedsw.accounting import BudgetExhausted, Ledger
+    from fedsw.data import as_records
     from fedsw.engines.driver import resume, run
     from fedsw.experiment import Experiment, load_experiment
     from fedsw.objectives import Clip
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fedsw.single.objective import Objective
     from fedsw.single.plan import Plan, plan
     from fedsw.single.trainer import PrivateTrainer, set_gradient
+    from fedsw.tasks.task import Task
 
     __version__: str
 
@@ -37,7 +39,9 @@ _HOMES = {
     "Released": "privacy.release",
     "Sensitivity": "privacy.sensitivity",
     "Stated": "objectives.stated",
+    "Task": "tasks.task",
     "ToSample": "objectives.penalties",
+    "as_records": "data",
     "load_experiment": "experiment",
     "plan": "single.plan",
     "release": "privacy.release",
@@ -61,7 +65,9 @@ __all__ = [
     "Released",
     "Sensitivity",
     "Stated",
+    "Task",
     "ToSample",
+    "as_records",
     "load_experiment",
     "plan",
     "release",

@@ -90,6 +90,10 @@ def _attackable(experiment: Experiment) -> Experiment:
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
             "server of trust 'central' releases with noise"
         )
+    if goal.also:
+        raise ExperimentError(
+            "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
+        )
     if goal.penalty == "distribution-matching":
         raise ExperimentError(
             f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of 'statistical-parity', "

@@ -15,6 +15,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.substitution import exchanged
 from fedsw.models import load_flat
 from fedsw.objectives import Objective
+from fedsw.objectives.matching import Matching
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
@@ -130,7 +131,7 @@ class Attacker:
         directions = task.directions(round_, attempt)
         if isinstance(objective, Objective):
             return torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions)), _nothing(task)
-        assert self._public_side is not None
+        assert self._public_side is not None and isinstance(objective, Matching)
         sample = self._public_side.sample(theta, len(outputs), round_, attempt)
         own, other = objective.cotangents(outputs, sample, directions)
         return own, self._public_side.contribution(other)

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw.data import Records
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import Experiment, ExperimentError, Model
+from fedsw.experiment.sources import Shape
 from fedsw.federation.node import node
 from fedsw.federation.node.partition import node_records
 from fedsw.objectives.matching import Matching
+from fedsw.tasks import own
 from fedsw.tasks import problem as problems
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.task import Inputs, Raw, Task, part
 
 WIDTH = 4
 """Parameters of the model: one would do for the bound; more of them see noise that misses a coordinate."""
@@ -48,6 +51,29 @@ class Freely(nn.Module):
         outputs = records[:, _FIRST : _FIRST + d] + lever * records[:, _FIRST + d : _FIRST + 2 * d]
         compared = 1.0 + lever * records[:, _PUSH : _PUSH + 1]
         return outputs, F.pad(compared, (_ZERO, records.shape[1] - _ZERO - 1))
+
+
+class Compared(Task):
+    """A task that compares groups, with the free model's outputs and squared errors in place of its own head and loss.
+
+    A head has a slope of its own, which the bound does not know: it is left out, so that outputs are what records say.
+    """
+
+    def __init__(self, genuine: Task) -> None:
+        self.facts = genuine.facts
+        self._genuine = genuine
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """The genuine task's."""
+        return self._genuine.dimension(shape, model)
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The free model's outputs as they are."""
+        return part(raw, "outputs", 0)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Squared distance (n,) of what it returns for the loss to the records."""
+        return (part(raw, "compared", 1) - batch.features).square().sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -96,7 +122,7 @@ def worst_neighbours(task: Problem, cell: int, client: int) -> Neighbours:
 
 @contextmanager
 def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[None]:
-    """Let clients that join now hold the neighbours' records, and tasks have the free model.
+    """Let clients that join now hold the neighbours' records, and problems have the free model without a head.
 
     Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
     """
@@ -110,9 +136,17 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     def build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
         return Freely(outputs)
 
+    def task_of(experiment: Experiment) -> Task:
+        genuine = own.task_of(experiment)
+        return Compared(genuine) if genuine.facts.grouped else genuine
+
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
-        with _exchanged(node, "node_records", records), _exchanged(problems, "_build", build):
+        with (
+            _exchanged(node, "node_records", records),
+            _exchanged(problems, "_build", build),
+            _exchanged(problems, "task_of", task_of),
+        ):
             yield
     finally:
         Problem.from_json.cache_clear()

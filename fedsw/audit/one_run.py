@@ -133,6 +133,10 @@ def _require_known(experiment: Experiment) -> None:
             f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
             f"{experiment.privacy.trust!r}"
         )
+    if experiment.objective.also:
+        raise ExperimentError(
+            "objective.also has more penalties; --one-run follows the gradient of one. Leave objective.also out"
+        )
     if not task_facts(experiment.objective.task).private_loss:
         raise ExperimentError(
             f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from fedsw.runs.observer import NoObserver, Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fedsw.engines.objects import ModelObject, TaskObject
     from fedsw.experiment import Experiment
@@ -34,8 +34,8 @@ class RunResult:
 
 
 def run(
-    experiment: Experiment,
-    *,
+    experiment: Experiment | str | Path | Mapping[str, Any],
+    *settings: str,
     engine: Engine = "inprocess",
     runs: Path = Path("runs"),
     observer: Observer | None = None,
@@ -48,6 +48,8 @@ def run(
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
 
     Args:
+        experiment: an `Experiment`, the name of a shipped one, a TOML file, or the sections as a mapping.
+        settings: changes to it, as on the command line: "objective.alpha=0.75".
         data: the clients' records where they are Python objects, for the engine "inprocess": one object, which is split
             among the clients as [partition] says, a list with one object for each, or a function of the client's number
             and the number of clients. An object is what `fedsw.data.as_records` returns, or whatever it takes where the
@@ -66,7 +68,7 @@ def run(
     from fedsw.engines.records import at_hand
 
     _require_reachable(engine, metrics)
-    with handed_over(experiment, model, task) as named:
+    with handed_over(_experiment(experiment, settings), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
             return _drive(ready, fresh_directory(runs / ready.name), engine, observer, metrics, resume=False)
@@ -150,6 +152,21 @@ def _drive(
             directory.rmdir()  # only a folder that nothing was written to: the run was refused
         raise
     return read_result(directory, experiment)
+
+
+def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
+    from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+    from fedsw.experiment.catalogue import find_experiment
+
+    if isinstance(given, Experiment):
+        if settings:
+            raise ExperimentError(
+                f"settings {', '.join(settings)} came with a whole Experiment; load_experiment(name, settings)"
+            )
+        return given
+    if isinstance(given, str | Path):
+        return load_experiment(find_experiment(str(given)), settings)
+    return parse_experiment(given, settings)
 
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:

@@ -202,6 +202,32 @@ class Model(Section):
         return self
 
 
+class Also(Section):
+    """One more penalty beside an objective's own, with its weight, on the task's outputs or on outputs of its own.
+
+    `outputs` names one of the model's outputs, where it returns several by name, and `dimension` is how many columns
+    it has. `radius` and `jacobian` bound these outputs; without them the experiment's clip does. A penalty to a prior
+    compares with the uniform law on the ball of `prior_radius` about `centre`.
+    """
+
+    penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching"]
+    weight: Annotated[float, Field(ge=0, le=1)]
+    outputs: str | None = None
+    dimension: PositiveInt | None = None
+    radius: PositiveFloat | None = None
+    jacobian: PositiveFloat | None = None
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    prior_radius: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _whole(self) -> Also:
+        if (self.outputs is None) != (self.dimension is None):
+            raise ValueError("outputs and dimension belong together: which of the model's outputs, and its columns")
+        if (self.radius is None) != (self.jacobian is None):
+            raise ValueError("radius and jacobian belong together: the clip of these outputs")
+        return self
+
+
 class Objective(Section):
     """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
 
@@ -220,11 +246,19 @@ class Objective(Section):
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"
+    also: tuple[Also, ...] = ()
 
     @field_validator("task")
     @classmethod
     def _known_task(cls, task: str) -> str:
         return _one_of(task, task_names(), "a task")
+
+    @model_validator(mode="after")
+    def _weights(self) -> Objective:
+        total = self.alpha + sum(each.weight for each in self.also)
+        if total > 1 + 1e-12:
+            raise ValueError(f"alpha and the weights of `also` add up to {total:g}; the task loss has the rest of 1")
+        return self
 
     @model_validator(mode="after")
     def _own_arguments(self) -> Objective:

@@ -49,6 +49,11 @@ class Composite:
         """Weight of the task loss."""
         return max(0.0, 1 - sum(penalty.weight for penalty in self.penalties))
 
+    @property
+    def alpha(self) -> float:
+        """Weight of all penalties together."""
+        return 1 - self.task_share
+
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The penalties as objectives of their own, each with its weight."""

@@ -17,16 +17,37 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sections import Also
+from fedsw.experiment.sections import Objective as ObjectiveSettings
 from fedsw.experiment.sources import Shape, load_shape
-from fedsw.objectives import Clip, Objective
+from fedsw.objectives import Clip, Objective, contribution_bound
+from fedsw.objectives.composite import Composite
 from fedsw.objectives.groups import PenaltyName
 from fedsw.objectives.matching import Matching
+from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
+from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.models import build
+from fedsw.tasks.own import task_of
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
+from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import direction_shape, directions, project
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a penalty compares: its columns among the outputs that travel, its clip; itself if it is one of several."""
+
+    columns: slice
+    clip: Clip
+    penalty: Penalty | None
+
+    @property
+    def width(self) -> int:
+        """Number of columns d."""
+        return int(self.columns.stop - self.columns.start)
 
 
 @dataclass(frozen=True)
@@ -35,7 +56,7 @@ class Problem:
 
     experiment: Experiment
     task: Task
-    objective: Objective | Matching
+    objective: Objective | Matching | Composite
     clip: Clip
     shape: Shape
     dimension: int
@@ -51,7 +72,7 @@ class Problem:
             ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
             FileNotFoundError: if the data set's files are missing.
         """
-        task = own.task_of(experiment)
+        task = task_of(experiment)
         shape = load_shape(experiment, data_dir)
         dimension = task.dimension(shape, experiment.model)
         if not isinstance(dimension, int) or dimension < 1:
@@ -69,6 +90,8 @@ class Problem:
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         if is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
             problem._try_out(model)
+        if len(problem.compared) > 1:
+            problem._try_heads(model)
         return problem
 
     @classmethod
@@ -136,21 +159,55 @@ class Problem:
         for start in range(0, len(records), size):
             yield records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
 
+    @functools.cached_property
+    def compared(self) -> tuple[Compared, ...]:
+        """What every penalty compares, in the order of the columns that travel."""
+        if not isinstance(self.objective, Composite):
+            return (Compared(slice(0, self.dimension), self.clip, None),)
+        found, start = [], 0
+        for penalty in self.objective.penalties:
+            d = penalty.dimension or self.dimension
+            found.append(Compared(slice(start, start + d), penalty.clip or self.clip, penalty))
+            start += d
+        return tuple(found)
+
+    @property
+    def columns(self) -> int:
+        """Columns of the outputs that travel: those of all penalties."""
+        return sum(each.width for each in self.compared)
+
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The penalty's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
+        """The task's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
         return self.task.outputs(raw, batch) - self.experiment.clip.centre
 
-    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The outputs inside the ball of radius M: what a client may send under `central`."""
-        return self.inside(self.outputs(raw, batch))
+    def heads(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs of all penalties side by side, centred and unprojected: (n, `columns`)."""
+        if not isinstance(self.objective, Composite):
+            return self.outputs(raw, batch)
+        return torch.cat([p.selected(raw, batch, self.task.outputs) for p in self.objective.penalties], dim=1)
 
-    def inside(self, outputs: Tensor) -> Tensor:
-        """Outputs (n, d) projected on the ball of radius M, as they travel."""
-        return project(outputs, self.clip.output).to(self.dtype).cpu()
+    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs inside their balls: what a client may send under `central`."""
+        return self.inside(self.heads(raw, batch))
+
+    def inside(self, heads: Tensor) -> Tensor:
+        """Outputs of all penalties, each projected on the ball of its radius M, as they travel."""
+        return self.in_balls(heads).to(self.dtype).cpu()
+
+    def in_balls(self, heads: Tensor) -> Tensor:
+        """Outputs of all penalties, each projected on the ball of its radius M."""
+        if len(self.compared) == 1:
+            return project(heads, self.compared[0].clip.output)
+        return torch.cat([project(heads[:, each.columns], each.clip.output) for each in self.compared], dim=1)
+
+    def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
+        """The most that a client's contribution weighs for these rows, if it clips as asked; `contribution_bound`."""
+        bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
+        return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def no_outputs(self) -> Tensor:
         """The outputs of an empty batch."""
-        return torch.zeros((0, self.dimension), dtype=self.dtype)
+        return torch.zeros((0, self.columns), dtype=self.dtype)
 
     def losses(self, raw: Raw, batch: Inputs) -> Tensor:
         """Task loss of every record (n,)."""
@@ -163,7 +220,7 @@ class Problem:
     @property
     def private_parameters(self) -> bool:
         """Whether private records pass through the trained parameters, so that clients contribute gradients."""
-        return isinstance(self.objective, Objective) or self.objective.private_parameters
+        return not isinstance(self.objective, Matching) or self.objective.private_parameters
 
     def latents(self, count: int, *purpose: Label) -> Tensor:
         """Standard normal inputs (count, latent) of a generator: public, seeded apart from data, sampling and noise."""
@@ -181,6 +238,24 @@ class Problem:
         normals = torch.from_numpy(stream.normals(shape[0] * shape[1]).reshape(shape))
         return directions(self.dimension, slicing.directions, normals=normals, scheme=slicing.scheme)
 
+    def all_directions(self, round_: int, attempt: int) -> list[Tensor]:
+        """The directions of an attempt for every penalty, each (d, k); those of the first are `directions`."""
+        slicing = self.experiment.slicing
+        widths = [each.width for each in self.compared]
+        return [self.directions(round_, attempt)] + [
+            public_directions(
+                d, slicing.directions, slicing.scheme, slicing.seed, "directions", f"penalty {number}", round_, attempt
+            )
+            for number, d in enumerate(widths[1:], start=1)
+        ]
+
+    def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
+        """The prior that a further penalty compares with: fresh uniform points of an attempt, public."""
+        penalty = self.compared[number].penalty
+        assert isinstance(penalty, ToSample)
+        stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
+        return uniform_ball(count, self.compared[number].width, penalty.radius, stream)
+
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
         """Positions of the records of every cell (stratum of sampling), in the objective's order."""
         cell = self.objective.cell_of(records.sensitive, records.target).numpy()
@@ -189,6 +264,30 @@ class Problem:
     def validate(self, records: Records, *, name: str) -> None:
         """Check a node's records before anything is spent; see `data.validate`."""
         data.validate(records, name, groups=self.groups)
+
+    def _try_heads(self, model: nn.Module) -> None:
+        """Look at the outputs that further penalties compare, on made-up records.
+
+        Raises:
+            ExperimentError: if the model does not return one of them, or with other columns.
+        """
+        features = own.made_up_features(self.experiment, self.features)
+        classes = torch.zeros(len(features), dtype=torch.int64)
+        numbers = torch.zeros((len(features), self.shape.targets))
+        batch = Inputs(features, numbers if self.shape.targets else classes, self.shape)
+        with torch.no_grad():
+            raw = model(features)
+        for number, each in enumerate(self.compared):
+            assert each.penalty is not None
+            try:
+                found = each.penalty.selected(raw, batch, self.task.outputs)
+            except ValueError as fault:
+                raise ExperimentError(f"objective.also[{number - 1}]: {fault}") from None
+            if tuple(found.shape) != (len(features), each.width):
+                raise ExperimentError(
+                    f"objective.also[{number - 1}] compares outputs of shape {tuple(found.shape)} for {len(features)} "
+                    f"records; its dimension is {each.width}"
+                )
 
     def _try_out(self, model: nn.Module) -> None:
         """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
@@ -222,8 +321,31 @@ def _require_images(experiment: Experiment, features: int) -> None:
             raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
-def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching:
+def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:
+    """One of several penalties, from its settings."""
+    outputs, dimension, clip = None, None, None
+    if isinstance(goal, Also):
+        outputs, dimension = goal.outputs, goal.dimension
+        if goal.radius is not None and goal.jacobian is not None:
+            clip = Clip(output=goal.radius, jacobian=goal.jacobian, loss=1.0)
+    groups = len(shape.groups)
+    if goal.penalty == "prior-matching":
+        return ToSample(weight, outputs, dimension, clip, centre, radius=goal.prior_radius)
+    if goal.penalty == "equality-of-odds":
+        return EqualizedOdds(weight, outputs, dimension, clip, centre, groups=groups, classes=shape.classes)
+    return Parity(weight, outputs, dimension, clip, centre, groups=groups)
+
+
+def _composite(experiment: Experiment, shape: Shape) -> Composite:
+    goal = experiment.objective
+    first = _penalty(goal, goal.alpha, shape, experiment.clip.centre)
+    return Composite((first, *(_penalty(each, each.weight, shape, each.centre) for each in goal.also)))
+
+
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
     goal, other_side = experiment.objective, task.facts.other_side
+    if goal.also:
+        return _composite(experiment, shape)
     if other_side == "prior":
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.kinds import Facts
@@ -94,7 +94,7 @@ class Task(ABC):
     records before anything is spent.
     """
 
-    facts: ClassVar[Facts] = Facts()
+    facts: Facts = Facts()
 
     @abstractmethod
     def dimension(self, shape: Shape, model: Model) -> int:

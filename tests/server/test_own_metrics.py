@@ -16,7 +16,7 @@ from fedsw.experiment.own_metrics import is_shipped, load_metrics
 from fedsw.runs.by_group import by_group
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.own_metrics import OwnMetrics
-from fedsw.tasks.task import Task
+from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur, small
 
 TOML = 'name = "own"\nmetrics = ["{reference}"]\n[data]\nrecords = 200\ntest_records = 100\n'
@@ -77,7 +77,7 @@ def test_a_metric_sees_the_held_out_outputs_and_is_in_every_evaluated_round_and_
 def test_metrics_in_toml_and_from_python_are_the_same_numbers_and_both_may_be_given(tmp_path, own_module):
     path = tmp_path / "own.toml"
     path.write_text(TOML.format(reference=f"{own_module}:Of.inner"))
-    task = Task.from_experiment(load_experiment(path))
+    task = Problem.from_experiment(load_experiment(path))
     evaluator = Evaluator(task, {"ones": share_of_ones})
     report = evaluator.metrics(torch.zeros(task.parameters, dtype=torch.float64))
     assert (report["inner.a"], report["inner.b"]) == (1.0, 2.0) and 0 < report["ones"] < 1
@@ -103,7 +103,7 @@ def test_a_metric_that_cannot_be_used_is_refused_when_the_experiment_is_loaded(t
 def test_two_metrics_of_one_name_are_refused(own_module):
     with pytest.raises(ExperimentError, match="two metrics are named 'half'"):
         parse_experiment({"name": "own", "metrics": [f"{own_module}:half", "other:half"]})
-    task = Task.from_experiment(small(f"metrics=['{own_module}:half']"))
+    task = Problem.from_experiment(small(f"metrics=['{own_module}:half']"))
     with pytest.raises(ExperimentError, match="two metrics are named 'half'"):
         Evaluator(task, {"half": share_of_ones})
 
@@ -204,7 +204,7 @@ def test_every_shipped_metric_is_known_by_name():
         "representation": ["objective.task=representation", "model.kind=encoder-decoder", "model.latent=2"],
     }
     for kind, overrides in kinds.items():
-        task = Task.from_experiment(small(*overrides))
+        task = Problem.from_experiment(small(*overrides))
         assert task.experiment.objective.task == kind
         report = Evaluator(task).metrics(torch.zeros(task.parameters, dtype=torch.float64))
         assert report and [name for name in report if not is_shipped(name)] == []

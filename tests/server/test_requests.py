@@ -104,11 +104,15 @@ def test_a_client_charges_nothing_for_a_request_that_it_does_not_believe(federat
         (setting("task-weight", math.nan), "task-weight came as nan"),
         (setting("task-weight", -0.5), "task-weight came as -0.5"),
         (
-            lambda content: content.__setitem__("arrays", array_record("cotangents", torch.zeros(60, 2))),
+            lambda content: content.__setitem__("arrays", array_record("cotangents", torch.zeros(60, 2).double())),
             "cotangents: not of the asked type and shape",
         ),
         (
-            lambda content: content.__setitem__("arrays", array_record("cotangents", torch.zeros(1, 1))),
+            lambda content: content.__setitem__("arrays", array_record("cotangents", torch.zeros(60, 1))),
+            "cotangents: not of the asked type and shape",  # they are float64, as the sums that they pull on
+        ),
+        (
+            lambda content: content.__setitem__("arrays", array_record("cotangents", torch.zeros(1, 1).double())),
             "fewer rows of cotangents came than the batch has records",
         ),
     ],

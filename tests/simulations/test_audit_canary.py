@@ -98,7 +98,7 @@ def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
     genuine = fedsw.federation.node.node.clipped_sum
     freed = lambda tape, terms: genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms])  # noqa: E731
     monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
-    monkeypatch.setattr(fedsw.federation.trust.central.rounds, "contribution_bound", lambda *given: math.inf)
+    monkeypatch.setattr(fedsw.tasks.problem.Problem, "most_pulled", lambda *given: math.inf)
 
 
 def _one_seed_for_all_noise(monkeypatch):

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedsw.data import Records
+from fedsw.tasks.task import Task
 
 CLASSES, GROUPS = 2, 2
 
@@ -14,9 +15,9 @@ CLASSES, GROUPS = 2, 2
 class TwoHeads(nn.Module):
     """A score, and codes of two numbers."""
 
-    def __init__(self, width: int = 5) -> None:
+    def __init__(self, width: int = 5, features: int = 3) -> None:
         super().__init__()
-        self.body = nn.Linear(3, width)
+        self.body = nn.Linear(features, width)
         self.score, self.codes = nn.Linear(width, 1), nn.Linear(width, 2)
 
     def forward(self, x):
@@ -32,6 +33,19 @@ class Scores:
 
     def loss(self, raw, batch):
         return binary_cross_entropy_with_logits(raw["score"][:, 0], batch.target.to(raw["score"]), reduction="none")
+
+
+class ScoreTask(Task):
+    """The same, for a run."""
+
+    def dimension(self, shape, model):
+        return 1
+
+    def outputs(self, raw, batch):
+        return Scores().outputs(raw, batch)
+
+    def loss(self, raw, batch):
+        return Scores().loss(raw, batch)
 
 
 def model(seed: int = 0) -> nn.Module:

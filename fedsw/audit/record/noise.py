@@ -119,6 +119,9 @@ def _sums(folder: Folder, faults: Faults) -> str:
     if processes > 1 and not _sizes_stayed(folder):
         faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
         return faults.left
+    if folder.experiment["objective"].get("also"):
+        faults.left = "Δ against the settings: the formula here is for one penalty, and objective.also has more"
+        return faults.left
     for row in folder.books[0].rows:
         where = f"{folder.books[0].name}, row {row.sequence}"
         batch, known = {}, True

@@ -40,7 +40,7 @@ class Terms:
         """The terms of a task, with lengths that it does not say."""
         known = {
             "r": task.parameters,
-            "d": task.dimension,
+            "d": task.columns,
             "c": len(task.objective.cells),
             "B": task.experiment.local.bins,
         }

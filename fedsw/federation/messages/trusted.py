@@ -76,6 +76,7 @@ class GradientsAsked(Message):
             seen=Seen.SECRET,
             about="one row for each of the outputs; un-noised functions of other clients' outputs too",
             shape=("P", "d"),
+            precision="float64",
             filled=True,
         ),
     ]

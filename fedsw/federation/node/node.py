@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
+from fedsw.clipping.clip import Mode
 from fedsw.data import BadRecords, Records
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.federation.node.limits import (
@@ -103,7 +104,7 @@ class Node:
         if len(chunks) == 1:
             given = self.task.given(records)
             tape = record(model, given.features)
-            outputs = self.task.outputs(tape.raw, given)
+            outputs = self.task.heads(tape.raw, given)
             self.batch = Batch(round_, attempt, records, model, tape, outputs)
             return self.batch, self.task.inside(outputs)
         self.batch = Batch(round_, attempt, records, model, None)
@@ -129,8 +130,8 @@ class Node:
             part = cotangents if chunk is batch.records else cotangents[start : start + len(chunk)]
             terms = []
             if self.task.objective.alpha > 0:
-                outputs = self.task.outputs(tape.raw, given) if batch.outputs is None else batch.outputs
-                terms.append(Term(outputs, part.to(losses.device), clip.jacobian, mode))
+                heads = self.task.heads(tape.raw, given) if batch.outputs is None else batch.outputs
+                terms += self._pulled(heads, part.to(losses.device), mode)
             if task_weight > 0:
                 terms.append(Term(losses, weights, clip.loss, "spectral"))
             found = clipped_sum(tape, terms).cpu()
@@ -141,6 +142,13 @@ class Node:
         if total is None:
             total = torch.zeros(self.task.parameters, dtype=torch.float64)
         return total, loss / max(1, start)
+
+    def _pulled(self, heads: Tensor, cotangents: Tensor, mode: Mode) -> list[Term]:
+        """A term for every penalty, each with its own clip."""
+        compared = self.task.compared
+        if len(compared) == 1:
+            return [Term(heads, cotangents, compared[0].clip.jacobian, mode)]
+        return [Term(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian, mode) for e in compared]
 
 
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:

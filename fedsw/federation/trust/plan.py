@@ -15,6 +15,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
 from fedsw.federation.exchange.cohort import Member
 from fedsw.objectives import Clip, Objective
+from fedsw.objectives.composite import Composite
 from fedsw.objectives.matching import Matching
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity
 from fedsw.randomness import Stream, split_sample
@@ -93,22 +94,37 @@ def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
             epsilon, delta, sampling_rate=rate, steps=rounds, accountant=privacy.accountant
         )
     return Plan(
-        task, sizes, batch, rates, delta, epsilon, multiplier, sensitivities(task, batch, _planned_spread(task))
+        task, sizes, batch, rates, delta, epsilon, multiplier, sensitivities(task, batch, _planned_spreads(task))
     )
 
 
-def sensitivities(task: Problem, batch: Sequence[int], spread: float) -> tuple[Sensitivity, ...]:
-    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack."""
-    bound = task.experiment.privacy.bound
-    return _with_slack(task.objective, tuple(batch), task.clip, task.dimension, spread, bound)
+def sensitivities(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
+    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack.
+
+    Args:
+        spreads: of the directions of every penalty.
+    """
+    widths = tuple(each.width for each in task.compared)
+    return _with_slack(
+        task.objective, tuple(batch), task.clip, widths, tuple(spreads), task.experiment.privacy.bound
+    )
 
 
 @functools.lru_cache(maxsize=64)
 def _with_slack(
-    objective: Objective | Matching, batch: tuple[int, ...], clip: Clip, d: int, spread: float, bound: Bound
+    objective: Objective | Matching | Composite,
+    batch: tuple[int, ...],
+    clip: Clip,
+    widths: tuple[int, ...],
+    spreads: tuple[float, ...],
+    bound: Bound,
 ) -> tuple[Sensitivity, ...]:
     """The same in every round of one column, whose batches have one size."""
-    return tuple(SLACK * each for each in objective.sensitivities(batch, clip, d=d, spread=spread, bound=bound))
+    if isinstance(objective, Composite):
+        found = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
+    else:
+        found = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
+    return tuple(SLACK * each for each in found)
 
 
 def draw(plan: Plan, members: Sequence[Member], *, round_: int, attempt: int) -> Draw:
@@ -186,12 +202,11 @@ def stratified_rates(counts: Sequence[Sequence[int]], members: Sequence[Member])
     return tuple(max(row[cell] / sizes[cell] for row, sizes in pairs if sizes[cell]) for cell in cells)
 
 
-def _planned_spread(task: Problem) -> float:
-    """The spread of the directions, known in advance for orthogonal blocks; 1, the worst, for i.i.d. ones."""
+def _planned_spreads(task: Problem) -> list[float]:
+    """The spreads of all directions, known in advance for orthogonal blocks; 1, the worst, for i.i.d. ones."""
     slicing = task.experiment.slicing
-    if task.dimension == 1 or slicing.scheme == "iid":
-        return 1.0
-    return orthogonal_spread(task.dimension, slicing.directions)
+    widths = [each.width for each in task.compared]
+    return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
 
 
 def _keys(task: Problem, members: Sequence[Member], round_: int, attempt: int) -> list[list[NDArray[np.uint64]]]:

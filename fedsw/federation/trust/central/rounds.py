@@ -19,11 +19,13 @@ from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
 from fedsw.federation.trust.plan import Draw, Plan, draw, most_drawn, sensitivities
-from fedsw.objectives import Objective, contribution_bound
+from fedsw.objectives import Objective
+from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.runs.telemetry import event
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
-from fedsw.transport.sliced import project, spread
+from fedsw.transport.sliced import spread
 
 _log = logging.getLogger("fedsw.server")
 
@@ -106,9 +108,9 @@ class Rounds:
         outputs = self._exchange(messages.OUTPUTS, members, asked, terms, lost)
         if len(outputs) < len(members):
             return None
-        theta_directions = task.directions(round_, attempt)
-        bounds = sensitivities(task, settled.batch, spread(theta_directions))
-        stacked = _stack(settled, [outputs[m.client].outputs for m in members], task.clip.output)
+        theta_directions = task.all_directions(round_, attempt)
+        bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
+        stacked = _stack(settled, [outputs[m.client].outputs for m in members], task)
         total = torch.zeros(task.parameters, dtype=torch.float64)
         by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
         if other is not None:
@@ -124,19 +126,35 @@ class Rounds:
         return Aggregate(round_, attempt, total, settled, bounds, len(parts), loss)
 
     def _matched(
-        self, stacked: list[Tensor], directions: Tensor, theta: Tensor, round_: int, attempt: int
+        self, stacked: list[Tensor], directions: Sequence[Tensor], theta: Tensor, round_: int, attempt: int
     ) -> tuple[list[Tensor], Tensor | None]:
         """Rank matching: cotangents by cell, and the contribution of the other side where it is not the clients'."""
         objective = self._plan.task.objective
         if isinstance(objective, Objective):
-            found = objective.cotangents(stacked, directions, ties=self._ties, memory_limit=self._memory_limit)
+            found = objective.cotangents(stacked, directions[0], ties=self._ties, memory_limit=self._memory_limit)
             return found, None
+        if isinstance(objective, Composite):
+            return self._composed(objective, stacked, directions, round_, attempt), None
         assert self._public_side is not None
         sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
         own, other = objective.cotangents(
-            stacked[0], sample, directions, ties=self._ties, memory_limit=self._memory_limit
+            stacked[0], sample, directions[0], ties=self._ties, memory_limit=self._memory_limit
         )
         return [own], self._public_side.contribution(other)
+
+    def _composed(
+        self, objective: Composite, stacked: list[Tensor], directions: Sequence[Tensor], round_: int, attempt: int
+    ) -> list[Tensor]:
+        """Cotangents by cell, the columns of all penalties side by side."""
+        task = self._plan.task
+        by_penalty = objective.cotangents(
+            [[cell[:, each.columns] for cell in stacked] for each in task.compared],
+            directions,
+            lambda number, count: task.prior_sample(number, count, round_, attempt),
+            ties=self._ties,
+            memory_limit=self._memory_limit,
+        )
+        return [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)]
 
     def _contributions(
         self,
@@ -155,7 +173,7 @@ class Rounds:
         parts = self._exchange(messages.GRADIENTS, members, asked, terms, lost)
         for member, own in zip(members, cotangents, strict=True):
             if member.client in parts:
-                most = SLACK * contribution_bound([own], task.clip, weight)
+                most = SLACK * task.most_pulled(own, weight)
                 weighs = float(torch.linalg.vector_norm(parts[member.client].vector))
                 if not weighs <= most:  # neither number is shown: both are un-noised functions of records
                     self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
@@ -208,10 +226,10 @@ class Rounds:
             )
 
 
-def _stack(settled: Draw, outputs: Sequence[Tensor], radius: float) -> list[Tensor]:
+def _stack(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
     """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound."""
     pieces = [torch.split(out[: sum(row)], list(row)) for out, row in zip(outputs, settled.counts, strict=True)]
-    return [project(torch.cat(cell), radius) for cell in zip(*pieces, strict=True)]
+    return [task.in_balls(torch.cat(cell)) for cell in zip(*pieces, strict=True)]
 
 
 def _most_rows(plan: Plan, settled: Draw, members: Sequence[Member]) -> list[int]:
