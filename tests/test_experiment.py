@@ -276,7 +276,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         load_experiment(broken)
 
 
-def test_a_fault_is_told_once() -> None:
+def test_a_fault_is_named_once() -> None:
     """Neither as every type that a value could have had, nor as what it leaves missing."""
     columns = {"features": [{"name": "age", "lo": 3}], "sensitive": {"name": "sex", "values": [0, 1]}}
     for raw in ({"data": {"source": "files", "columns": columns}}, {"privacy": {"delta": [1]}}):

@@ -142,7 +142,7 @@ def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_
 
 
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
-def test_the_noise_of_both_answers_has_the_told_deviation_and_never_repeats(tmp_path, monkeypatch, seed):
+def test_the_noise_of_both_answers_has_the_stated_deviation_and_never_repeats(tmp_path, monkeypatch, seed):
     seen: list[tuple[torch.Tensor, torch.Tensor, float]] = []
     noised = door.noised
 

@@ -74,7 +74,7 @@ def test_pixels_are_the_bytes_over_255_row_by_row(
     assert dataset.feature_names[29] == "pixel(1,1)" and len(dataset.classes) == 10 and dataset.groups == ("all",)
 
 
-def test_the_two_sets_of_the_same_file_names_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+def test_the_folder_decides_between_two_sets_of_the_same_file_names(tmp_path: Path) -> None:
     write(tmp_path / "mnist")
     assert find_data("mnist", tmp_path / "mnist") == tmp_path / "mnist"
     with pytest.raises(FileNotFoundError, match="fashion-mnist: .* are not together in .*fashion_mnist"):

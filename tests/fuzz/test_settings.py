@@ -15,7 +15,7 @@ from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse
 from fedsw.settings import _known_keys, read_setting
 
 KEYS = sorted(_known_keys(Experiment))
-MOST_TOLD = 20_000
+LONGEST_MESSAGE = 20_000
 """Characters of the longest message: faults of every key, each with a short value."""
 
 WORDS = ["inf", "0.1/n", "1/n^99999", "none", "files"]
@@ -82,7 +82,7 @@ def test_any_mapping_with_any_overrides_is_an_experiment_or_an_experiment_error(
     try:
         experiment = parse_experiment(raw, settings_)
     except ExperimentError as refused:
-        assert 0 < len(str(refused)) < MOST_TOLD
+        assert 0 < len(str(refused)) < LONGEST_MESSAGE
     else:
         assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
 

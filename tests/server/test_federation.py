@@ -212,7 +212,7 @@ def test_a_held_out_metric_is_there_at_the_asked_rounds_and_at_the_end(federatio
     assert stored["outputs"].shape == (200, 1)
 
 
-def test_a_resumed_run_tells_the_time_of_all_its_lives_and_when_it_began(federation):
+def test_a_resumed_run_reports_the_time_of_all_its_processes_and_when_it_began(federation):
     """As it does of its bytes; a process that was killed, and left no summary, counts by its log."""
 
     def hook(message, context):

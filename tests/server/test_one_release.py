@@ -40,7 +40,7 @@ def _killed(*_):
 
 
 @pytest.mark.parametrize("kind", ONCE)
-def test_a_release_is_told_after_the_server_died_before_the_first_line_of_its_metrics(federation, monkeypatch, kind):
+def test_a_release_is_shown_after_the_server_died_before_the_first_line_of_its_metrics(federation, monkeypatch, kind):
     directory = federation.folder / "run"
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(Checkpoints, "save", _killed)

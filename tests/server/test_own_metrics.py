@@ -114,7 +114,7 @@ def test_reading_an_experiment_imports_nothing_as_a_client_and_a_reader_of_the_r
     assert type(experiment).model_validate_json(experiment.model_dump_json()) == experiment
 
 
-def test_clients_are_not_told_of_the_metrics(federation, own_module):
+def test_clients_never_see_the_names_of_metrics(federation, own_module):
     sent = []
 
     def listen(message, context):

@@ -38,7 +38,7 @@ def test_nothing_but_the_log_tells_when_a_round_was_released(federation, overrid
     assert not [key for record in rounds for key in record if "second" in key or "time" in key]
 
 
-def test_an_observer_is_not_told_how_long_a_round_took_and_the_log_has_it(federation):
+def test_no_observer_sees_how_long_a_round_took_and_the_log_has_it(federation):
     slow = [0.0, 0.3, 0.0, 0.0]
     records = []
 
@@ -59,7 +59,7 @@ def test_an_observer_is_not_told_how_long_a_round_took_and_the_log_has_it(federa
     assert sum(found) <= total_seconds(directory) <= summary["seconds"]
 
 
-def test_every_life_counts_from_its_beginning_and_lines_cut_short_do_not(tmp_path):
+def test_every_process_counts_from_its_beginning_and_lines_cut_short_do_not(tmp_path):
     events = [("run begins", 0), ("round released", 2), ("client lost", 3), ("round released", 7), ("other", 9)]
     later = [("run begins", 30), ("round released", 31), ("run ended", 35)]
     events = [{"time": f"2026-01-01T00:00:{at:02d}.000+00:00", "event": event} for event, at in events + later]

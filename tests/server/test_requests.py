@@ -80,7 +80,7 @@ def test_a_request_that_is_not_believed_is_declined_by_name_before_a_batch_is_dr
 ):
     drawn, draw = [], Node.draw
     monkeypatch.setattr(Node, "draw", lambda self, *asked: (drawn.append(asked), draw(self, *asked))[1])
-    declined = rf"Client 1: .*{words}.*This client believes no such train.outputs and charged nothing"
+    declined = rf"Client 1: .*{words}.*This client refuses train.outputs and charged nothing"
     with pytest.raises(FederationError, match=declined):
         federation.run(small(*CENTRAL), app=spoiling("train.outputs", change))
     assert len(drawn) == 2  # the two other clients

@@ -156,7 +156,7 @@ with Processes(pathlib.Path({{logs!r}})) as processes:
 """
 
 
-def test_children_are_told_not_to_phone_home_and_where_flower_s_commands_are(tmp_path: Path) -> None:
+def test_children_are_set_not_to_phone_home_and_where_flower_s_commands_are(tmp_path: Path) -> None:
     with Processes(tmp_path, {"FLWR_TELEMETRY_ENABLED": "1", "FLWR_HOME": "here"}) as processes:
         code = "import json, os; print(json.dumps(dict(os.environ)))"
         processes.start("child", [sys.executable, "-c", code], {"MINE": "too"}).wait()

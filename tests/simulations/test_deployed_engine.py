@@ -172,7 +172,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
         yield folder, link
 
 
-def test_all_secrets_are_their_owner_s_while_the_federation_lives(federation: tuple[Path, SuperLink]) -> None:
+def test_all_secrets_are_their_owner_s_while_the_federation_runs(federation: tuple[Path, SuperLink]) -> None:
     place = federation[0] / "place"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     keys = [path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]

@@ -36,7 +36,7 @@ def test_clients_of_the_simulation_engine_are_known_by_their_grid():
     "name",
     ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"],
 )
-def test_flower_is_told_not_to_phone_home(name):
+def test_flower_is_set_not_to_phone_home(name):
     from fedsw.federation import OFFLINE
 
     assert os.environ[name] == OFFLINE[name]

@@ -109,7 +109,7 @@ def test_equality_of_odds_compares_groups_within_each_class(finished_run: MakeRu
     assert {"Y=0", "Y=1"} <= set(titles)
 
 
-def test_groups_are_told_apart_by_colour_and_named(finished_run: MakeRun) -> None:
+def test_groups_differ_by_colour_and_are_named(finished_run: MakeRun) -> None:
     figure = draw_outputs(read_run(finished_run()))
     assert figure is not None
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["A=0", "A=1"]

@@ -217,7 +217,7 @@ def test_nothing_of_the_records_but_their_type_and_group_sizes_is_written(tmp_pa
     assert {**config, "source": ""} == {**theirs, "source": ""} and config["source"] != theirs["source"]
 
 
-def test_experiments_with_tables_of_settings_can_be_told_apart_as_keys(tmp_path):
+def test_experiments_with_tables_of_settings_differ_as_keys(tmp_path):
     """Comparisons keep their cells by experiment."""
     one = run(experiment("object", columns=COLUMNS), runs=tmp_path, data=frame()).experiment
     same = parse_experiment(one.model_dump())

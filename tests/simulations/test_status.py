@@ -77,7 +77,7 @@ def test_a_round_that_was_charged_but_not_finished_counts_as_spent(federation):
     assert json.loads(lines[1])["epsilon"] < status.epsilon_spent == pytest.approx(json.loads(lines[3])["epsilon"])
 
 
-def test_a_summary_of_an_earlier_life_is_not_told_after_a_life_that_was_killed(federation, monkeypatch):
+def test_a_summary_of_an_earlier_process_is_not_shown_after_a_process_that_was_killed(federation, monkeypatch):
     """It knows nothing of what was spent since."""
     directory = broken(federation, 3)
     first = read_run(directory).summary

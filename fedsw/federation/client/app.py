@@ -173,7 +173,7 @@ def _asked(exchange: Exchange[_Down, _Up], message: Message, terms: Terms) -> _D
     try:
         return messages.decode(exchange.down, message.content, terms)
     except messages.Malformed as fault:
-        raise ValueError(f"{fault}. This client believes no such {exchange.kind} and charged nothing") from None
+        raise ValueError(f"{fault}. This client refuses {exchange.kind} and charged nothing") from None
 
 
 def _answer(answer: messages.Message, node: Node, message: Message, **sizes: int) -> Message:
