@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsw.accounting import Ledger, Step, epsilon_by, noise_multiplier
 from fedsw.data import Records
+from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.objectives.stated import STATED
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
@@ -129,7 +130,7 @@ def plan(
     sizes: Sequence[int] | Mapping[str, int],
     rounds: int,
     epsilon: float | None = None,
-    delta: float,
+    delta: float | str,
     batch_fraction: float | None = None,
     batch_size: int | None = None,
     noise_multiplier: float | None = None,
@@ -147,7 +148,7 @@ def plan(
         sizes: private records of every stratum, in the order of `objective.strata` or by their names; public.
         rounds: number of releases.
         epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
-        delta: of the guarantee; well below 1 / number of records.
+        delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
 
@@ -160,12 +161,13 @@ def plan(
         raise ValueError(f"rounds = {rounds}; a plan has at least 1")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
+    resolved = resolve_delta(delta, records=sum(counts))
     bounds = tuple(SLACK * each for each in objective.planned_sensitivities(batch, clip))
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
-    multiplier, found = _noise(epsilon, noise_multiplier, delta, rate, rounds, accountant)
+    multiplier, found = _noise(epsilon, noise_multiplier, resolved, rate, rounds, accountant)
     return Plan(
-        objective.strata, counts, batch, rounds, found, delta, multiplier, bounds, objective, accountant, seed
+        objective.strata, counts, batch, rounds, found, resolved, multiplier, bounds, objective, accountant, seed
     )
 
 

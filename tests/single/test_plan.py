@@ -92,3 +92,9 @@ def test_attempts_that_a_ledger_holds_are_not_repeated(tmp_path):
             ledger.spend(2, attempt, charges, 100.0)
         drawn = [(b.round, b.attempt) for b in found.batches(records(48), ledger=ledger)]
     assert drawn[:3] == [(1, 0), (2, 2), (3, 0)] and drawn[-1] == (40, 0)
+
+
+def test_delta_may_follow_the_number_of_records_and_one_that_protects_nobody_is_warned_of():
+    assert plan(delta="0.1/n").delta == pytest.approx(0.1 / 900)
+    with pytest.warns(UserWarning, match="not below 1/n"):
+        plan(delta=0.01)
