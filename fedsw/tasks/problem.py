@@ -17,16 +17,15 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
-from fedsw.experiment.sections import Also
-from fedsw.experiment.sections import Objective as ObjectiveSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.groups import PenaltyName
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+from fedsw.objectives.penalties import ToSample
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
+from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.models import build
 from fedsw.tasks.own import task_of
@@ -34,20 +33,6 @@ from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import direction_shape, directions, project
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What a penalty compares: its columns among the outputs that travel, its clip; itself if it is one of several."""
-
-    columns: slice
-    clip: Clip
-    penalty: Penalty | None
-
-    @property
-    def width(self) -> int:
-        """Number of columns d."""
-        return int(self.columns.stop - self.columns.start)
 
 
 @dataclass(frozen=True)
@@ -162,14 +147,7 @@ class Problem:
     @functools.cached_property
     def compared(self) -> tuple[Compared, ...]:
         """What every penalty compares, in the order of the columns that travel."""
-        if not isinstance(self.objective, Composite):
-            return (Compared(slice(0, self.dimension), self.clip, None),)
-        found, start = [], 0
-        for penalty in self.objective.penalties:
-            d = penalty.dimension or self.dimension
-            found.append(Compared(slice(start, start + d), penalty.clip or self.clip, penalty))
-            start += d
-        return tuple(found)
+        return compared_by(self.objective, self.dimension, self.clip)
 
     @property
     def columns(self) -> int:
@@ -321,31 +299,10 @@ def _require_images(experiment: Experiment, features: int) -> None:
             raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
-def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:
-    """One of several penalties, from its settings."""
-    outputs, dimension, clip = None, None, None
-    if isinstance(goal, Also):
-        outputs, dimension = goal.outputs, goal.dimension
-        if goal.radius is not None and goal.jacobian is not None:
-            clip = Clip(output=goal.radius, jacobian=goal.jacobian, loss=1.0)
-    groups = len(shape.groups)
-    if goal.penalty == "prior-matching":
-        return ToSample(weight, outputs, dimension, clip, centre, radius=goal.prior_radius)
-    if goal.penalty == "equality-of-odds":
-        return EqualizedOdds(weight, outputs, dimension, clip, centre, groups=groups, classes=shape.classes)
-    return Parity(weight, outputs, dimension, clip, centre, groups=groups)
-
-
-def _composite(experiment: Experiment, shape: Shape) -> Composite:
-    goal = experiment.objective
-    first = _penalty(goal, goal.alpha, shape, experiment.clip.centre)
-    return Composite((first, *(_penalty(each, each.weight, shape, each.centre) for each in goal.also)))
-
-
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
     goal, other_side = experiment.objective, task.facts.other_side
     if goal.also:
-        return _composite(experiment, shape)
+        return composite_of(experiment, shape)
     if other_side == "prior":
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:
