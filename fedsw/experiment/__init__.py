@@ -1,10 +1,9 @@
 """What an experiment is: every setting of a run, validated before anything is spent."""
 
-from fedsw.experiment.load import (
+from fedsw.experiment.load import Experiment, load_experiment, parse_experiment, planned_releases
+from fedsw.experiment.sections import (
     Clip,
     Data,
-    Experiment,
-    ExperimentError,
     Federation,
     Local,
     Model,
@@ -13,11 +12,9 @@ from fedsw.experiment.load import (
     Privacy,
     Slicing,
     Training,
-    load_experiment,
-    parse_experiment,
-    planned_releases,
     resolve_delta,
 )
+from fedsw.settings import ExperimentError
 
 __all__ = [
     "Clip",

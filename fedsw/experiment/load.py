@@ -28,28 +28,8 @@ from fedsw.experiment.sections import (
     Seed,
     Slicing,
     Training,
-    resolve_delta,
 )
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
-
-__all__ = [
-    "Clip",
-    "Data",
-    "Experiment",
-    "ExperimentError",
-    "Federation",
-    "Local",
-    "Model",
-    "Objective",
-    "Partition",
-    "Privacy",
-    "Slicing",
-    "Training",
-    "load_experiment",
-    "parse_experiment",
-    "planned_releases",
-    "resolve_delta",
-]
 
 
 class Experiment(Section):
