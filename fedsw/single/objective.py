@@ -31,6 +31,8 @@ from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogonal_spread, project, spread
 
+_TRIED = 3  # made-up records
+
 
 class Learnt(Protocol):
     """What is learnt: a `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
@@ -122,8 +124,9 @@ class Objective:
 
         Raises:
             UnsupportedModule: naming the layer and what to write instead.
-            ValueError: if outputs or losses have another shape than was said.
+            ValueError: if outputs or losses have another shape than was said, or mix records.
         """
+        self._require_per_record(model, batch.records)
         thetas = [self._directions(number, d, batch) for number, d in enumerate(self.dimensions)]
         spreads = [1.0 if d == 1 else spread(theta) for d, theta in zip(self.dimensions, thetas, strict=True)]
         bounds = [
@@ -137,6 +140,35 @@ class Objective:
         ]
         total = self._clipped(model, batch, clip, thetas)
         return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
+
+    def _require_per_record(self, model: nn.Module, records: Records) -> None:
+        """Refuse outputs and losses of which row i depends on more than record i: no clip bounds what they move.
+
+        Made-up records go through them, together and each alone; of the private ones only the shapes are looked at.
+        """
+        generator = torch.Generator().manual_seed(0)
+        features = torch.randn((_TRIED, records.features.shape[1]), generator=generator)
+        if records.target.ndim == 1:
+            target = torch.arange(_TRIED) % max(self.classes, 1)
+        else:
+            target = torch.rand((_TRIED, records.target.shape[1]), generator=generator)
+        made_up = Records(features, torch.zeros(_TRIED, dtype=torch.int64), target, torch.arange(_TRIED))
+        with torch.no_grad():
+            together = self._values(model, made_up)
+            for row in range(_TRIED):
+                alone = self._values(model, made_up.take([row]))
+                for whole, own in zip(together, alone, strict=True):
+                    if not torch.allclose(whole[row : row + 1], own, rtol=1e-3, atol=1e-5, equal_nan=True):
+                        raise ValueError(
+                            "the task's outputs or loss, or a penalty's outputs, are different for a record alone and "
+                            "in a batch: row i may depend on record i only. Leave means over a batch out of them"
+                        )
+
+    def _values(self, model: nn.Module, records: Records) -> list[Tensor]:
+        """The outputs of every penalty and the losses, one row for each record."""
+        inputs = self._inputs(model, records)
+        raw = model(inputs.features)
+        return [*self._selected(raw, inputs), self._losses(raw, inputs)]
 
     @flushing_to_zero
     def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
@@ -179,20 +211,27 @@ class Objective:
                 used = penalty.clip or clip
                 terms.append(Term(head, q.to(head.device), used.jacobian, self.mode))
         if weight > 0:
-            losses = self.learnt.loss(tape.raw, inputs)
-            if tuple(losses.shape) != (len(inputs.features),):
-                raise ValueError(
-                    f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives "
-                    "one number for each record, (n,), not their mean"
-                )
+            losses = self._losses(tape.raw, inputs)
             weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
             terms.append(Term(losses, weights, clip.loss, "spectral"))
         return terms
 
+    def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
+        losses = self.learnt.loss(raw, inputs)
+        if tuple(losses.shape) != (len(inputs.features),):
+            raise ValueError(
+                f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives one "
+                "number for each record, (n,), not their mean"
+            )
+        return losses
+
     def _heads(self, tape: Tape, inputs: Inputs) -> list[Tensor]:
+        return self._selected(tape.raw, inputs)
+
+    def _selected(self, raw: Raw, inputs: Inputs) -> list[Tensor]:
         heads = []
         for penalty, d in zip(self.penalties, self.dimensions, strict=True):
-            head = penalty.selected(tape.raw, inputs, self.learnt.outputs)
+            head = penalty.selected(raw, inputs, self.learnt.outputs)
             if head.ndim == 1 and d == 1:
                 head = head[:, None]
             if tuple(head.shape) != (len(inputs.features), d):

@@ -201,3 +201,28 @@ def test_a_bound_of_a_user_is_used_and_named_as_theirs():
         wrong = fedsw.Objective(Scores(), [fedsw.Stated(0.5, pull=_means, bound=lambda s, c, bound=bound: bound)])
         with pytest.raises(ValueError, match="stated bound is"):
             wrong.planned_sensitivities((5, 5), CLIP)
+
+
+def test_what_mixes_the_records_of_a_batch_is_refused_before_anything_is_computed_of_them():
+    """A mean over the batch moves every row when one record is replaced: no clip would bound that."""
+
+    class Centred(Scores):
+        def loss(self, raw, batch):
+            own = super().loss(raw, batch)
+            return own - own.mean()
+
+    class Balanced(Scores):
+        def loss(self, raw, batch):
+            return super().loss(raw, batch) / torch.bincount(batch.target, minlength=2)[batch.target]
+
+    def spread(raw, batch):
+        return raw["codes"][:, :1] - raw["codes"][:, :1].mean(0)
+
+    net = model()
+    for found in (
+        fedsw.Objective(Centred(), SETS["parity"]),
+        fedsw.Objective(Balanced(), SETS["parity"]),
+        fedsw.Objective(Scores(), [fedsw.Parity(0.5, outputs=spread, dimension=1)]),
+    ):
+        with pytest.raises(ValueError, match="row i may depend on record i only"):
+            found.gradient(net, batch_of(found, records()), CLIP)
