@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 KEY_BYTES = 32
 _LARGEST = 2**64 - 2**11  # the largest uint64 that is a float64
+_SPARSE = 8
+"""Of so many things at least one is drawn: drawing a key for each is then the quicker way."""
 Label = str | int
 
 # Arrays of one block stay in a core's second-level cache, and below the size at which torch starts threads.
@@ -143,16 +145,54 @@ def smallest_keys(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     return np.sort(np.argpartition(keys, size - 1)[:size]).astype(np.int64, copy=False)
 
 
-def split_sample(keys_by_holder: list[NDArray[np.uint64]], size: int) -> list[int]:
-    """How many of the `size` smallest keys of the union each holder has.
+def split_sample(keys: NDArray[np.uint64], ends: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """How many of the `size` smallest keys each holder has, (holders,).
 
     With uniform keys the counts follow the multivariate hypergeometric law of the holders' sizes: jointly with a
     uniform sample of that many records at each holder, one sample without replacement of the union (RLL §5.3).
+
+    Args:
+        keys: of all holders, one holder after the other.
+        ends: where each holder's keys end, ascending.
     """
-    chosen = smallest_keys(np.concatenate(keys_by_holder), size)
-    bounds = np.cumsum([len(keys) for keys in keys_by_holder])
-    edges = np.searchsorted(chosen, bounds)
-    return [int(count) for count in np.diff(edges, prepend=0)]
+    return _by_holder(smallest_keys(keys, size), ends)
+
+
+def hypergeometric(stream: Stream, held: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Multivariate hypergeometric counts (holders,): who holds how many of `size` of all things, drawn uniformly.
+
+    The law is that of `split_sample` with fresh keys. Where few things of many are drawn, it costs as much as is drawn
+    and not as much as there is: uniform places are drawn until that many different ones came, in their order, which is
+    a uniform sample without replacement.
+
+    Args:
+        held: how many things each holder has, (holders,).
+    """
+    ends = np.cumsum(held)
+    total = int(ends[-1]) if len(ends) else 0
+    if not 0 <= size <= total:
+        raise ValueError(f"{size} records asked from {total}; a sample without replacement cannot exceed its group")
+    if size * _SPARSE > total:
+        return split_sample(stream.words(total), ends, size)
+    return _by_holder(np.sort(_different(stream, total, size)), ends)
+
+
+def _different(stream: Stream, total: int, size: int) -> NDArray[np.int64]:
+    """The first `size` different ones among independent uniform whole numbers below `total`."""
+    limit = np.uint64(2**64 // total * total - 1)  # words above it would prefer the small numbers
+    drawn = np.empty(0, dtype=np.int64)
+    while True:
+        words = stream.words(size + size // 4 + 16)
+        places = (words[words <= limit] % np.uint64(total)).astype(np.int64)
+        drawn = np.concatenate([drawn, places])
+        _, first = np.unique(drawn, return_index=True)
+        if len(first) >= size:
+            return drawn[np.sort(first)[:size]]
+
+
+def _by_holder(places: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of some places, in ascending order, are each holder's."""
+    return np.diff(np.searchsorted(places, ends), prepend=0)
 
 
 def _derive(key: bytes, purpose: tuple[Label, ...]) -> bytes:

@@ -14,6 +14,7 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
+from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.account import held_open
 from fedsw.federation.server.federation import Job, federate
 
@@ -32,10 +33,22 @@ def small(*overrides: str) -> Experiment:
     return parse_experiment(SMALL, overrides)
 
 
+def sites_of(*sizes: tuple[int, ...]) -> tuple[Site, ...]:
+    """A site of one client for each row of sizes by cell."""
+    return tuple(
+        Site(11 + client, np.array([client]), np.array([own]), None, None) for client, own in enumerate(sizes)
+    )
+
+
 def numbers(array: Array) -> np.ndarray:
     """What an array of a message holds."""
     every = (None,) * len(array.shape)
     return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=every, name="array").numpy()
+
+
+def counts_of(message: Any) -> list[int]:
+    """Records of every cell that a request for outputs asks for, of all of the node's clients together."""
+    return numbers(message.content["arrays"]["counts"]).sum(axis=0).tolist()
 
 
 def array(values: np.ndarray) -> Array:
@@ -62,7 +75,7 @@ class Saboteur:
 
 
 class Federation:
-    """Runs small experiments in folders of its own."""
+    """Runs small experiments in folders of its own; a client is a node, unless `federation.sites` is set."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, 0
@@ -81,7 +94,8 @@ class Federation:
         self.runs += directory is None
         directory = directory or self.folder / f"run{self.runs}"
         ledgers = ledgers or directory / "clients"
-        grid = InProcessGrid(app or client_app, node_configs(experiment.federation.clients, ledgers))
+        nodes = experiment.federation.sites or experiment.federation.clients
+        grid = InProcessGrid(app or client_app, node_configs(nodes, ledgers))
         with held_open(ledgers):
             try:
                 return federate(grid, Job(experiment, directory, resume=resume, **job))

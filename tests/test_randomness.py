@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw.randomness import BLOCK, Stream, box_muller, smallest_keys, split_sample
+from fedsw.randomness import BLOCK, Stream, box_muller, hypergeometric, smallest_keys, split_sample
 
 
 def test_two_secure_streams_never_agree():
@@ -122,26 +122,36 @@ def test_every_record_is_equally_likely_to_be_sampled():
 def test_parts_of_one_sample_add_up_to_the_sample_of_the_union(sizes, seed, data):
     keys = [Stream.seeded(seed, part).words(size) for part, size in enumerate(sizes)]
     size = data.draw(st.integers(0, sum(sizes)))
-    counts = split_sample(keys, size)
+    counts = split_sample(np.concatenate(keys), np.cumsum(sizes), size)
     union = set(np.sort(np.concatenate(keys))[:size].tolist())
     parts = [set(k[smallest_keys(k, count)].tolist()) for k, count in zip(keys, counts, strict=True)]
     assert sum(counts) == size and set().union(*parts) == union
 
 
-def test_split_counts_follow_the_multivariate_hypergeometric_law():
-    sizes, size, trials = (30, 10, 60), 20, 3000
-    counts = np.array(
-        [
-            split_sample([Stream.seeded(t, "holder", h).words(n) for h, n in enumerate(sizes)], size)
-            for t in range(trials)
-        ]
-    )
+def _by_keys(stream: Stream, sizes: tuple[int, ...], size: int):
+    return split_sample(stream.words(sum(sizes)), np.cumsum(sizes), size)
+
+
+def _drawn(stream: Stream, sizes: tuple[int, ...], size: int):
+    return hypergeometric(stream, np.array(sizes), size)
+
+
+@pytest.mark.parametrize("size", [3, 12, 20, 100])
+@pytest.mark.parametrize("counted", [_by_keys, _drawn])
+def test_split_counts_follow_the_multivariate_hypergeometric_law(counted, size):
+    """Of 100 things, 3 and 12 are drawn place by place, 20 and all of them by keys."""
+    sizes, trials = (30, 10, 60), 3000
+    counts = np.array([counted(Stream.seeded(t, "counts"), sizes, size) for t in range(trials)])
+    assert (counts.sum(axis=1) == size).all()
     for holder, held in enumerate(sizes):
         law = stats.hypergeom(sum(sizes), held, size)
         values = np.arange(size + 1)
         expected = law.pmf(values) * trials
         common = expected > 5
         observed = np.bincount(counts[:, holder], minlength=size + 1)
+        if common.sum() < 2:
+            assert size == 100 and (counts[:, holder] == held).all()
+            continue
         left = expected[common].sum() / observed[common].sum()
         assert stats.chisquare(observed[common] * left, expected[common]).pvalue > 1e-3
 

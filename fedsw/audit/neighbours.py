@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, Model
 from fedsw.experiment.sources import Shape
 from fedsw.federation.node import node
-from fedsw.federation.node.partition import node_records
+from fedsw.federation.node.partition import Held, held_records
 from fedsw.objectives.matching import Matching
 from fedsw.tasks import own
 from fedsw.tasks import problem as problems
@@ -127,11 +128,12 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
     """
 
-    def records(task: Problem, node_config: Mapping[str, Any]) -> Records:
-        found = node_records(task, node_config)
+    def held(task: Problem, node_config: Mapping[str, Any]) -> Held:
+        found = held_records(task, node_config)
         if neighbours is None:
             return found
-        return neighbours.records(task, found, int(node_config["partition-id"]), canary=canary)
+        records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
+        return dataclasses.replace(found, records=records)
 
     def build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
         return Freely(outputs)
@@ -143,7 +145,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
         with (
-            _exchanged(node, "node_records", records),
+            _exchanged(node, "held_records", held),
             _exchanged(problems, "_build", build),
             _exchanged(problems, "task_of", task_of),
         ):

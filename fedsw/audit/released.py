@@ -20,7 +20,7 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import gather
+from fedsw.federation.exchange.cohort import gather, whole
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.node.node import Node, batch_key, join
@@ -49,6 +49,8 @@ class Released:
     def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
         folder.mkdir(parents=True)
         clients = experiment.federation.clients
+        alone = experiment.federation.model_copy(update={"sites": clients})
+        experiment = experiment.model_copy(update={"federation": alone})
         self._configs = node_configs(clients, folder)
         self._grid = InProcessGrid(client_app, self._configs)
         self._name = folder.name
@@ -56,12 +58,12 @@ class Released:
             with staged(neighbours, canary=canary):
                 self.task = Problem.from_experiment(experiment)
                 traffic = Traffic()
-                self.members = gather(self._grid, self.task, self._name, traffic)
-                self.plan = make_plan(self.task, self.members)
+                self.sites = gather(self._grid, self.task, self._name, traffic)
+                self.plan = make_plan(self.task, self.sites)
                 self._theta = flatten(self.task.build_model())
-                availability = Availability(self._grid, self.task, self.members, self._name, traffic, Spending())
+                availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
                 self._attempts = Counter[int]()
-                self._rounds = Rounds(self._grid, self.plan, self.members, availability, traffic, self._begin)
+                self._rounds = Rounds(self._grid, self.plan, self.sites, availability, traffic, self._begin)
             self._ledger = Ledger.create(
                 folder / LEDGER,
                 groups=self.task.objective.cells,
@@ -101,19 +103,19 @@ class Released:
 
     def times_drawn(self, neighbours: Neighbours, trials: int) -> int:
         """In how many of so many draws, by server and client, the canary is in the batch."""
-        place = [member.client for member in self.members].index(neighbours.client)
+        place = [int(site.clients[0]) for site in self.sites].index(neighbours.client)
         node = self._node(neighbours.client)
         canary = node.ids[neighbours.cell][0]
         found = 0
         for trial in range(trials):
-            counts = draw(self.plan, self.members, round_=1, attempt=trial).counts[place]
+            counts = draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
             records = node.draw(batch_key(self.task, 1, trial), counts)
             found += int((records.ids == int(canary)).any())
         return found
 
     def holder(self, cell: int) -> int:
         """The client with most records of a cell."""
-        return max(self.members, key=lambda member: member.sizes[cell]).client
+        return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
 
     def __enter__(self) -> Released:
         return self

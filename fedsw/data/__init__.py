@@ -7,7 +7,7 @@ from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
 from fedsw.data.images import fashion_mnist, mnist, resized, usps
 from fedsw.data.overlap import rows_in_common, same_content, same_file
-from fedsw.data.partition import from_flwr_datasets, partition
+from fedsw.data.partition import from_flwr_datasets, owners, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
 from fedsw.data.synthetic import synthetic
 from fedsw.data.tables import find_table, read_table, tables_in
@@ -30,6 +30,7 @@ __all__ = [
     "gaussians",
     "mnist",
     "mode_centres",
+    "owners",
     "partition",
     "read_table",
     "require_groups",

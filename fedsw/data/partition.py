@@ -50,20 +50,38 @@ def partition(
     Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data
         distribution.
     """
+    owner = owners(records, clients, scheme, concentration=concentration, by=by, seed=seed)
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def owners(
+    records: Records,
+    clients: int,
+    scheme: Literal["iid", "group", "dirichlet"] = "iid",
+    *,
+    concentration: float = 0.5,
+    by: Literal["sensitive", "target"] = "sensitive",
+    seed: int = 0,
+) -> Index:
+    """The number of the client that holds each record, (n,): the same law as `partition`, for any number of clients.
+
+    Its cost follows the records, not the clients. Arguments and errors are those of `partition`.
+    """
     if clients < 1:
         raise ValueError(f"clients = {clients}; a federation has at least 1")
     if clients > len(records):
         raise ValueError(f"{clients} clients for {len(records)} records; use at most one client per record")
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     if scheme == "iid":
-        parts = np.array_split(rng.permutation(len(records)), clients)
+        return _dealt(rng.permutation(len(records)), _level(len(records), clients))
     elif scheme == "group":
         parts = _by_group(_column(records, "sensitive"), clients, rng)
     elif scheme == "dirichlet":
         parts = _dirichlet(_column(records, by), clients, concentration, rng)
     else:
         raise ValueError(f"partition scheme {scheme!r} is unknown: choose 'iid', 'group' or 'dirichlet'")
-    return [np.sort(part).astype(np.int64) for part in parts]
+    return _dealt(np.concatenate(parts), np.array([len(part) for part in parts]))
 
 
 def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
@@ -97,6 +115,18 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
         raise ValueError(f"{type(partitioner).__name__} gives row {row} to {counts[row]} clients; each belongs to one")
     _require_no_empty(parts, f"from {type(partitioner).__name__}: change its settings")
     return parts
+
+
+def _dealt(rows: Index, lengths: Index) -> Index:
+    """The owner of every row: client after client takes as many of the rows as its length says."""
+    owner = np.empty(len(rows), dtype=np.int64)
+    owner[rows] = np.repeat(np.arange(len(lengths)), lengths)
+    return owner
+
+
+def _level(rows: int, clients: int) -> Index:
+    """Sizes of equal parts, up to one; the first are the larger ones, as numpy's `array_split` cuts."""
+    return np.full(clients, rows // clients) + (np.arange(clients) < rows % clients)
 
 
 def _column(records: Records, name: str) -> Index:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -127,7 +128,8 @@ def _drive(
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory
 
-    clients = experiment.federation.clients
+    experiment = _with_sites(experiment, engine)
+    nodes = experiment.federation.sites or experiment.federation.clients
     ledgers = directory / "clients"
     hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}))
     try:
@@ -135,13 +137,13 @@ def _drive(
             RunDirectory(directory).write_config(experiment, engine)
         if engine == "inprocess":
             with held_open(ledgers):
-                inprocess.run(hosted, client_app, clients, ledgers)
+                inprocess.run(hosted, client_app, nodes, ledgers)
         elif engine == "ray":
             with ledgers_in(ledgers):
-                ray.run(hosted, client_app, clients)
+                ray.run(hosted, client_app, nodes)
         elif engine == "flwr":
             with ledgers_in(ledgers):
-                flwr_run.run(directory, clients, resume=resume)
+                flwr_run.run(directory, nodes, resume=resume)
         else:
             stock = engine == "deployed-stock"
             deployed.run(directory, experiment, observer or NoObserver(), resume=resume, stock=stock)
@@ -152,6 +154,19 @@ def _drive(
             directory.rmdir()  # only a folder that nothing was written to: the run was refused
         raise
     return read_result(directory, experiment)
+
+
+def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
+    """The experiment with the number of processes that hold the clients, where the engine settles it.
+
+    In process one site holds all clients; Ray and Flower's simulation spread them over one site for each core. Real
+    processes are one for each client, unless the experiment says otherwise.
+    """
+    settings = experiment.federation
+    if settings.sites is not None or engine.startswith("deployed"):
+        return experiment
+    sites = 1 if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
+    return experiment.model_copy(update={"federation": settings.model_copy(update={"sites": sites})})
 
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:

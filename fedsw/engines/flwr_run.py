@@ -23,7 +23,7 @@ _MARK = "FEDSW_ENGINE_RUN"
 _START_SECONDS = 60.0
 
 
-def run(directory: Path, clients: int, *, resume: bool = False) -> None:
+def run(directory: Path, nodes: int, *, resume: bool = False) -> None:
     """Run the prepared job of `directory` through Flower's own command and engine.
 
     `flwr run .` alone starts a SuperLink that goes on running afterwards; here one is started on a free port of the
@@ -48,7 +48,7 @@ def run(directory: Path, clients: int, *, resume: bool = False) -> None:
                 "--run-config",
                 f'directory="{directory.resolve()}" resume={str(resume).lower()}',
                 "--federation-config",
-                f"num-supernodes={clients} client-resources-num-cpus=1",
+                f"num-supernodes={nodes} client-resources-num-cpus=1",
             ],
             env=environment,
             stdin=subprocess.DEVNULL,

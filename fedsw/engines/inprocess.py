@@ -19,9 +19,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsw.engines import _flower
 from fedsw.engines._flower import Run
+from fedsw.federation import wire
 
 _FIRST_NODE = 1000
-_APP_RAISED = 2  # Flower's error code for "the ClientApp raised"
 _PULL_SECONDS = 0.5
 
 
@@ -131,7 +131,7 @@ class InProcessGrid(Grid):
         try:
             return self._app(_flower.delivered(message), self._contexts[message.metadata.dst_node_id])
         except Exception as failure:
-            return Message(Error(_APP_RAISED, f"{type(failure).__name__}: {failure}"), reply_to=message)
+            return Message(Error(wire.APP_RAISED, f"{type(failure).__name__}: {failure}"), reply_to=message)
 
 
 @dataclass(frozen=True)
@@ -181,19 +181,19 @@ class _Worker:
                     return sent
 
 
-def run(server_app: ServerApp, client_app: ClientApp, clients: int, ledgers: Path) -> None:
-    """Run both apps in this process, with `clients` simulated nodes that keep their ledgers in a folder."""
-    grid = InProcessGrid(client_app, node_configs(clients, ledgers))
+def run(server_app: ServerApp, client_app: ClientApp, nodes: int, ledgers: Path) -> None:
+    """Run both apps in this process, with `nodes` simulated nodes whose clients keep their ledgers in a folder."""
+    grid = InProcessGrid(client_app, node_configs(nodes, ledgers))
     try:
         server_app(grid=grid, context=_server_context(grid))
     finally:
         grid.close()
 
 
-def node_configs(clients: int, ledgers: Path) -> list[dict[str, int | str]]:
-    """The configuration of each simulated node."""
+def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
+    """The configuration of each simulated node: with fewer of them than clients, each holds several."""
     state = str(ledgers.resolve())
-    return [{"partition-id": client, "num-partitions": clients, "state-dir": state} for client in range(clients)]
+    return [{"partition-id": node, "num-partitions": nodes, "state-dir": state} for node in range(nodes)]
 
 
 def _server_context(grid: InProcessGrid) -> Context:

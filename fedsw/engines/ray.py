@@ -1,4 +1,4 @@
-"""Flower's own simulation engine, unchanged: Ray actors, one node each."""
+"""Flower's own simulation engine, unchanged: Ray actors, one node each, which is a site of one client or of many."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flwr.serverapp import ServerApp
 from fedsw.engines import _flower
 
 
-def run(server_app: ServerApp, client_app: ClientApp, clients: int) -> None:
+def run(server_app: ServerApp, client_app: ClientApp, nodes: int) -> None:
     """Run both apps on Ray with telemetry, update checks and run-time installs off.
 
     The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
     experiment or from FEDSW_DATA.
     """
-    _flower.simulate_with_ray(server_app, client_app, clients, cpus=max(1, os.cpu_count() or 1))
+    _flower.simulate_with_ray(server_app, client_app, nodes, cpus=max(1, os.cpu_count() or 1))

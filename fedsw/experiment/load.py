@@ -80,12 +80,28 @@ class Experiment(Section):
         found = misfit(self, kind) or without_effect(self, kind, unsafe_metrics=self.unsafe_metrics)
         if found:
             raise ValueError(found)
-        least = self.federation.min_clients
-        if least is not None and least > self.federation.clients:
-            raise ValueError(
-                f"federation.min_clients is {least}, above federation.clients = {self.federation.clients}; lower it"
-            )
+        if found := _unfit_federation(self.federation, local=self.privacy.local):
+            raise ValueError(found)
         return self
+
+
+def _unfit_federation(federation: Federation, *, local: bool) -> str | None:
+    """What does not fit together in who takes part; None if all does."""
+    clients = federation.clients
+    for name, most in (("min_clients", federation.min_clients), ("sites", federation.sites)):
+        if most is not None and most > clients:
+            return f"federation.{name} is {most}, above federation.clients = {clients}; lower it"
+    if federation.drop_out and local:
+        return (
+            "federation.drop_out simulates clients that are lost between the two exchanges of trust 'central'; leave "
+            "it out under a local trust model"
+        )
+    if federation.drop_out and federation.min_clients is None:
+        return (
+            f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
+            f"{clients} clients; set it to the number that is enough"
+        )
+    return None
 
 
 def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:

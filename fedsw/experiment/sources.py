@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +23,9 @@ Target = Literal["class", "point"]
 
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
+
+_dealt: deque[tuple[Records, tuple[Partition, int], NDArray[np.int64]]] = deque(maxlen=2)
+_dealing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -68,20 +73,21 @@ def declared_columns(experiment: Experiment) -> Columns:
     )
 
 
-def client_records(experiment: Experiment, client: int, clients: int, *, alone: bool) -> Records:
-    """A client's records where they come from Python: its part of one table, or its own.
+def client_records(experiment: Experiment, client: int, clients: int, *, alone: bool) -> tuple[Records, bool]:
+    """A client's records where they come from Python, or everybody's, of which each client holds a part.
 
     Args:
         alone: on a machine of the client's own, where everything that the module gives is this client's.
+
+    Returns:
+        The records, and whether they are everybody's.
 
     Raises:
         ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
     """
     columns = declared_columns(experiment)
     found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone)
-    if shared:
-        return found.take(split(found, experiment.partition, clients)[client])
-    return own.numbered(found, client, clients)
+    return (found, True) if shared else (own.numbered(found, client, clients), False)
 
 
 def load_held_out(experiment: Experiment) -> Records | None:
@@ -185,16 +191,25 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
     return _load(spec.model_copy(update={"source": spec.public}), "class", data_dir or spec.data_dir)
 
 
-def split(records: Records, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
-    """Positions of each client's records; disjoint, exhaustive, decided by the partition seed."""
-    return data.partition(
-        records,
-        clients,
-        scheme=partition.scheme,
-        concentration=partition.concentration,
-        by=partition.by,
-        seed=partition.seed,
-    )
+def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
+    """The client that holds each of everybody's records, (n,); decided by the partition seed.
+
+    The last answers are kept for the other nodes of this process: "dirichlet" and "group" look at every record.
+    """
+    with _dealing:
+        for known, settings, owner in _dealt:
+            if known is records and settings == (partition, clients):
+                return owner
+        owner = data.owners(
+            records,
+            clients,
+            scheme=partition.scheme,
+            concentration=partition.concentration,
+            by=partition.by,
+            seed=partition.seed,
+        )
+        _dealt.append((records, (partition, clients), owner))
+        return owner
 
 
 @functools.lru_cache(maxsize=2)

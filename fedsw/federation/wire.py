@@ -27,6 +27,8 @@ LOCAL_GRADIENTS = "train.local_gradients"
 SLICES = "train.slices"
 RELEASE = "train.release"
 
+APP_RAISED = 2
+"""Flower's code of the error that a ClientApp raised."""
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
 

@@ -233,4 +233,4 @@ def _spoil(reply: Message, name: str, kind: str) -> None:
         values = torch.cat([values, values])
     else:
         values = torch.full_like(values, 1e6)
-    reply.content["arrays"] = ArrayRecord({name: Array(*wire.encode(values))})
+    reply.content["arrays"] = ArrayRecord({**reply.content["arrays"], name: Array(*wire.encode(values))})

@@ -17,14 +17,15 @@ from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, field
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
 from fedsw.tasks.problem import Problem
+from tests.federations import numbers
 
 Sent = tuple[str, tuple[int, ...]]
 """Type of the numbers and their shape; a lone number has shape ()."""
 
 LEAVES: Mapping[str, set[str]] = {
-    "query.hello": {"partition-id", "sizes", "epsilon", "record ids", "nonce"},
+    "query.hello": {"clients", "sizes", "epsilon", "record ids"},
     "train.outputs": {"outputs"},
-    "train.gradients": {"contribution", "training-loss", "num-examples", "nonce"},
+    "train.gradients": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.tables": {"noised", "epsilon", "sigma", "nonce"},
     "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
@@ -67,10 +68,10 @@ class Inspector:
             self.faults.append(f"{kind} up carries an error: {reply.error.reason}")
             return
         if kind == "query.hello":
-            sizes = [int(size) for size in reply.content["metrics"]["sizes"]]
+            sizes = numbers(reply.content["arrays"]["sizes"])[0].tolist()
             batch = sum(own_batch(sizes, self._experiment.training.batch_fraction))
             self._sizes[client] = {f"N_{cell}": size for cell, size in enumerate(sizes)}
-            self._sizes[client].update(N=sum(sizes), n=batch, k=self._task.directions(1, 0).shape[1])
+            self._sizes[client].update(N=sum(sizes), n=batch, S=1, L=0, k=self._task.directions(1, 0).shape[1])
         self._compare(f"{kind} up", reply.content, self._table[kind].up, client)
 
     def _compare(self, where: str, content: RecordDict, kind: type[Message], client: int) -> None:
@@ -102,7 +103,7 @@ def _declared(field: Field, key: str, terms: Terms) -> Sent:
         shape = (f"{field.shape[0]}_{key}",) if isinstance(field, RecordIds) else field.shape
         return run if field.precision == "run" else field.precision, tuple(terms.sizes[side] for side in shape)
     if isinstance(field, Wholes):
-        return "float" if field.fixed_size else "int", (terms.sizes[field.length],)
+        return "int", (terms.sizes[field.length],)
     if isinstance(field, Reals):
         return "float", (field.count,)
     return "str" if isinstance(field, Text) else field.kind, ()

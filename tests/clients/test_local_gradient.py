@@ -12,8 +12,8 @@ from scipy.stats import chi2, norm
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
 from fedsw.federation.budgets import split
 from fedsw.federation.node import account
-from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.partition import node_records
 from fedsw.federation.trust.local_gradient.client import Request, noised_contribution, noised_table
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
@@ -27,7 +27,7 @@ TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_m
 
 def node_of(*overrides: str) -> Node:
     task = Problem.from_experiment(small(*TRUST, *overrides))
-    records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
+    records = node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 
 
@@ -207,11 +207,11 @@ def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
 def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDSW_STATE", raising=False)
     with pytest.raises(RuntimeError, match=r"client 2 has no folder for its privacy ledger; .*state-dir.*FEDSW_STATE"):
-        account.ledger_path({"partition-id": 2})
+        account.ledger_path({}, 2)
     monkeypatch.setenv("FEDSW_STATE", str(tmp_path / "state"))
-    assert account.ledger_path({"partition-id": 2}) == tmp_path / "state" / "client-2.sqlite"
-    named = {"partition-id": 2, "state-dir": str(tmp_path / "own")}
-    assert account.ledger_path(named) == tmp_path / "own" / "client-2.sqlite"
+    assert account.ledger_path({}, 2) == tmp_path / "state" / "client-2.sqlite"
+    named = {"state-dir": str(tmp_path / "own")}
+    assert account.ledger_path(named, 2) == tmp_path / "own" / "client-2.sqlite"
 
 
 def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):

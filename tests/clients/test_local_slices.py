@@ -8,8 +8,8 @@ import torch
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node import account
-from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.partition import node_records
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.local_slices.client import noised_slices, released_records
 from fedsw.models import flatten
@@ -24,7 +24,7 @@ SHARED, OWN = "slicing.directions=4", "slicing.directions=3"  # whole blocks of 
 
 def _node(base: dict, *overrides: str) -> Node:
     task = Problem.from_experiment(parse_experiment(base, ("data.records=60", *overrides)))
-    records = nodes.node_records(task, {"partition-id": 0, "num-partitions": 2})
+    records = node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

@@ -10,6 +10,7 @@ import torch
 
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.partition import node_records
 from fedsw.models import flatten
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
@@ -19,7 +20,7 @@ from tests.federations import small
 def _node(*overrides: str) -> Node:
     task = Problem.from_experiment(small("objective.alpha=0.5", *overrides))
     config = {"partition-id": 0, "num-partitions": 2}
-    records = nodes.node_records(task, config)
+    records = node_records(task, config)
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

@@ -174,13 +174,13 @@ def _lengths(sent: Sent) -> dict[str, int]:
 
 def test_what_the_settings_do_not_allow_is_not_encoded():
     terms = Terms.of(Problem.from_experiment(small()))
-    vector = torch.zeros(terms.sizes["r"])
+    vector, nobody = torch.zeros(terms.sizes["r"]), torch.zeros(0, dtype=torch.int64)
     for loss, count in ((0.5, 3.0), (0.5, None), (None, 3.0)):
         with pytest.raises(RuntimeError, match=r"Contribution\.\w+ may not travel: it travels with `unsafe_metrics`"):
-            messages.encode(messages.Contribution(vector, loss, count), terms)
+            messages.encode(messages.Contribution(vector, nobody, loss, count), terms)
     open_terms = Terms.of(Problem.from_experiment(small("unsafe_metrics=true")))
     with pytest.raises(RuntimeError, match=r"Contribution.training_loss is missing"):
-        messages.encode(messages.Contribution(vector, None, None), open_terms)
+        messages.encode(messages.Contribution(vector, nobody, None, None), open_terms)
 
 
 def test_every_attribute_of_a_message_needs_a_field_of_the_table():
@@ -231,6 +231,6 @@ def test_the_size_of_a_request_does_not_follow_its_secret_counts():
     model = messages.Broadcast.of(flatten(problem.build_model()), terms)
     sizes = {
         len(recorddict_to_proto(messages.encode(OutputsAsked(model, 1, 0, counts, 8), terms)).SerializeToString())
-        for counts in ((0, 0), (1, 0), (63, 64), (2**14, 2**21), (2**40, 3))
+        for counts in (torch.tensor([each]) for each in ((0, 0), (1, 0), (63, 64), (2**14, 2**21), (2**40, 3)))
     }
     assert len(sizes) == 1

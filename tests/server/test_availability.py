@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.errors import FederationError
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, array, numbers, small
 
 STATE = "fedsw"
 
@@ -94,11 +94,12 @@ def test_a_client_that_is_dead_costs_one_time_limit_not_one_a_round(federation, 
 
 def test_who_comes_back_with_other_records_stays_out(federation):
     def after(message, reply):
-        if _kind(message) == "query.hello" and reply.content["metrics"]["partition-id"] == 1:
+        if _kind(message) == "query.hello" and message.metadata.dst_node_id == 1001:
             after.seen += 1
             if after.seen > 1:
-                sizes = list(reply.content["metrics"]["sizes"])
-                reply.content["metrics"]["sizes"] = [sizes[0] + 1, *sizes[1:]]
+                sizes = numbers(reply.content["arrays"]["sizes"])
+                sizes[0, 0] += 1
+                reply.content["arrays"]["sizes"] = array(sizes)
         return reply
 
     after.seen = 0
@@ -136,10 +137,10 @@ def test_a_round_with_too_few_clients_waits_a_time_limit_for_those_greeted(feder
 
 def test_a_greeting_that_is_no_client_s_counts_for_nothing(federation):
     def after(message, reply):
-        if _kind(message) == "query.hello" and reply.content["metrics"]["partition-id"] == 1:
+        if _kind(message) == "query.hello" and message.metadata.dst_node_id == 1001:
             after.seen += 1
             if after.seen > 1:
-                reply.content["metrics"] = ConfigRecord({})
+                reply.content["arrays"] = ConfigRecord({})
         return reply
 
     after.seen = 0

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fedsw.accounting import Ledger
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import Site, whole
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.central.server import release
 from fedsw.federation.trust.plan import draw, make_plan, sensitivities
 from fedsw.privacy.gaussian import spacing
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
-from tests.federations import small
+from tests.federations import sites_of, small
 from tests.noises import require_gaussian
 
 DRAWS = 30
@@ -21,8 +22,8 @@ DRAWS = 30
 
 def _plan(*overrides: str):
     task = Problem.from_experiment(small("privacy.epsilon=inf", "privacy.noise_multiplier=2.0", *overrides))
-    members = [Member(1, 0, (200, 100), None, None), Member(2, 1, (100, 100), None, None)]
-    return make_plan(task, members), members
+    sites = sites_of((200, 100), (100, 100))
+    return make_plan(task, sites), whole(sites)
 
 
 def _aggregate(plan, members, round_: int, attempt: int = 0) -> Aggregate:
@@ -63,8 +64,8 @@ def test_the_noise_of_a_release_without_a_seed_follows_from_nothing_that_is_know
 def test_seeded_releases_of_two_attempts_or_rounds_share_no_noise(tmp_path):
     task = Problem.from_experiment(small("seed=3", "privacy.epsilon=inf", "privacy.noise_multiplier=2.0"))
     ids = tuple(torch.arange(start, start + 100).numpy() for start in (0, 100))
-    members = [Member(1, 0, (100, 100), ids, None)]
-    plan = make_plan(task, members)
+    sites = [Site(1, np.array([0]), np.array([[100, 100]]), ids, None)]
+    plan, members = make_plan(task, sites), whole(sites)
     with _ledger(tmp_path / "l.sqlite", plan) as ledger:
         released = [
             release(_aggregate(plan, members, round_, attempt), plan, ledger)

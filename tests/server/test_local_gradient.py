@@ -41,8 +41,8 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     assert set(asked) <= {wire.HELLO, wire.TABLES, wire.LOCAL_GRADIENTS}
     for kind, content in replies:
         if kind == wire.HELLO:
-            assert set(content) == {"metrics"} and content["metrics"]["epsilon"] == 0.0
-            assert set(content["metrics"]) == {"partition-id", "sizes", "epsilon", wire.NONCE}
+            assert set(content) == {"arrays"} and numbers(content["arrays"]["epsilon"]).tolist() == [0.0]
+            assert set(content["arrays"]) == {"clients", "sizes", "epsilon"}
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
         assert set(content["metrics"]) == {"epsilon", "sigma", wire.NONCE}

@@ -66,7 +66,7 @@ def test_a_client_whose_budget_is_used_up_is_missing_and_too_few_left_stop_the_r
                 message.content["config"]["attempt"] = 7
                 reply = super().__call__(message, context)
                 message.content["config"]["attempt"] = 0
-                context.state["fedsw"]["attempt"] = 0
+                context.state["fedsw-0"]["attempt"] = 0
                 return reply
             return super().__call__(message, context)
 
@@ -145,7 +145,7 @@ def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
         def __call__(self, message, context):
             if kind_of(message) == wire.TABLES:
                 message.metadata.__dict__["_message_type"] = asked
-                message.content["config"]["counts"] = [5, 5]
+                message.content["arrays"] = ArrayRecord({"counts": array(np.array([[5, 5]]))})
                 try:
                     return client_app(message, context)
                 except RuntimeError as refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
@@ -153,7 +154,7 @@ def test_an_epsilon_that_no_ledger_stands_at_loses_its_sender(federation, epsilo
 def test_a_greeting_without_a_sound_epsilon_is_refused(federation):
     def lie(message, reply):
         if kind_of(message) == "query.hello":
-            reply.content["metrics"]["epsilon"] = math.nan
+            reply.content["arrays"]["epsilon"] = array(np.array([math.nan]))
         return reply
 
     with pytest.raises(FederationError, match="client 0 does not say what its ledger has spent"):

@@ -7,7 +7,7 @@ from scipy.stats import hypergeom
 
 from fedsw.federation import wire
 from fedsw.federation.trust.plan import most_drawn
-from tests.federations import Saboteur, small
+from tests.federations import Saboteur, counts_of, small
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,8 @@ def test_messages_have_one_size_whatever_their_secret_counts(federation):
     def look(message, context):
         client, kind = context.node_config["partition-id"], message.metadata.message_type
         if kind == wire.OUTPUTS:
-            config = message.content["config"]
-            counts.setdefault(client, set()).add(tuple(map(int, config["counts"])))
-            rows.setdefault(client, set()).add(int(config["rows"]))
+            counts.setdefault(client, set()).add(tuple(counts_of(message)))
+            rows.setdefault(client, set()).add(int(message.content["config"]["rows"]))
         if kind == wire.GRADIENTS:
             rows[client].add(message.content["arrays"]["cotangents"].shape[0])
 

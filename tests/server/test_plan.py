@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fedsw.accounting import Step
 from fedsw.accounting import epsilon as epsilon_of
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import whole
 from fedsw.federation.trust.plan import charges, draw, make_plan, sensitivities
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
-from tests.federations import small
+from tests.federations import sites_of, small
 
 
 def _plan(*overrides: str, sizes: tuple[tuple[int, ...], ...] = ((300, 20), (200, 30))):
     task = Problem.from_experiment(small(*overrides))
-    members = [Member(11 + client, client, own, None, None) for client, own in enumerate(sizes)]
-    return make_plan(task, members), members
+    sites = sites_of(*sizes)
+    return make_plan(task, sites), whole(sites)
 
 
 def test_every_group_is_charged_its_own_rate_and_never_a_luckier_groups():
@@ -64,6 +65,6 @@ def test_what_is_charged_and_noised_leaves_room_for_single_precision(alpha, pena
 def test_counts_of_a_private_run_are_drawn_anew_and_follow_from_nothing_that_is_known():
     """Two clients with half of 500 records each: 40 draws of one attempt agree with chance below 1e-40."""
     plan, members = _plan(sizes=((250, 25), (250, 25)))
-    drawn = {draw(plan, members, round_=1, attempt=0).counts for _ in range(40)}
-    assert len(drawn) > 1
-    assert all(tuple(map(sum, zip(*counts, strict=True))) == plan.batch == (100, 10) for counts in drawn)
+    drawn = [np.concatenate(draw(plan, members, round_=1, attempt=0).counts) for _ in range(40)]
+    assert len({counts.tobytes() for counts in drawn}) > 1
+    assert all(tuple(counts.sum(axis=0)) == plan.batch == (100, 10) for counts in drawn)

@@ -16,7 +16,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 
 from fedsw.experiment import Experiment, parse_experiment
 from tests.clients.test_messages import RUNS
-from tests.federations import Federation, Saboteur, small
+from tests.federations import Federation, Saboteur, counts_of, small
 
 SPARSE = ("data.records=240", "federation.clients=4", "training.batch_fraction=0.02", "training.rounds=9")
 """Batches of 2 records a group for 4 clients: in some rounds a client has none of them, in others all."""
@@ -43,8 +43,8 @@ class Transport:
     def _request(self, message: Any, context: Any) -> None:
         client = int(context.node_config["partition-id"])
         self._asked[message.metadata.message_id] = client
-        if "counts" in message.content.get("config", {}):
-            self.counts[client].append(int(sum(message.content["config"]["counts"])))
+        if "counts" in message.content.get("arrays", {}):
+            self.counts[client].append(sum(counts_of(message)))
         self._pass(message.metadata.message_type, "down", client, message.content)
 
     def _reply(self, message: Any, reply: Any) -> Any:

@@ -15,7 +15,7 @@ from fedsw.errors import FederationError
 from fedsw.federation.trust.central import server as central
 from fedsw.runs import telemetry
 from fedsw.runs.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
-from tests.federations import Saboteur, numbers, small
+from tests.federations import Saboteur, counts_of, numbers, small
 
 WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"
 
@@ -58,7 +58,7 @@ def test_no_un_noised_number_count_or_clients_word_is_in_the_log_or_the_metrics(
     def hook(message, context):
         kind, who = message.metadata.message_type, context.node_config["partition-id"]
         if kind == "train.outputs":
-            counts = [int(count) for count in message.content["config"]["counts"]]
+            counts = counts_of(message)
             hidden.update(float(count) for count in (*counts, sum(counts)) if count > 20)
             hidden.update(float(len(array.data)) for array in message.content["model"].values())
             if message.content["config"]["round"] == 2 and who == 2:
@@ -118,7 +118,7 @@ def test_totals_of_bytes_do_not_depend_on_how_the_batch_fell_among_the_clients(f
         def hook(message, context):
             if message.metadata.message_type == "train.outputs":
                 config = message.content["config"]
-                splits.add((federation.runs, config["round"], *map(int, config["counts"])))
+                splits.add((federation.runs, config["round"], *counts_of(message)))
 
         federation.run(small("partition.scheme=dirichlet"), app=Saboteur(hook))
         metrics = (federation.folder / f"run{federation.runs}" / "metrics.jsonl").read_text().splitlines()
@@ -177,8 +177,8 @@ def test_the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_
         if message.metadata.message_type.startswith("train"):
             client = int(context.node_config["partition-id"])
             measure(message.metadata.message_type, client, message.content)
-            for count in message.content["config"].get("counts", []):
-                counts.setdefault(client, set()).add(int(count))
+            if "counts" in message.content["arrays"]:
+                counts.setdefault(client, set()).update(counts_of(message))
             asked[message.metadata.message_id] = client
 
     def after(message, reply):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
@@ -27,12 +30,12 @@ _Up = TypeVar("_Up", bound=messages.Message)
 
 @app.query(messages.HELLO.action)
 def hello(message: Message, context: Context) -> Message:
-    """Load and validate this node's records; report the public group sizes (and, in seeded runs, the record ids).
+    """Load and validate the records of this node's clients; report the public group sizes (in seeded runs, ids too).
 
     A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
     with a run compares it with what the client reported before.
     """
-    asked = _asked(messages.HELLO, message, Terms())
+    asked = _asked(messages.HELLO, message.content, Terms())
     experiment, run = asked.experiment, asked.run
     if _STATE in context.state and (_state(context)["experiment"], _state(context)["run"]) != (experiment, run):
         raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
@@ -40,32 +43,38 @@ def hello(message: Message, context: Context) -> Message:
     privacy = node.task.experiment.privacy
     spent = None
     if privacy.local:
-        trusted = local_gradient if privacy.trust == "local-gradient" else local_slices
+        alone = [node.alone(place) for place in range(len(node.clients))]
         if privacy.trust == "local-release":
-            local_slices.require_ready(node)
+            for each in alone:
+                local_slices.require_ready(each)
         if privacy.noisy:
-            most = node.delta(0)
-            place = ledger_path(context.node_config)
-            spent = spent_epsilon(place, lambda delta: trusted.promise(node, min(delta, most)))
+            spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
     seeded = node.task.experiment.seed is not None
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
-    client = int(context.node_config["partition-id"])
-    return _answer(messages.Joined(client, tuple(node.sizes), spent, ids), node, message)
+    clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
+    return _answer(messages.Joined(clients, sizes, spent, ids), node, message)
+
+
+def _spent(node: Node, context: Context) -> float:
+    """The epsilon that a client's own ledger has spent."""
+    trusted = local_gradient if node.task.experiment.privacy.trust == "local-gradient" else local_slices
+    most = node.delta(0)
+    return spent_epsilon(_ledger(node, context), lambda delta: trusted.promise(node, min(delta, most)))
 
 
 @app.train(messages.OUTPUTS.action)
 def outputs(message: Message, context: Context) -> Message:
     """First exchange: a fresh batch for this attempt, its projected outputs by group."""
     node, asked = _node(messages.OUTPUTS, message, context)
-    key = batch_key(node.task, asked.round, asked.attempt)
-    records = node.draw(key, asked.counts)
+    key, counts = batch_key(node.task, asked.round, asked.attempt), asked.counts.numpy()
+    records = node.draw(key, counts)
     if not node.task.private_parameters:
         projected = flushing_to_zero(node.task.fixed_outputs)(records)
     else:
         _, projected = node.forward(asked.theta.tensor(), records, asked.round, asked.attempt)
         state = _state(context)
-        state["batch"], state["key"] = [asked.round, asked.attempt, *asked.counts], key
+        state["batch"], state["key"], state["counts"] = [asked.round, asked.attempt], key, _sparse(counts)
     return _answer(messages.Outputs(projected), node, message, P=asked.rows)
 
 
@@ -75,85 +84,120 @@ def gradients(message: Message, context: Context) -> Message:
     node, asked = _node(messages.GRADIENTS, message, context)
     state = _state(context)
     attempt = [asked.round, asked.attempt]
-    held = [int(number) for number in state.get("batch", ())]
-    if held[:2] != attempt:
+    if [int(number) for number in state.get("batch", ())] != attempt:
         raise RuntimeError(
             f"gradients asked for round {asked.round}, attempt {asked.attempt}, but this node holds no batch for it; "
             "the server must start a fresh attempt"
         )
+    counts = _dense(bytes(state["counts"]), node.held.shape)
     batch = node.batch
     if batch is None or [batch.round, batch.attempt] != attempt:
-        records = node.draw(bytes(state["key"]), held[2:])
+        records = node.draw(bytes(state["key"]), counts)
         batch, _ = node.forward(asked.theta.tensor(), records, asked.round, asked.attempt)
     if len(asked.cotangents) < len(batch.records):
         raise ValueError("fewer rows of cotangents came than the batch has records")
     own = asked.cotangents[: len(batch.records)]  # filler follows
+    lost = node.lost(asked.round, asked.attempt)
+    batch, own = node.without(batch, counts, own, lost)
     vector, loss = node.contribution(batch, own, asked.task_weight)
     node.batch = None
-    for spent in ("batch", "key"):
+    for spent in ("batch", "key", "counts"):
         del state[spent]
-    contribution = messages.Contribution(vector, None, None)
+    contribution = messages.Contribution(vector, torch.from_numpy(lost), None, None)
     if node.task.experiment.unsafe_metrics:
-        contribution = messages.Contribution(vector, loss, float(len(batch.records)))
+        contribution = messages.Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
     return _answer(contribution, node, message)
 
 
 @app.train(messages.TABLES.action)
 def noised_tables(message: Message, context: Context) -> Message:
-    """`local-gradient`, first exchange: a fresh batch, charged to this client's ledger; its noised histograms."""
-    node, asked = _node(messages.TABLES, message, context)
-    request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
-    place, theta = ledger_path(context.node_config), asked.theta.tensor()
-    try:
-        answer = local_gradient.noised_table(node, place, theta, request, _state(context))
-    except BudgetExhausted as exhausted:
-        return _declined(exhausted, message)
-    return _answer(messages.NoisedTable(answer.epsilon, answer.values, answer.sigma), node, message)
+    """`local-gradient`, first exchange: a fresh batch, charged to each client's ledger; its noised histograms."""
+
+    def release(node: Node, asked: messages.TableAsked) -> messages.NoisedTable:
+        request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
+        place, theta = _ledger(node, context), asked.theta.tensor()
+        answer = local_gradient.noised_table(node, place, theta, request, _state_of(node, context))
+        return messages.NoisedTable(answer.epsilon, answer.values, answer.sigma)
+
+    return _released(messages.TABLES, message, context, release)
 
 
 @app.train(messages.LOCAL_GRADIENTS.action)
 def local_gradients(message: Message, context: Context) -> Message:
-    """`local-gradient`, second exchange: the same batch's clipped contribution, noised for this client's guarantee."""
-    node, asked = _node(messages.LOCAL_GRADIENTS, message, context)
-    request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
-    place, theta = ledger_path(context.node_config), asked.theta.tensor()
-    table = None if asked.tables is None else asked.tables.tensor()
-    try:
-        answer = local_gradient.noised_contribution(node, place, theta, request, table, _state(context))
-    except BudgetExhausted as exhausted:
-        return _declined(exhausted, message)
-    return _answer(messages.NoisedContribution(answer.epsilon, answer.values, answer.sigma), node, message)
+    """`local-gradient`, second exchange: the same batch's clipped contribution, noised for the client's guarantee."""
+
+    def release(node: Node, asked: messages.LocalGradientAsked) -> messages.NoisedContribution:
+        request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
+        place, theta = _ledger(node, context), asked.theta.tensor()
+        table = None if asked.tables is None else asked.tables.tensor()
+        answer = local_gradient.noised_contribution(node, place, theta, request, table, _state_of(node, context))
+        return messages.NoisedContribution(answer.epsilon, answer.values, answer.sigma)
+
+    return _released(messages.LOCAL_GRADIENTS, message, context, release)
 
 
 @app.train(messages.SLICES.action)
 def noised_slices(message: Message, context: Context) -> Message:
-    """`local-slices`: random slices of a fresh secret batch's features, charged to this client's ledger."""
-    node, asked = _node(messages.SLICES, message, context)
-    theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
-    request = (asked.round, asked.attempt, asked.records)
-    try:
-        slices, spent = local_slices.noised_slices(node, _place(node, context), theta, *request)
-    except BudgetExhausted as exhausted:
-        return _declined(exhausted, message)
-    public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
-    directions = None if public else slices.directions
-    return _answer(messages.NoisedSlices(spent, slices.projections, directions, slices.sigma), node, message)
+    """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
+
+    def release(node: Node, asked: messages.SlicesAsked) -> messages.NoisedSlices:
+        theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
+        place = _ledger(node, context) if node.task.experiment.privacy.noisy else None
+        request = (asked.round, asked.attempt, asked.records)
+        slices, spent = local_slices.noised_slices(node, place, theta, *request)
+        public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
+        directions = None if public else slices.directions
+        return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
+
+    return _released(messages.SLICES, message, context, release)
 
 
 @app.train(messages.RELEASE.action)
 def released_records(message: Message, context: Context) -> Message:
-    """`local-release`: all of this client's records, privatised once, charged to its ledger."""
-    node, asked = _node(messages.RELEASE, message, context)
-    request = (asked.round, asked.attempt, asked.records)
-    try:
-        released, spent = local_slices.released_records(node, ledger_path(context.node_config), *request)
-    except BudgetExhausted as exhausted:
-        return _declined(exhausted, message)
-    return _answer(messages.ReleasedRecords(spent, released), node, message)
+    """`local-release`: all of a client's records, privatised once, charged to its ledger."""
+
+    def release(node: Node, asked: messages.ReleaseAsked) -> messages.ReleasedRecords:
+        request = (asked.round, asked.attempt, asked.records)
+        released, spent = local_slices.released_records(node, _ledger(node, context), *request)
+        return messages.ReleasedRecords(spent, released)
+
+    return _released(messages.RELEASE, message, context, release)
+
+
+def _released(
+    exchange: Exchange[_Down, _Up], message: Message, context: Context, release: Callable[[Node, _Down], _Up]
+) -> Message:
+    """What the asked clients of this node release, each by its own ledger and noise; or why one releases nothing.
+
+    A node of one client answers as that client. A site packs what each of its clients would have answered.
+    """
+    node = _joined(exchange, context)
+    if len(node.clients) == 1:
+        try:
+            return _answer(release(node, _asked(exchange, message.content, Terms.of(node.task))), node, message)
+        except BudgetExhausted as exhausted:
+            return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    content, positions = messages.opened(message.content, len(node.clients))
+    asked = _asked(exchange, content, Terms.of(node.task))
+    answers: dict[int, RecordDict | messages.Refusal] = {}
+    for position in positions:
+        try:
+            answers[position] = messages.encode(release(node.alone(position), asked), Terms.of(node.task))
+        except BudgetExhausted as exhausted:
+            answers[position] = messages.Refusal(str(exhausted), wire.BUDGET_EXHAUSTED)
+        except Exception as fault:  # of this client alone: the others answer
+            answers[position] = messages.Refusal(f"{type(fault).__name__}: {fault}", wire.APP_RAISED)
+    return Message(messages.packed(answers), reply_to=message)
 
 
 def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) -> tuple[Node, _Down]:
-    """This node and the request, decoded; a message of another trust model than the agreed one is refused."""
+    """This node and the request, decoded."""
+    node = _joined(exchange, context)
+    return node, _asked(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+
+
+def _joined(exchange: Exchange[_Down, _Up], context: Context) -> Node:
+    """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
     if _STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = _state(context)
@@ -161,17 +205,17 @@ def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) ->
     if (agreed := node.task.experiment.privacy.trust) not in exchange.trusts:
         trusts = " or ".join(exchange.trusts)
         raise RuntimeError(f"this message belongs to trust {trusts}; this node agreed to {agreed}")
-    return node, _asked(exchange, message, Terms.of(node.task))
+    return node
 
 
-def _asked(exchange: Exchange[_Down, _Up], message: Message, terms: Terms) -> _Down:
+def _asked(exchange: Exchange[_Down, _Up], content: RecordDict, terms: Terms) -> _Down:
     """The server's request, decoded and checked.
 
     Raises:
         ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
     """
     try:
-        return messages.decode(exchange.down, message.content, terms)
+        return messages.decode(exchange.down, content, terms)
     except messages.Malformed as fault:
         raise ValueError(f"{fault}. This client refuses {exchange.kind} and charged nothing") from None
 
@@ -180,15 +224,33 @@ def _answer(answer: messages.Message, node: Node, message: Message, **sizes: int
     return Message(messages.encode(answer, Terms.of(node.task, **sizes)), reply_to=message)
 
 
-def _declined(exhausted: BudgetExhausted, message: Message) -> Message:
-    return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
-
-
-def _place(node: Node, context: Context) -> Path | None:
-    """The file of this node's ledger; None where the node adds no noise."""
-    return ledger_path(context.node_config) if node.task.experiment.privacy.noisy else None
+def _ledger(node: Node, context: Context) -> Path:
+    """The file of the ledger of the client that a node is alone with."""
+    return ledger_path(context.node_config, int(node.clients[0]))
 
 
 def _state(context: Context) -> dict[str, Any]:
     """What this node keeps between messages; Flower's record behaves like a dict of it."""
     return cast(dict[str, Any], context.state[_STATE])
+
+
+def _state_of(node: Node, context: Context) -> dict[str, Any]:
+    """What one client keeps between messages."""
+    name = f"{_STATE}-{int(node.clients[0])}"
+    if name not in context.state:
+        context.state[name] = ConfigRecord()
+    return cast(dict[str, Any], context.state[name])
+
+
+def _sparse(counts: NDArray[np.int64]) -> bytes:
+    """Counts by client and cell as bytes, by the number of those above 0."""
+    places = np.flatnonzero(counts)
+    return np.stack([places, counts.reshape(-1)[places]]).astype("<i8").tobytes()
+
+
+def _dense(counts: bytes, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """The counts (S, c) behind the bytes of `_sparse`."""
+    places, values = np.frombuffer(counts, dtype="<i8").reshape(2, -1)
+    found = np.zeros(shape, dtype=np.int64)
+    found.reshape(-1)[places] = values
+    return found

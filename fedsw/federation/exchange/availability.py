@@ -1,10 +1,10 @@
-"""Who can take part in a round: members that are online and, if they were away, have been greeted since."""
+"""Who can take part in a round: clients whose site is online and, if they were away, has been greeted since."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedsw.errors import FederationError
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Member, greeting, member_of, online
+from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
 from fedsw.federation.exchange.exchange import Fault, Traffic, bytes_of, content_of
 from fedsw.federation.exchange.spending import Spending
 from fedsw.runs.telemetry import event
@@ -25,16 +25,70 @@ _LOOK_SECONDS = 5.0  # a look at greetings of the dead takes Flower up to a seco
 _POLL_SECONDS = 0.02
 
 
+class Away:
+    """Who cannot be asked, and why: whole sites by node, and single clients of sites by number."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, str] = {}
+        self.clients: dict[int, str] = {}
+
+    def lose(self, site: Site, reason: str) -> None:
+        """Count a site with all its clients as away."""
+        self.sites[site.node] = reason
+
+    def lose_client(self, site: Site, client: int, reason: str) -> None:
+        """Count one client as away; a site of one client is away with it."""
+        if len(site.clients) == 1:
+            self.lose(site, reason)
+        else:
+            self.clients[client] = reason
+
+    def back(self, site: Site) -> None:
+        """Forget that a site, or a client of it, was away."""
+        self.sites.pop(site.node, None)
+        for client in [client for client in self.clients if client in site.clients]:
+            del self.clients[client]
+
+    def concerns(self, site: Site) -> bool:
+        """Whether the site or a client of it is away."""
+        return site.node in self.sites or any(client in site.clients for client in self.clients)
+
+    def here(self, site: Site) -> Present:
+        """The site with its clients that are not away."""
+        here = np.full(len(site.clients), site.node not in self.sites)
+        if self.clients:
+            here &= ~np.isin(site.clients, list(self.clients))
+        return Present(site, here)
+
+    def joined(self, other: Away) -> Away:
+        """Who is away by either account; where both know, the other's reason."""
+        both = Away()
+        both.sites, both.clients = {**self.sites, **other.sites}, {**self.clients, **other.clients}
+        return both
+
+    def describe(self, sites: Sequence[Site]) -> str:
+        """One sentence for each site or client that is away."""
+        of_node = {site.node: site for site in sites}
+        found = {_named(of_node[node]): reason for node, reason in self.sites.items() if node in of_node}
+        found |= {f"Client {client}": reason for client, reason in self.clients.items()}
+        return " ".join(f"{who}: {reason}." for who, reason in found.items())
+
+
+def _named(site: Site) -> str:
+    first, last = int(site.clients[0]), int(site.clients[-1])
+    return f"Client {first}" if first == last else f"The site of clients {first} to {last}"
+
+
 @dataclass(frozen=True)
 class _Greeting:
-    member: Member
+    site: Site
     until: float
 
 
 class Availability:
-    """Keeps the members of a run that can be asked for a batch.
+    """Keeps the sites and clients of a run that can be asked for a batch.
 
-    A client that was lost may be dead, busy for a while, or started again: it then knows nothing of this run. It is
+    A site that was lost may be dead, busy for a while, or started again: it then knows nothing of this run. It is
     greeted as in the beginning, and asked again once it answers with the records it had. The round does not wait for
     it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
     away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
@@ -46,73 +100,74 @@ class Availability:
     """
 
     def __init__(
-        self, grid: Grid, task: Problem, members: Sequence[Member], run: str, traffic: Traffic, spending: Spending
+        self, grid: Grid, task: Problem, sites: Sequence[Site], run: str, traffic: Traffic, spending: Spending
     ) -> None:
-        self._grid, self._members, self._traffic, self.spending = grid, members, traffic, spending
+        self._grid, self._sites, self._traffic, self.spending = grid, sites, traffic, spending
         self._task, self._run, self._timeout = task, run, task.experiment.federation.timeout
         self._greetings: dict[str, _Greeting] = {}
         self._next_look = 0.0
-        self.away: dict[int, str] = {}
+        self.away = Away()
 
-    def hear_members(self) -> None:
-        """Take note of what the members' own ledgers have spent.
+    def hear_clients(self) -> None:
+        """Take note of what the clients' own ledgers have spent.
 
         Raises:
             FederationError: if one has spent less than its client reported before in this run.
         """
-        for member in self._members:
-            self._hear_spent(member)
+        for site in self._sites:
+            self._hear_spent(site)
 
-    def lose(self, client: int, reason: str) -> None:
-        """Count a client as away until it is back."""
-        self.away[client] = reason
+    def present(self, least: int, *, without: Away | None = None) -> tuple[Present, ...]:
+        """The sites with a client that can be asked now; those that are away are greeted meanwhile.
 
-    def present(self, least: int, *, without: Collection[int] = ()) -> tuple[Member, ...]:
-        """The members that can be asked now; those that are away are greeted meanwhile.
-
-        Waits for answers to greetings only if fewer than `least` are there, and only until messages expire.
+        Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire.
 
         Args:
-            without: clients that do not count, whether they are there or not.
+            without: sites and clients that do not count, whether they are there or not.
         """
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
-        while len(found := self._found(here, without)) < least and self._awaited(here, without):
+        found = self._found(here, without)
+        while _clients(found) < least and self._awaited(here, without):
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
+            found = self._found(here, without)
         return found
 
-    def _online(self) -> tuple[Member, ...]:
-        here = online(self._grid, self._members)
-        for member in self._members:
-            if member not in here:
-                self.away.setdefault(member.client, "it is offline")
+    def _online(self) -> frozenset[int]:
+        here = online(self._grid, self._sites)
+        for site in self._sites:
+            if site.node not in here:
+                self.away.sites.setdefault(site.node, "it is offline")
         return here
 
-    def _found(self, here: Sequence[Member], without: Collection[int]) -> tuple[Member, ...]:
-        return tuple(m for m in here if m.client not in self.away and m.client not in without)
+    def _found(self, here: frozenset[int], without: Away | None) -> tuple[Present, ...]:
+        away = self.away if without is None else self.away.joined(without)
+        found = (away.here(site) for site in self._sites if site.node in here)
+        return tuple(each for each in found if each.count)
 
-    def _awaited(self, here: Sequence[Member], without: Collection[int]) -> bool:
+    def _awaited(self, here: frozenset[int], without: Away | None) -> bool:
         now = time.monotonic()
-        pending = [sent.member for sent in self._greetings.values() if sent.until > now]
-        return any(member in here and member.client not in without for member in pending)
+        pending = [sent.site for sent in self._greetings.values() if sent.until > now]
+        lost = without or Away()
+        return any(site.node in here and site.node not in lost.sites for site in pending)
 
-    def _greet(self, here: Sequence[Member]) -> bool:
+    def _greet(self, here: frozenset[int]) -> bool:
         """Greet who is online, away, and was not greeted lately; returns whether there was anybody."""
         now = time.monotonic()
         self._greetings = {name: sent for name, sent in self._greetings.items() if sent.until > now}
-        greeted = {sent.member.client for sent in self._greetings.values()}
-        fresh = [m for m in here if m.client in self.away and m.client not in greeted]
+        greeted = {sent.site.node for sent in self._greetings.values()}
+        fresh = [s for s in self._sites if s.node in here and s.node not in greeted and self.away.concerns(s)]
         if not fresh:
             return False
         content = greeting(self._task, self._run)
         kind = messages.HELLO.kind
-        sent = [Message(content, m.node, kind, group_id="hello", ttl=self._timeout) for m in fresh]
-        for name, member in zip(self._grid.push_messages(sent), fresh, strict=True):
+        sent = [Message(content, s.node, kind, group_id="hello", ttl=self._timeout) for s in fresh]
+        for name, site in zip(self._grid.push_messages(sent), fresh, strict=True):
             if name:
-                self._greetings[name] = _Greeting(member, now + self._timeout)
+                self._greetings[name] = _Greeting(site, now + self._timeout)
         return True
 
     def _look(self) -> None:
@@ -121,36 +176,45 @@ class Availability:
             return
         for message in self._grid.pull_messages(list(self._greetings)):
             if sent := self._greetings.pop(message.metadata.reply_to_message_id, None):
-                self._hear(sent.member, content_of(message))
+                self._hear(sent.site, content_of(message))
 
-    def _hear(self, member: Member, reply: RecordDict | Fault) -> None:
+    def _hear(self, site: Site, reply: RecordDict | Fault) -> None:
         if isinstance(reply, Fault):
-            self.away[member.client] = reply.reason
+            self.away.lose(site, reply.reason)
             return
         self._traffic.up += bytes_of(reply)
         try:
-            back = member_of(member.node, reply, self._task)
-            same = _same(back, member)
+            back = site_of(site.node, reply, self._task)
+            same = _same(back, site)
             if same:
                 self._hear_spent(back)
         except FederationError as fault:
-            self.away[member.client] = str(fault)
+            self.away.lose(site, str(fault))
             return
         if same:
-            self.away.pop(member.client, None)
-            _log.info("client %d is back", member.client, extra=event("client back", client=member.client))
+            self.away.back(site)
+            name = _named(site)
+            first = int(site.clients[0])
+            _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=first))
         else:
-            self.away[member.client] = "it came back as another client, or with other records"
+            self.away.lose(site, "it came back as another client, or with other records")
 
-    def _hear_spent(self, member: Member) -> None:
-        if member.spent is not None:
-            self.spending.hear(member.client, member.spent)
+    def _hear_spent(self, site: Site) -> None:
+        if site.spent is not None:
+            for client, epsilon in zip(site.clients, site.spent, strict=True):
+                self.spending.hear(int(client), float(epsilon))
 
 
-def _same(one: Member, other: Member) -> bool:
-    """Whether a client that came back has the node, the number and the records that the plan was made with."""
-    if (one.node, one.client, one.sizes) != (other.node, other.client, other.sizes):
+def _clients(present: Sequence[Present]) -> int:
+    return sum(each.count for each in present)
+
+
+def _same(one: Site, other: Site) -> bool:
+    """Whether a site that came back has the node, the clients and the records that the plan was made with."""
+    if one.node != other.node or not np.array_equal(one.clients, other.clients):
         return False
-    return (one.ids is None) == (other.ids is None) and all(
-        np.array_equal(mine, its) for mine, its in zip(one.ids or (), other.ids or (), strict=True)
+    return (
+        np.array_equal(one.sizes, other.sizes)
+        and (one.ids is None) == (other.ids is None)
+        and all(np.array_equal(mine, its) for mine, its in zip(one.ids or (), other.ids or (), strict=True))
     )

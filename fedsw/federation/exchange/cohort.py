@@ -1,7 +1,8 @@
-"""Who takes part: nodes, their public group sizes, and who is online when a round begins."""
+"""Who takes part: nodes, their clients, the public group sizes of these, and who is online when a round begins."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,64 +13,128 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedsw.errors import FederationError
+from fedsw.experiment import Federation
 from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Terms
 from fedsw.tasks.problem import Problem
 
+Counts = NDArray[np.int64]
 _POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, eq=False)
+class Site:
+    """A node and its clients: one, or many that it answers for together.
+
+    Attributes:
+        clients: their places in the client order, (S,), ascending.
+        sizes: each client's records per cell, (S, c).
+        ids: of all records by cell, client after client (seeded runs only).
+        spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
+    """
+
+    node: int
+    clients: Counts
+    sizes: Counts
+    ids: tuple[Counts, ...] | None
+    spent: NDArray[np.float64] | None
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Its clients one by one."""
+        return tuple(self.member(place) for place in range(len(self.clients)))
+
+    def member(self, place: int) -> Member:
+        """The client at a position."""
+        spent = None if self.spent is None else float(self.spent[place])
+        return Member(self.node, int(self.clients[place]), place, tuple(self.sizes[place].tolist()), spent)
+
+
+@dataclass(frozen=True)
 class Member:
-    """One client: its node, its place in the client order, its records per cell, and (seeded runs) their ids.
+    """One client: its node, its place in the client order and among its node's clients, its records per cell.
 
     `spent` is the epsilon that its own ledger had spent at the greeting; None where it has no ledger.
     """
 
     node: int
     client: int
+    position: int
     sizes: tuple[int, ...]
-    ids: tuple[NDArray[np.int64], ...] | None
     spent: float | None
 
 
-def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Member, ...]:
+@dataclass(frozen=True, eq=False)
+class Present:
+    """A site in a round, and which of its clients can be asked.
+
+    Attributes:
+        here: (S,), true for those.
+    """
+
+    site: Site
+    here: NDArray[np.bool_]
+
+    @functools.cached_property
+    def sizes(self) -> Counts:
+        """Records per cell of each client that is here, 0 of the others, (S, c)."""
+        return self.site.sizes if bool(self.here.all()) else self.site.sizes * self.here[:, None]
+
+    @property
+    def count(self) -> int:
+        """How many of its clients are here."""
+        return int(self.here.sum())
+
+    def ids(self, cell: int) -> Counts:
+        """Ids of the cell's records, client after client, of the clients that are here; for a seeded run."""
+        assert self.site.ids is not None
+        return self.site.ids[cell][np.repeat(self.here, self.site.sizes[:, cell])]
+
+
+def whole(sites: Sequence[Site]) -> tuple[Present, ...]:
+    """Sites with all of their clients."""
+    return tuple(Present(site, np.ones(len(site.clients), dtype=bool)) for site in sites)
+
+
+def totals(present: Sequence[Present]) -> tuple[int, ...]:
+    """Records per cell of all clients that are here."""
+    return tuple(int(total) for total in sum(each.sizes.sum(axis=0) for each in present))
+
+
+def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Site, ...]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
-    Every client loads and validates its records here, before anything is spent.
+    Every node loads and validates the records of its clients here, before anything is spent.
 
     Raises:
         FederationError: if too few nodes come within the time limit, or a client refuses (with its reason).
     """
     settings = task.experiment.federation
-    nodes = _wait_for_nodes(grid, settings.clients, settings.timeout)
+    nodes = _wait_for_nodes(grid, settings)
     requests = [Request(node, greeting(task, run)) for node in nodes]
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
-    members = []
+    sites = []
     for node, reply in replies.items():
         if isinstance(reply, Fault):
             raise FederationError(f"a client could not join: {reply.reason}")
-        members.append(member_of(node, reply, task))
-    members.sort(key=lambda member: member.client)
-    clients = [member.client for member in members]
-    if len(set(clients)) != len(clients):
-        raise FederationError(f"two nodes claim the same partition-id: {clients}; give each node its own")
-    _refuse_empty(task, members)
-    _refuse_crowds(task, members)
-    return tuple(members)
+        sites.append(site_of(node, reply, task))
+    sites.sort(key=lambda site: int(site.clients[0]))
+    _refuse_wrong_clients(task, sites)
+    _refuse_empty(task, sites)
+    _refuse_crowds(task, sites)
+    return tuple(sites)
 
 
 def greeting(task: Problem, run: str) -> RecordDict:
-    """The first message to every client: the experiment, and the run's name, which stays when it is resumed."""
+    """The first message to every node: the experiment, and the run's name, which stays when it is resumed."""
     experiment = task.experiment.model_dump_json(exclude={"metrics"})  # the server's own, which no client imports
     return messages.encode(messages.Greeting(experiment, run), Terms.of(task))
 
 
-def online(grid: Grid, members: Sequence[Member]) -> tuple[Member, ...]:
-    """The members that are available now; settled before a round's counts are drawn."""
-    present = set(grid.get_node_ids())
-    return tuple(member for member in members if member.node in present)
+def online(grid: Grid, sites: Sequence[Site]) -> frozenset[int]:
+    """The nodes of the sites that are available now; settled before a round's counts are drawn."""
+    return frozenset(grid.get_node_ids()) & {site.node for site in sites}
 
 
 def too_few(round_: int, left: int, members: int, least: int) -> str:
@@ -77,78 +142,98 @@ def too_few(round_: int, left: int, members: int, least: int) -> str:
     return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
 
 
-def _wait_for_nodes(grid: Grid, wanted: int, timeout: float) -> list[int]:
-    deadline = time.monotonic() + timeout
+def _wait_for_nodes(grid: Grid, settings: Federation) -> list[int]:
+    wanted, what = (settings.sites, "sites") if settings.sites else (settings.clients, "clients")
+    deadline = time.monotonic() + settings.timeout
     while len(nodes := sorted(grid.get_node_ids())) < wanted:
         if time.monotonic() >= deadline:
             raise FederationError(
-                f"{len(nodes)} of {wanted} clients are online after {timeout:g} s; start the others, "
-                "or lower federation.clients"
+                f"{len(nodes)} of {wanted} {what} are online after {settings.timeout:g} s; start the others, "
+                f"or lower federation.{what}"
             )
         time.sleep(_POLL_SECONDS)
     return nodes[:wanted]
 
 
-def member_of(node: int, reply: RecordDict, task: Problem) -> Member:
-    """The client behind a greeting's reply.
+def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
+    """The site behind a greeting's reply.
 
     Raises:
-        FederationError: if the reply is no client's of this experiment, by the client's number if it has one.
+        FederationError: if the reply is no node's of this experiment, by its client's number if it has one.
     """
     terms = Terms.of(task)
     try:
         joined = messages.decode(Joined, reply, terms)
     except Malformed as fault:
-        raise FederationError(_unreadable(reply, task, terms, fault)) from None
+        raise FederationError(_unreadable(reply, terms, fault)) from None
+    clients, sizes = joined.clients.numpy(), joined.sizes.numpy()
+    if len(clients) == 0 or bool((np.diff(clients) <= 0).any()):
+        raise FederationError("a node's greeting names its clients not once each, in ascending order")
+    if bool((beyond := sizes > MOST_RECORDS).any()):
+        place, cell = (int(each) for each in np.argwhere(beyond)[0])
+        raise FederationError(
+            f"client {clients[place]} states {sizes[place, cell]} records of group {task.objective.cells[cell]}; a "
+            f"federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
+            "client, or mend what it states"
+        )
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
-    return Member(node, joined.client, joined.sizes, ids, joined.epsilon)
+    return Site(node, clients, sizes, ids, None if joined.epsilon is None else joined.epsilon.numpy())
 
 
-def _unreadable(reply: RecordDict, task: Problem, terms: Terms, fault: Malformed) -> str:
+def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
     """What is wrong with a greeting's reply, and what to do."""
     try:
-        client = messages.decode_one(Joined, "client", reply, terms)
-    except Malformed:
+        clients = messages.decode_one(Joined, "clients", reply, terms)
+        who = f"client {int(clients[0])}" if len(clients) == 1 else f"the node of client {int(clients[0])}"
+    except (Malformed, IndexError):
         return f"a client's greeting is unreadable: {fault}"
-    cells, value = task.objective.cells, fault.value
-    if fault.name == "sizes" and isinstance(value, list):
-        if len(value) != len(cells):
-            return f"client {client} reports sizes {tuple(value)} for the groups {cells}"
-        for cell, size in zip(cells, value, strict=True):
-            if isinstance(size, int) and size > MOST_RECORDS:
-                return (
-                    f"client {client} states {size} records of group {cell}; a federation holds at most {MOST_RECORDS} "
-                    "of one, for each of which a round draws a key. Remove this client, or mend what it states"
-                )
+    value = fault.value
     if fault.name == "record ids" and isinstance(value, int):
         return (
-            f"client {client} has a record id {value}; a seeded run draws a key for every id up to the largest, and "
+            f"{who} has a record id {value}; a seeded run draws a key for every id up to the largest, and "
             f"takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
         )
     if fault.name == "epsilon":
-        return f"client {client} does not say what its ledger has spent: {fault}"
-    return f"client {client}'s greeting is unreadable: {fault}"
+        return f"{who} does not say what its ledger has spent: {fault}"
+    return f"{who}'s greeting is unreadable: {fault}"
 
 
-def _refuse_crowds(task: Problem, members: Sequence[Member]) -> None:
+def _refuse_wrong_clients(task: Problem, sites: Sequence[Site]) -> None:
+    """Every client is there once, and there are as many as the experiment asks for."""
+    numbers = np.concatenate([site.clients for site in sites])
+    found, times = np.unique(numbers, return_counts=True)
+    if bool((times > 1).any()):
+        twice = found[times > 1][:10].tolist()
+        raise FederationError(f"two nodes claim the same partition-id: clients {twice}; give each node its own")
+    wanted = task.experiment.federation.clients
+    if len(numbers) != wanted:
+        raise FederationError(
+            f"{len(sites)} nodes hold {len(numbers)} clients together; federation.clients is {wanted}. Start every "
+            "node with the same num-partitions, which is the number of nodes (federation.sites)"
+        )
+
+
+def _refuse_crowds(task: Problem, sites: Sequence[Site]) -> None:
     for cell, name in enumerate(task.objective.cells):
-        total = sum(member.sizes[cell] for member in members)
+        total = sum(int(site.sizes[:, cell].sum()) for site in sites)
         if total > MOST_RECORDS:
-            most = max(members, key=lambda member: member.sizes[cell])
+            most = max(sites, key=lambda site: int(site.sizes[:, cell].max()))
+            place = int(most.sizes[:, cell].argmax())
             raise FederationError(
-                f"{len(members)} clients state {total} records of group {name} together, client {most.client} the most "
-                f"({most.sizes[cell]}); a federation holds at most {MOST_RECORDS} of one, for each of which a round "
-                "draws a key. Give it fewer clients or records"
+                f"{sum(len(site.clients) for site in sites)} clients state {total} records of group {name} together, "
+                f"client {most.clients[place]} the most ({most.sizes[place, cell]}); a federation holds at most "
+                f"{MOST_RECORDS} of one, for each of which a round draws a key. Give it fewer clients or records"
             )
 
 
-def _refuse_empty(task: Problem, members: Sequence[Member]) -> None:
+def _refuse_empty(task: Problem, sites: Sequence[Site]) -> None:
     for cell, name in enumerate(task.objective.cells):
-        if sum(member.sizes[cell] for member in members) == 0:
+        if sum(int(site.sizes[:, cell].sum()) for site in sites) == 0:
             raise FederationError(
-                f"group {name} is empty: none of the {len(members)} clients holds a record of it; "
-                "a distance between groups needs both. Add clients that hold it, or choose other groups"
+                f"group {name} is empty: none of the {sum(len(site.clients) for site in sites)} clients holds a record "
+                "of it; a distance between groups needs both. Add clients that hold it, or choose other groups"
             )
-    for member in members:
-        if sum(member.sizes) == 0:
-            raise FederationError(f"client {member.client} holds no record at all; remove it or give it data")
+    for site in sites:
+        if bool((without := site.sizes.sum(axis=1) == 0).any()):
+            client = int(site.clients[int(without.argmax())])
+            raise FederationError(f"client {client} holds no record at all; remove it or give it data")

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedsw.federation import wire
 
 _POLL_SECONDS = 0.02
-_ITS_OWN_WORDS = (2, wire.BUDGET_EXHAUSTED)  # the app raised, or declined: the reason says all
+_ITS_OWN_WORDS = (wire.APP_RAISED, wire.BUDGET_EXHAUSTED)  # the app raised, or declined: the reason says all
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from fedsw.federation.messages.arrays import Broadcast
 from fedsw.federation.messages.codec import Message, declared, decode, decode_one, encode, fields_of
 from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS
+from fedsw.federation.messages.envelopes import Refusal, addressed, opened, packed, unpacked
 from fedsw.federation.messages.exchanges import (
     EXCHANGES,
     GRADIENTS,
@@ -55,6 +56,7 @@ __all__ = [
     "NoisedTable",
     "Outputs",
     "OutputsAsked",
+    "Refusal",
     "Release",
     "ReleaseAsked",
     "ReleasedRecords",
@@ -62,9 +64,13 @@ __all__ = [
     "SlicesAsked",
     "TableAsked",
     "Terms",
+    "addressed",
     "declared",
     "decode",
     "decode_one",
     "encode",
     "fields_of",
+    "opened",
+    "packed",
+    "unpacked",
 ]

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedsw.federation import wire
-from fedsw.federation.messages.fields import Field, Get, Limits, Malformed
+from fedsw.federation.messages.fields import Field, Get, Limits, Malformed, Seen
 from fedsw.federation.messages.terms import Terms
 
 Precision = Literal["run", "float64", "int64"]
@@ -63,7 +63,18 @@ class ArrayField(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Values(ArrayField):
-    """An array."""
+    """An array.
+
+    Attributes:
+        limits: of every number; None for any.
+    """
+
+    limits: Limits | None = None
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return super().believed if self.limits is None else str(self.limits)
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
@@ -77,50 +88,94 @@ class Values(ArrayField):
         values = _decoded(array, self.name)
         if self.finite and not bool(torch.isfinite(values).all()):
             raise Malformed(f"{self.name} are not all finite", self.name)
+        if (limits := self.limits) is not None:
+            for value in values.flatten().tolist():
+                if value not in limits:
+                    self.refuse(value, f"floats {limits}")
         return values
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordIds(ArrayField):
-    """An array for each cell, under the cell's number, of the length that an earlier field of the message said.
+class WholeValues(ArrayField):
+    """An array of whole numbers.
 
     Attributes:
         limits: of every number.
+        length: the symbol that its first length settles for the fields after it.
+        totals: the symbol of the lengths that its columns add up to: column j is that of `totals_j`.
     """
 
+    precision: Precision = "int64"
     limits: Limits
+    length: str | None = None
+    totals: str | None = None
+
+    def bound(self, value: Tensor) -> Mapping[str, int]:
+        """See `Field`."""
+        found = {} if self.length is None else {self.length: len(value)}
+        if self.totals is not None:
+            found |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
+        return found
+
+    def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: Array(*wire.encode(value))}
+
+    def take(self, get: Get, terms: Terms) -> Tensor:
+        """See `Field`."""
+        array = get(self.name)
+        self._check(array, self.shape, terms, self.name)
+        return self._within(_decoded(array, self.name), self.name)
+
+    def _within(self, values: Tensor, name: str) -> Tensor:
+        """The numbers, if the limits hold all of them.
+
+        Raises:
+            Malformed: naming the first extreme beyond them, unless it is secret.
+        """
+        for extreme in (int(values.min()), int(values.max())) if values.numel() else ():
+            if extreme not in self.limits:
+                if self.seen is Seen.SECRET:
+                    raise Malformed(f"{name} did not come as whole numbers {self.limits}", self.name)
+                reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
+                raise Malformed(reason, self.name, extreme)
+        return values
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordIds(WholeValues):
+    """An array for each cell, under the cell's number, of the length that an earlier field of the message said."""
 
     def keys(self, terms: Terms) -> tuple[str, ...]:
         """See `Field`."""
         return tuple(str(cell) for cell in range(terms.sizes["c"]))
 
-    def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:
+    def bound(self, value: tuple[Tensor, ...]) -> Mapping[str, int]:  # type: ignore[override]
+        """See `Field`."""
+        return {}
+
+    def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:  # type: ignore[override]
         """See `Field`."""
         return {str(cell): Array(*wire.encode(ids)) for cell, ids in enumerate(value)}
 
-    def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:
+    def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:  # type: ignore[override]
         """See `Field`."""
         return tuple(self._cell(get(key), key, terms) for key in self.keys(terms))
 
     def _cell(self, array: Array, key: str, terms: Terms) -> Tensor:
         name = f"{self.name} of cell {key}"
         self._check(array, (f"{self.shape[0]}_{key}",), terms, name)
-        ids = _decoded(array, name)
-        for extreme in (int(ids.min()), int(ids.max())) if len(ids) else ():
-            if extreme not in self.limits:
-                reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
-                raise Malformed(reason, self.name, extreme)
-        return ids
+        return self._within(_decoded(array, name), name)
 
     @property
     def kind(self) -> str:
         """See `Field`."""
         return f"{self.precision} ({self.shape[0]}_j) under the number of every cell j"
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
 
 
 class Broadcast:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues
+from torch import Tensor
+
+from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
 from fedsw.federation.messages.fields import Limits, Real, Seen, Whole
 from fedsw.federation.messages.terms import OWN_LEDGER, THROUGH_MODEL
 
@@ -53,9 +55,7 @@ Theta = Annotated[
 ]
 ThetaIfUsed = Annotated[
     Broadcast | None,
-    BroadcastValues(
-        record="model", name="theta", seen=Seen.RELEASED, about=_THETA, shape=("r",), when=THROUGH_MODEL
-    ),
+    BroadcastValues(record="model", name="theta", seen=Seen.RELEASED, about=_THETA, shape=("r",), when=THROUGH_MODEL),
 ]
 Spent = Annotated[
     float,
@@ -69,12 +69,14 @@ Spent = Annotated[
     ),
 ]
 SpentBefore = Annotated[
-    float | None,
-    Real(
-        record="metrics",
+    Tensor | None,
+    Values(
+        record="arrays",
         name="epsilon",
         seen=Seen.PUBLIC,
-        about="the epsilon that the client's ledger has spent",
+        about="the epsilon that each client's ledger has spent",
+        shape=("S",),
+        precision="float64",
         limits=FINITE_EPSILON,
         when=OWN_LEDGER,
     ),

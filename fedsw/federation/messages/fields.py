@@ -186,43 +186,27 @@ class Whole(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Wholes(Field):
-    """Whole numbers, one for each of what `length` counts.
-
-    Attributes:
-        fixed_size: sent as floats, which take 8 bytes each whatever they are: integers would tell their magnitude.
-        binds: the symbol of the lengths that they are: number j of them is that of `binds_j`.
-    """
+    """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
 
     limits: Limits
     length: str
-    fixed_size: bool = False
-    binds: str | None = None
-
-    def bound(self, value: tuple[int, ...]) -> Mapping[str, int]:
-        """See `Field`."""
-        return {} if self.binds is None else {f"{self.binds}_{j}": each for j, each in enumerate(value)}
 
     def put(self, value: tuple[int, ...], terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
-        return {self.name: [float(each) if self.fixed_size else int(each) for each in value]}
+        return {self.name: [int(each) for each in value]}
 
     def take(self, get: Get, terms: Terms) -> tuple[int, ...]:
         """See `Field`."""
         values, count = get(self.name), terms.sizes.get(self.length)
         fits = isinstance(values, list) and count in (None, len(values))
-        if fits and all(self._whole(each) and each in self.limits for each in values):
-            return tuple(int(each) for each in values)
+        if fits and all(type(each) is int and each in self.limits for each in values):
+            return tuple(values)
         self.refuse(values, f"{'' if count is None else f'{count} '}whole numbers {self.limits}")
-
-    def _whole(self, value: object) -> bool:
-        if self.fixed_size:
-            return type(value) is float and value.is_integer()
-        return type(value) is int
 
     @property
     def kind(self) -> str:
         """See `Field`."""
-        return f"{'whole floats' if self.fixed_size else 'ints'} ({self.length})"
+        return f"ints ({self.length})"
 
     @property
     def believed(self) -> str:

@@ -7,16 +7,16 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import RecordIds
+from fedsw.federation.messages.arrays import RecordIds, WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import FROM_ZERO, MOST_RECORDS, SpentBefore
-from fedsw.federation.messages.fields import Limits, Seen, Text, Whole, Wholes
+from fedsw.federation.messages.fields import Limits, Seen, Text
 from fedsw.federation.messages.terms import SEEDED
 
 
 @dataclass(frozen=True, eq=False)
 class Greeting(Message):
-    """The first message to every client; also sent to one that was away, to learn whether it is back."""
+    """The first message to every node; also sent to one that was away, to learn whether it is back."""
 
     experiment: Annotated[
         str, Text(record="config", name="experiment", seen=Seen.PUBLIC, about="the experiment, as JSON")
@@ -29,30 +29,30 @@ class Greeting(Message):
 
 @dataclass(frozen=True, eq=False)
 class Joined(Message):
-    """A client that has loaded and validated its records."""
+    """A node that has loaded and validated the records of its clients: of one, or of many if it is a site."""
 
-    nonce = "metrics"
-
-    client: Annotated[
-        int,
-        Whole(
-            record="metrics",
-            name="partition-id",
+    clients: Annotated[
+        Tensor,
+        WholeValues(
+            record="arrays",
+            name="clients",
             seen=Seen.PUBLIC,
-            about="the client's place in the client order",
+            about="the places of the node's clients in the client order, ascending",
+            shape=("S",),
             limits=FROM_ZERO,
+            length="S",
         ),
     ]
     sizes: Annotated[
-        tuple[int, ...],
-        Wholes(
-            record="metrics",
+        Tensor,
+        WholeValues(
+            record="arrays",
             name="sizes",
             seen=Seen.PUBLIC,
-            about="the client's records by cell",
-            limits=Limits(0, MOST_RECORDS),
-            length="c",
-            binds="N",
+            about="each client's records by cell",
+            shape=("S", "c"),
+            limits=Limits(0),
+            totals="N",
         ),
     ]
     epsilon: SpentBefore
@@ -62,9 +62,8 @@ class Joined(Message):
             record="arrays",
             name="record ids",
             seen=Seen.PUBLIC,
-            about="numbers of the client's records; a run in which they are sent is called nominal",
+            about="numbers of the clients' records, client after client; a run that sends them is called nominal",
             shape=("N",),
-            precision="int64",
             limits=Limits(0, MOST_RECORDS - 1),
             when=SEEDED,
         ),

@@ -15,10 +15,12 @@ SYMBOLS: Mapping[str, str] = {
     "k": "directions of the attempt",
     "c": "cells: the strata of sampling",
     "B": "bins of a table",
-    "P": "rows that a client's arrays are filled up to: more than it is ever asked for, so that no size tells a count",
+    "S": "clients of the node: 1, or those of a site",
+    "L": "clients of the node that are lost",
+    "P": "rows that a node's arrays are filled up to: more than it is ever asked for, so that no size tells a count",
     "n": "records of the client's batch, or all of them where it releases once; public under the local trust models",
     "N": "records of the client",
-    "N_j": "records of the client in cell j",
+    "N_j": "records of the node's clients in cell j",
 }
 """Lengths that the shapes of the table are written in."""
 

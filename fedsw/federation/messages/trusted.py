@@ -8,10 +8,10 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import Values
+from fedsw.federation.messages.arrays import Values, WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Round, Theta
-from fedsw.federation.messages.fields import Limits, Real, Seen, Whole, Wholes
+from fedsw.federation.messages.fields import Limits, Real, Seen, Whole
 from fedsw.federation.messages.terms import UNSAFE
 
 _MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
@@ -27,15 +27,14 @@ class OutputsAsked(Message):
     round: Round
     attempt: Attempt
     counts: Annotated[
-        tuple[int, ...],
-        Wholes(
-            record="config",
+        Tensor,
+        WholeValues(
+            record="arrays",
             name="counts",
             seen=Seen.SECRET,
-            about="records of every cell to draw; with `stratified` sampling they are public",
+            about="records of every client and cell to draw; with `stratified` sampling they are public",
+            shape=("S", "c"),
             limits=FROM_ZERO,
-            length="c",
-            fixed_size=True,
         ),
     ]
     rows: Annotated[
@@ -46,7 +45,7 @@ class OutputsAsked(Message):
 
 @dataclass(frozen=True, eq=False)
 class Outputs(Message):
-    """The sample's outputs, projected on the ball of radius M, by cell."""
+    """The sample's outputs, projected on the ball of radius M, by cell, client after client."""
 
     outputs: Annotated[
         Tensor,
@@ -96,7 +95,7 @@ class GradientsAsked(Message):
 
 @dataclass(frozen=True, eq=False)
 class Contribution(Message):
-    """The same sample's clipped contribution."""
+    """The same sample's clipped contribution: the sum over the node's clients."""
 
     nonce = "metrics"
 
@@ -109,6 +108,18 @@ class Contribution(Message):
             about="sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
             shape=("r",),
             precision="float64",
+        ),
+    ]
+    lost: Annotated[
+        Tensor,
+        WholeValues(
+            record="arrays",
+            name="lost",
+            seen=Seen.PUBLIC,
+            about="positions of the node's clients that were lost since the first exchange; the sum is without their "
+            "rows",
+            shape=("L",),
+            limits=FROM_ZERO,
         ),
     ]
     training_loss: Annotated[

@@ -41,13 +41,12 @@ class Promise:
         return f"run {self.run[:12]!r} at ({self.epsilon:.6g}, {self.delta:.6g}) by {self.accountant}{kind}"
 
 
-def ledger_path(node_config: Mapping[str, Any]) -> Path:
-    """The file of a node's ledger: in its `state-dir`, else in $FEDSW_STATE.
+def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
+    """The file of a client's ledger: in its node's `state-dir`, else in $FEDSW_STATE.
 
     Raises:
         RuntimeError: if neither is set: a ledger in a new place after every start would forget what was spent.
     """
-    client = int(node_config["partition-id"])
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
     if not named:
         raise RuntimeError(

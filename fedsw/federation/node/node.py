@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections import OrderedDict
@@ -25,20 +26,22 @@ from fedsw.federation.node.limits import (
     require_own_folder,
     withholds_records,
 )
-from fedsw.federation.node.partition import node_records, require_agreement
-from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
+from fedsw.federation.node.partition import Held, held_records, require_agreement
+from fedsw.federation.node.sample import sampled
+from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.clients")
 
-_MOST_NODES_KEPT = 256
-_nodes: OrderedDict[tuple[int, int], Node] = OrderedDict()
+_MOST_RUNS_KEPT = 4
+_nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
+"""Nodes of this process, by run and number. Their records are views or parts of one data set."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One attempt's records at one node, in the order of the task's cells, under the model they were met with."""
+    """One attempt's records at one node, cell by cell, client after client, under the model they were met with."""
 
     round: int
     attempt: int
@@ -50,9 +53,16 @@ class Batch:
 
 @dataclass
 class Node:
-    """A node's records by cell, its task, and the batch between the two exchanges of an attempt.
+    """A process with the records of one client or of many, by cell, its task, and the batch between two exchanges.
 
-    `run` is the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
+    With several clients it is a site: it answers one message for all of them, with one forward pass and one clipped
+    sum over their batches together.
+
+    Attributes:
+        cells: places of the records of every cell, client after client.
+        run: the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
+        clients: numbers of its clients in the federation, (S,), ascending.
+        starts: for every cell, where each client's places begin, and the end: (S + 1,).
     """
 
     task: Problem
@@ -60,16 +70,38 @@ class Node:
     cells: tuple[NDArray[np.int64], ...]
     model: nn.Module
     run: str = ""
+    clients: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    starts: tuple[NDArray[np.int64], ...] = ()
     batch: Batch | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        """One client holds everything, unless said otherwise."""
+        self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
+        self._alone: dict[int, Node] = {}
+
+    @classmethod
+    def of(cls, task: Problem, held: Held, run: str) -> Node:
+        """The node of some clients' records."""
+        cells = task.cells_of(held.records)
+        count, owners = len(held.clients), [held.owner[cell] for cell in cells]
+        if count > 1:
+            cells = tuple(cell[np.argsort(owner, kind="stable")] for cell, owner in zip(cells, owners, strict=True))
+        starts = tuple(np.append(0, np.cumsum(np.bincount(owner, minlength=count))) for owner in owners)
+        return cls(task, held.records, cells, task.build_model(), run, held.clients, starts)
 
     @property
     def sizes(self) -> list[int]:
         """Number of this node's records in each cell; public."""
         return [len(cell) for cell in self.cells]
 
+    @functools.cached_property
+    def held(self) -> NDArray[np.int64]:
+        """Number of each client's records in each cell, (S, c); public."""
+        return np.stack([np.diff(starts) for starts in self.starts], axis=1)
+
     @property
     def ids(self) -> list[NDArray[np.int64]]:
-        """Global record ids in each cell; shared in seeded runs only."""
+        """Global record ids in each cell, client after client; shared in seeded runs only."""
         ids = self.records.ids.numpy()
         return [ids[cell] for cell in self.cells]
 
@@ -77,24 +109,91 @@ class Node:
         """The guarantee's delta where the federation has that many records, and never fewer than this node alone."""
         return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.records)))
 
-    def draw(self, key: bytes, counts: Sequence[int]) -> Records:
-        """A uniform sample without replacement of the asked count of every cell, decided by `key` alone.
+    def alone(self, place: int) -> Node:
+        """One of its clients as a node of its own, with a copy of its records, made when first asked for."""
+        if len(self.clients) == 1:
+            return self
+        if place not in self._alone:
+            rows = np.concatenate(
+                [cell[starts[place] : starts[place + 1]] for cell, starts in zip(self.cells, self.starts, strict=True)]
+            )
+            records = self.records.take(np.sort(rows))
+            number, model = self.clients[place : place + 1], self.task.build_model()
+            self._alone[place] = Node(self.task, records, self.task.cells_of(records), model, self.run, number)
+        return self._alone[place]
+
+    def lost(self, round_: int, attempt: int) -> NDArray[np.int64]:
+        """Which of its clients are lost between the exchanges of an attempt, where drop-outs are simulated; public.
+
+        Each client is, with the probability `federation.drop_out`, whatever process it is in: positions, ascending.
+        """
+        experiment = self.task.experiment
+        if experiment.federation.drop_out == 0:
+            return np.empty(0, dtype=np.int64)
+        stream = Stream.seeded(experiment.partition.seed, "drop-outs", round_, attempt)
+        drawn = stream.uniforms(int(self.clients[-1]) + 1)[self.clients]
+        return np.flatnonzero(drawn < experiment.federation.drop_out)
+
+    def draw(self, key: bytes, counts: Sequence[int] | NDArray[np.int64]) -> Records:
+        """A uniform sample without replacement of the asked count of every client and cell, decided by `key` alone.
 
         In a seeded run keys belong to global record ids, so that under the shared key the clients' samples fit
         together; in a private one the key is this node's alone, and so are the numbers of its records.
+
+        Args:
+            counts: by client and cell, (S, c).
+
+        Returns:
+            The records cell by cell, client after client in each.
+
+        Raises:
+            ValueError: if a count is missing, or beyond what a client holds.
         """
-        if len(counts) != len(self.cells):
-            raise ValueError(f"{len(counts)} counts came for {len(self.cells)} groups")
-        if self.task.experiment.seed is None:
-            stream = Stream(key)
-            keys = [stream.words(size) for size in self.sizes]
-        else:
-            ids = self.records.ids.numpy()
-            words = Stream(key).words(int(ids.max()) + 1)
-            keys = [words[ids[cell]] for cell in self.cells]
-        pairs = zip(self.cells, keys, counts, strict=True)
-        chosen = [cell[smallest_keys(own, count)] for cell, own, count in pairs]
+        asked = self._asked(counts)
+        seeded = self.task.experiment.seed is not None
+        stream, ids = Stream(key), self.records.ids.numpy()
+        words = stream.words(int(ids.max()) + 1) if seeded else None
+        chosen = []
+        for cell, starts, count in zip(self.cells, self.starts, asked.T, strict=True):
+
+            def keys(places: NDArray[np.int64], cell: NDArray[np.int64] = cell) -> NDArray[np.uint64]:
+                return stream.words(len(places)) if words is None else words[ids[cell[places]]]
+
+            chosen.append(cell[sampled(starts, count, keys)])
         return self.records.take(np.concatenate(chosen))
+
+    def _asked(self, counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The counts that a server asks for, (S, c), each at most what the client holds."""
+        asked = np.asarray(counts, dtype=np.int64)
+        if asked.ndim == 1 and len(self.clients) == 1:
+            asked = asked[None, :]
+        if asked.shape != self.held.shape:
+            raise ValueError(f"{asked.shape[-1]} counts came for {len(self.cells)} groups")
+        if bool((wrong := (asked < 0) | (asked > self.held)).any()):
+            client, cell = (int(each) for each in np.argwhere(wrong)[0])
+            raise ValueError(
+                f"{asked[client, cell]} records asked from {self.held[client, cell]}; a sample without replacement "
+                "cannot exceed its group"
+            )
+        return asked
+
+    def without(
+        self, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
+    ) -> tuple[Batch, Tensor]:
+        """The batch and its cotangents without the rows of the clients that are lost.
+
+        Args:
+            counts: by client and cell, (S, c), as they were drawn.
+            cotangents: (n, d), as the batch's records.
+            lost: positions of clients.
+        """
+        if len(lost) == 0:
+            return batch, cotangents
+        there = np.ones(len(self.clients), dtype=bool)
+        there[lost] = False
+        rows = np.flatnonzero(np.concatenate([np.repeat(there, column) for column in counts.T]))
+        left = Batch(batch.round, batch.attempt, batch.records.take(rows), batch.model, None)
+        return left, cotangents[torch.from_numpy(rows)]
 
     @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
@@ -158,13 +257,14 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
         run: the server's name for the run.
         run_id: Flower's number for it, another one when the run is resumed.
     """
-    key = (run_id, int(node_config.get("partition-id", 0)))
-    if key not in _nodes:
-        _nodes[key] = _load(experiment_json, run, node_config, client=key[1])
-        while len(_nodes) > _MOST_NODES_KEPT:
-            _nodes.popitem(last=False)
-    _nodes.move_to_end(key)
-    return _nodes[key]
+    part = int(node_config.get("partition-id", 0))
+    of_run = _nodes.setdefault(run_id, {})
+    _nodes.move_to_end(run_id)
+    while len(_nodes) > _MOST_RUNS_KEPT:
+        _nodes.popitem(last=False)
+    if part not in of_run:
+        of_run[part] = _load(experiment_json, run, node_config, client=part)
+    return of_run[part]
 
 
 def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int) -> Node:
@@ -180,7 +280,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     torch.set_num_threads(experiment.federation.threads)
     try:
         task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-        records = node_records(task, node_config)
+        held = held_records(task, node_config)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:
@@ -190,8 +290,8 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
         known = isinstance(fault, BadRecords)
         why = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
         raise ValueError(f"client {client}'s records {why}") from None
-    require_delta(experiment, node_config, records=len(records))
-    return Node(task, records, task.cells_of(records), task.build_model(), run)
+    require_delta(experiment, node_config, records=len(held.records))
+    return Node.of(task, held, run)
 
 
 def batch_key(task: Problem, round_: int, attempt: int) -> bytes:

@@ -1,29 +1,46 @@
-"""Which records a node holds: a part of the experiment's data set, a file of its own, or what a module gives it."""
+"""Which records a node holds: parts of the experiment's data set, files of its own, or what a module gives it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsw.columns import Columns, difference, read_columns
-from fedsw.data import Records, find_table, read_table, same_file, tables_in
-from fedsw.experiment import ExperimentError
-from fedsw.experiment.sources import client_records, declared_columns, load_dataset, shared_table, split
+from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_table
 from fedsw.federation.node.substitution import with_substitutes
 from fedsw.tasks.problem import Problem
 
 
-def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
-    """This node's private records, validated.
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The records of a node's clients, in one place.
 
-    The node's own configuration says which part it is (`partition-id` of `num-partitions`) and where its files are:
-    `data-dir`, a folder, or `data-path`, the file itself.
+    Attributes:
+        records: of all its clients, (n,).
+        owner: which of its clients holds each of them, (n,), from 0.
+        clients: their numbers in the federation, (S,), ascending.
+    """
+
+    records: Records
+    owner: NDArray[np.int64]
+    clients: NDArray[np.int64]
+
+
+def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[range, int]:
+    """The clients that a node holds, and how many there are in the federation.
+
+    The node's configuration says that it is number `partition-id` of `num-partitions` nodes. With as many nodes as
+    clients, or more, each holds one. With fewer, each holds a run of consecutive clients: it is a site.
 
     Raises:
         ExperimentError: for a missing key of its configuration.
-        ValueError: naming the client, for NaN or infinite values, or a part without records.
-        BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
     try:
         part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
@@ -31,32 +48,109 @@ def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
         raise ExperimentError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
+    clients = experiment.federation.clients
+    if parts >= clients:
+        return range(part, part + 1), parts
+    return range(part * clients // parts, (part + 1) * clients // parts), clients
+
+
+def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
+    """This node's private records, validated; see `held_records`."""
+    return held_records(task, node_config).records
+
+
+def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
+    """The private records of all of this node's clients, validated.
+
+    The node's own configuration says which clients it holds (`clients_of`) and where its files are: `data-dir`, a
+    folder, with a folder for each client in it if there are several, or `data-path`, the file itself.
+
+    Raises:
+        ExperimentError: for a missing key of its configuration.
+        ValueError: naming the client, for NaN or infinite values, or a part without records.
+        BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
+    """
+    clients, total = clients_of(task.experiment, node_config)
     experiment = task.experiment
     if experiment.data.source == "files":
-        columns = declared_columns(experiment)
-        return with_substitutes(own_records(task, columns, node_config, part, parts))
+        return _gathered(
+            clients,
+            total,
+            experiment,
+            lambda client: own_records(
+                task, declared_columns(experiment), node_config, client, total, alone=len(clients) == 1
+            ),
+        )
     if experiment.data.own:
-        records = client_records(experiment, part, parts, alone=bool(node_config.get("own-data")))
-        return with_substitutes(records)
-    dataset = load_dataset(task.experiment, node_config.get("data-dir"))
-    records = with_substitutes(dataset.train.take(split(dataset.train, task.experiment.partition, parts)[part]))
-    task.validate(records, name=f"client {part}")
-    return records
+        alone = bool(node_config.get("own-data"))
+        return _gathered(
+            clients, total, experiment, lambda client: client_records(experiment, client, total, alone=alone)
+        )
+    everybody = load_dataset(experiment, node_config.get("data-dir")).train
+    held = _part(everybody, experiment, clients, total)
+    task.validate(held.records, name=_called(clients))
+    return held
 
 
-def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any], part: int, parts: int) -> Records:
-    """Records of a file that this node brings.
+def _gathered(
+    clients: range, total: int, experiment: Experiment, of_client: Callable[[int], tuple[Records, bool]]
+) -> Held:
+    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
+    found = []
+    for client in clients:
+        records, everybodys = of_client(client)
+        if everybodys:
+            return _part(records, experiment, clients, total)
+        found.append(records)
+    owner = np.repeat(np.arange(len(clients)), [len(records) for records in found])
+    whole = found[0] if len(found) == 1 else concatenate(found)
+    return Held(with_substitutes(whole), owner, np.arange(clients.start, clients.stop))
+
+
+def _part(everybody: Records, experiment: Experiment, clients: range, total: int) -> Held:
+    """The clients' part of everybody's records, in their order; all of them are not copied."""
+    owner = owners(everybody, experiment.partition, total)
+    numbers = np.arange(clients.start, clients.stop)
+    if len(clients) == total:
+        return Held(with_substitutes(everybody), owner, numbers)
+    rows = np.flatnonzero((owner >= clients.start) & (owner < clients.stop))
+    return Held(with_substitutes(everybody.take(rows)), owner[rows] - clients.start, numbers)
+
+
+def _called(clients: range) -> str:
+    if len(clients) == 1:
+        return f"client {clients.start}"
+    return f"clients {clients.start} to {clients.stop - 1}"
+
+
+def own_records(
+    task: Problem, columns: Columns, node_config: Mapping[str, Any], client: int, clients: int, *, alone: bool
+) -> tuple[Records, bool]:
+    """Records of a file that this node brings for a client, or everybody's, of which each client holds a part.
 
     `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
     A simulation has neither: there the experiment's data.data_dir holds one file that is split among the clients, or
     a folder for each of them, named by its number.
 
     Ids interleave those of all clients, so that no two records of a federation share one.
+
+    Args:
+        alone: whether the node holds this client only; its folder then holds the client's file, and else a folder
+            for each client, named by its number.
+
+    Returns:
+        The records, and whether they are everybody's.
     """
     if named := node_config.get("data-path"):
-        return _own_table(Path(str(named)), task, columns, part, parts)
+        if not alone:
+            raise ExperimentError(
+                f"this node holds several clients, {client} among them, and its data-path {named} is one file; start "
+                "it with --data-dir, a folder with a folder for each client in it, named by the client's number"
+            )
+        return _own_table(Path(str(named)), task, columns, client, clients), False
     if folder := node_config.get("data-dir"):
-        return _own_table(find_table(Path(str(folder))), task, columns, part, parts)
+        own = Path(str(folder)) if alone else Path(str(folder)) / str(client)
+        return _own_table(find_table(own), task, columns, client, clients), False
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
@@ -64,10 +158,8 @@ def own_records(task: Problem, columns: Columns, node_config: Mapping[str, Any],
         )
     shared = Path(task.experiment.data.data_dir).expanduser()
     if not tables_in(shared):
-        return read_table(find_table(shared / str(part)), columns, first_id=part, step=parts)
-    table = find_table(shared)
-    records = shared_table(table, columns)
-    return records.take(split(records, task.experiment.partition, parts)[part])
+        return read_table(find_table(shared / str(client)), columns, first_id=client, step=clients), False
+    return shared_table(find_table(shared), columns), True
 
 
 def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import Experiment
 from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Member, gather
+from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
@@ -39,7 +39,7 @@ from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
 
-_PLANS: Mapping[str, Callable[[Problem, Sequence[Member]], Plan]] = {
+_PLANS: Mapping[str, Callable[[Problem, Sequence[Site]], Plan]] = {
     "local-gradient": local_gradient.make_plan,
     "local-slices": local_slices.make_plan,
     "local-release": local_release.make_plan,
@@ -73,12 +73,13 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     torch.set_num_threads(job.experiment.federation.threads)
     traffic, name, spending = Traffic(), directory.name(), Spending()
-    members = gather(grid, task, name, traffic)
-    plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, members)
+    sites = gather(grid, task, name, traffic)
+    clients = sum(len(site.clients) for site in sites)
+    plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, sites)
     evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
-    availability = Availability(grid, task, members, name, traffic, spending)
-    rounds = Rounds(grid, plan, members, availability, traffic, directory.begin_attempt) if trusted else None
+    availability = Availability(grid, task, sites, name, traffic, spending)
+    rounds = Rounds(grid, plan, sites, availability, traffic, directory.begin_attempt) if trusted else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
@@ -89,14 +90,12 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         if not job.resume:
             directory.write_config(job.experiment, job.engine)
         directory.keep_name(name)
-        described = {**describe_plan(plan, members=len(members)), "directory": str(job.directory)}
+        described = {**describe_plan(plan, members=clients), "directory": str(job.directory)}
         ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
         if job.resume:
             spending.recall(_reported_before(directory))
-        availability.hear_members()
-        with _method(
-            grid, plan, members, availability, traffic, directory, rounds, ledger, resume=job.resume
-        ) as method:
+        availability.hear_clients()
+        with _method(grid, plan, sites, availability, traffic, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
@@ -108,7 +107,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     job.experiment,
                     plan,
                     engine=job.engine,
-                    clients=len(members),
+                    clients=clients,
                     stopped=stopped,
                     released=method.released_rounds(),
                     spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
@@ -196,7 +195,7 @@ def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, director
 def _method(
     grid: Grid,
     plan: Plan,
-    members: Sequence[Member],
+    sites: Sequence[Site],
     availability: Availability,
     traffic: Traffic,
     directory: RunDirectory,
@@ -211,7 +210,7 @@ def _method(
         releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
         before = releases.rounds() or {int(record["round"]) for record in history}
-        shared = (grid, plan, members, availability, traffic, directory.begin_attempt, before)
+        shared = (grid, plan, sites, availability, traffic, directory.begin_attempt, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*shared)
         if trust == "local-slices":

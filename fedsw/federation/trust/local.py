@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -15,10 +16,10 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Member, too_few
+from fedsw.federation.exchange.availability import Availability, Away
+from fedsw.federation.exchange.cohort import Member, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.messages import Exchange, Refusal, Terms
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
@@ -46,19 +47,22 @@ class LocalMethod(ABC):
         self,
         grid: Grid,
         plan: Plan,
-        members: Sequence[Member],
+        sites: Sequence[Site],
         availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
         rounds: Iterable[int],
     ) -> None:
-        self._grid, self._task, self._members, self._traffic, self._begin = grid, plan.task, members, traffic, begin
+        self._grid, self._task, self._sites, self._traffic, self._begin = grid, plan.task, sites, traffic, begin
+        self._members = tuple(member for site in sites for member in site.members)
+        self._of_node = {site.node: site for site in sites}
         self._plan, self._availability, self._spending = plan, availability, availability.spending
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
         self._rounds = set(rounds)
-        self._exhausted: set[int] = set()
+        self._exhausted = Away()
+        self._used_up: set[int] = set()
         self._lost: dict[int, str] = {}
 
     @abstractmethod
@@ -72,9 +76,14 @@ class LocalMethod(ABC):
             BudgetExhausted: when too few clients are left because the others' budgets are used up.
             FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        members = self._availability.present(self._least, without=self._exhausted)
-        self._require_enough(round_, members, self._availability.away)
+        present = self._availability.present(self._least, without=self._exhausted)
+        members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
+        self._require_enough(round_, members, self._away())
         return self._attempt(round_, self._begin(round_), theta, members)
+
+    def _away(self) -> str:
+        """Who is away, one sentence each."""
+        return self._availability.away.describe(self._sites)
 
     def epsilon(self) -> float:
         """The largest epsilon that a client reported as spent so far."""
@@ -116,7 +125,7 @@ class LocalMethod(ABC):
         """
         answers: dict[Member, _Up] = {}
         self._exchange(kind, round_, members, asked, terms, answers.__setitem__)
-        self._require_enough(round_, list(answers), self._lost)
+        self._require_enough(round_, list(answers), describe(self._lost))
         return {member: answers[member] for member in members if member in answers}
 
     def _collect(
@@ -148,7 +157,7 @@ class LocalMethod(ABC):
 
         self._exchange(kind, round_, missing, asked, terms, keep)
         there = [member for member in self._members if member.client in releases.clients]
-        self._require_enough(round_, there, self._lost)
+        self._require_enough(round_, there, describe(self._lost))
 
     def _exchange(
         self,
@@ -160,20 +169,24 @@ class LocalMethod(ABC):
         take: Callable[[Member, _Up], None],
     ) -> None:
         """Ask every client, and take what each releases as it arrives; who released nothing is lost."""
-        of_node, heard = {member.node: member for member in members}, set[int]()
         lost: dict[int, str] = {}
+        by_node: dict[int, list[Member]] = {}
+        for member in members:
+            by_node.setdefault(member.node, []).append(member)
+        heard = set[int]()
 
         def arrived(node: int, reply: RecordDict | Fault) -> None:
             heard.add(node)
-            answer = self._answer(of_node[node], reply, kind.up, terms(of_node[node]))
-            if isinstance(answer, Fault):
-                self._lose(of_node[node], answer, lost)
-            else:
-                take(of_node[node], answer)
-                self._rounds.add(round_)
+            for member, own in self._answers(by_node[node], reply):
+                answer = self._answer(member, own, kind.up, terms(member))
+                if isinstance(answer, Fault):
+                    self._lose(member, answer, lost, alone=not isinstance(reply, Fault))
+                else:
+                    take(member, answer)
+                    self._rounds.add(round_)
 
         content = messages.encode(asked, Terms.of(self._task))  # once; it is public
-        requests = [Request(member.node, RecordDict(dict(content))) for member in members]
+        requests = [Request(node, self._addressed(content, node, own)) for node, own in by_node.items()]
         replies = exchange(
             self._grid,
             kind.kind,
@@ -187,11 +200,32 @@ class LocalMethod(ABC):
             arrived(node, replies[node])
         self._lost = dict(sorted(lost.items()))
 
-    def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
+    def _addressed(self, content: RecordDict, node: int, members: Sequence[Member]) -> RecordDict:
+        """The request to a node: to a site, with the positions of the clients that are asked."""
+        if len(self._of_node[node].clients) == 1:
+            return RecordDict(dict(content))
+        return messages.addressed(content, [member.position for member in members])
+
+    def _answers(
+        self, members: Sequence[Member], reply: RecordDict | Fault
+    ) -> Iterable[tuple[Member, RecordDict | Fault]]:
+        """What each of a node's clients answered."""
+        if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
+            return [(member, reply) for member in members]
+        found = messages.unpacked(reply, [member.position for member in members])
+        return [(member, _fault_of(found[member.position])) for member in members]
+
+    def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
+        """Count a client as lost; with its whole site, unless it is `alone` in that."""
+        site = self._of_node[member.node]
         lost[member.client] = fault.reason
-        self._availability.lose(member.client, fault.reason)
+        if alone:
+            self._availability.away.lose_client(site, member.client, fault.reason)
+        else:
+            self._availability.away.lose(site, fault.reason)
         if fault.code == wire.BUDGET_EXHAUSTED:
-            self._exhausted.add(member.client)
+            self._exhausted.lose_client(site, member.client, fault.reason)
+            self._used_up.add(member.client)
         lines = event("client lost", client=member.client, code=fault.code)
         _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
@@ -207,21 +241,24 @@ class LocalMethod(ABC):
         except messages.Malformed as fault:
             return Fault(f"unreadable release: {fault}")
 
-    def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
+    def _require_enough(self, round_: int, members: Sequence[Member], lost: str) -> None:
         if len(members) >= self._least:
             return
-        if self._exhausted:
-            used_up = ", ".join(f"client {client}" for client in sorted(self._exhausted))  # not in words of theirs
+        if self._used_up:
+            used_up = ", ".join(f"client {client}" for client in sorted(self._used_up))  # not in words of theirs
             raise BudgetExhausted(
                 f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
                 f"federation.min_clients. Budgets that are used up: {used_up}"
             )
         left = too_few(round_, len(members), len(self._members), self._least)
         raise FederationError(
-            f"{left}. {describe(lost)} The checkpoint and the clients' ledgers are kept: mend the clients, then "
-            "resume the run",
+            f"{left}. {lost} The checkpoint and the clients' ledgers are kept: mend the clients, then resume the run",
             recorded=left,
         )
+
+
+def _fault_of(answer: RecordDict | Refusal) -> RecordDict | Fault:
+    return Fault(answer.reason, answer.code) if isinstance(answer, Refusal) else answer
 
 
 def describe(reasons: Mapping[int, str]) -> str:

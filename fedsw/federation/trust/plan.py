@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
 from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.matching import Matching
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity
-from fedsw.randomness import Stream, split_sample
+from fedsw.randomness import Stream, hypergeometric, split_sample
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 
@@ -27,12 +27,15 @@ _UNSEEN = 90 * math.log(2)
 
 @dataclass(frozen=True)
 class Draw:
-    """One attempt's secret counts: per member and cell; with the totals and sampling rates they imply.
+    """One attempt's secret counts: per site, client and cell; with the totals and sampling rates they imply.
 
     The counts are secret under `global` sampling: they are never logged, stored or published.
+
+    Attributes:
+        counts: for every site that is asked, those of its clients (S, c); 0 for a client that is away.
     """
 
-    counts: tuple[tuple[int, ...], ...]
+    counts: tuple[NDArray[np.int64], ...]
     batch: tuple[int, ...]
     rates: tuple[float, ...]
 
@@ -66,7 +69,7 @@ class Plan:
         return Stream.secure() if seed is None else Stream.seeded(seed, "noise", round_, attempt)
 
 
-def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
     Guarantee: with this multiplier every round of the plan, composed, satisfies the asked (epsilon, delta) for the
@@ -76,11 +79,12 @@ def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
         FederationError, ValueError: naming a group that its batch does not fit, an unreachable epsilon or delta.
     """
     privacy, rounds = task.experiment.privacy, task.experiment.training.rounds
-    sizes = _totals(members)
+    present = whole(sites)
+    sizes = totals(present)
     delta = resolve_delta(privacy.delta, records=sum(sizes))
-    counts = _stratified_counts(task, members) if privacy.sampling == "stratified" else None
-    batch = batch_sizes(task, sizes, len(members)) if counts is None else _column_sums(counts)
-    rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, members)
+    counts = _stratified_counts(task, present) if privacy.sampling == "stratified" else None
+    batch = batch_sizes(task, sizes, clients_of(present)) if counts is None else _column_sums(counts)
+    rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, present)
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
     multiplier, epsilon = 0.0, math.inf
@@ -90,9 +94,7 @@ def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
     elif privacy.noisy:
         assert privacy.epsilon is not None
         epsilon = privacy.epsilon
-        multiplier = noise_multiplier(
-            epsilon, delta, sampling_rate=rate, steps=rounds, accountant=privacy.accountant
-        )
+        multiplier = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=privacy.accountant)
     return Plan(
         task, sizes, batch, rates, delta, epsilon, multiplier, sensitivities(task, batch, _planned_spreads(task))
     )
@@ -105,9 +107,7 @@ def sensitivities(task: Problem, batch: Sequence[int], spreads: Sequence[float])
         spreads: of the directions of every penalty.
     """
     widths = tuple(each.width for each in task.compared)
-    return _with_slack(
-        task.objective, tuple(batch), task.clip, widths, tuple(spreads), task.experiment.privacy.bound
-    )
+    return _with_slack(task.objective, tuple(batch), task.clip, widths, tuple(spreads), task.experiment.privacy.bound)
 
 
 @functools.lru_cache(maxsize=64)
@@ -127,24 +127,34 @@ def _with_slack(
     return tuple(SLACK * each for each in found)
 
 
-def draw(plan: Plan, members: Sequence[Member], *, round_: int, attempt: int) -> Draw:
+def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
     """This attempt's counts for the clients that are available now.
 
     `global`: multivariate hypergeometric, so that with uniform samples at the clients the union is exactly one
     sample without replacement of the available records. `stratified`: fixed in advance.
     """
-    task, sizes = plan.task, _totals(members)
+    task, sizes = plan.task, totals(present)
     if min(sizes) == 0:
         name = task.objective.cells[sizes.index(0)]
         reason = f"the available clients hold no record of group {name}"
         raise FederationError(f"{reason}; wait for the others", recorded=reason)
     if task.experiment.privacy.sampling == "stratified":
-        counts = _stratified_counts(task, members)
-        return Draw(counts, _column_sums(counts), stratified_rates(counts, members))
-    batch = batch_sizes(task, sizes, len(members))
-    keys = _keys(task, members, round_, attempt)
-    columns = [split_sample(held, size) for held, size in zip(keys, batch, strict=True)]
-    return Draw(tuple(zip(*columns, strict=True)), batch, _global_rates(batch, sizes))
+        counts = _stratified_counts(task, present)
+        return Draw(counts, _column_sums(counts), stratified_rates(counts, present))
+    batch = batch_sizes(task, sizes, clients_of(present))
+    sizes_by_client = np.concatenate([each.sizes for each in present])
+    if task.experiment.seed is None:
+        secret = Stream.secure()
+        columns = [hypergeometric(secret, held, size) for held, size in zip(sizes_by_client.T, batch, strict=True)]
+    else:
+        columns = _seeded_counts(task, present, sizes_by_client, batch, round_, attempt)
+    edges = np.cumsum([len(each.sizes) for each in present])[:-1]
+    return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
+
+
+def clients_of(present: Sequence[Present]) -> int:
+    """How many clients can be asked."""
+    return sum(each.count for each in present)
 
 
 def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
@@ -195,11 +205,11 @@ def _tail_exponent(batch: int, count: int, share: float) -> float:
     return count * math.log(part / share) + rest
 
 
-def stratified_rates(counts: Sequence[Sequence[int]], members: Sequence[Member]) -> tuple[float, ...]:
+def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Present]) -> tuple[float, ...]:
     """p of every cell when each client's count is fixed and visible: the largest over the clients."""
-    pairs = [(row, member.sizes) for row, member in zip(counts, members, strict=True)]
-    cells = range(len(members[0].sizes))
-    return tuple(max(row[cell] / sizes[cell] for row, sizes in pairs if sizes[cell]) for cell in cells)
+    drawn, held = np.concatenate(counts), np.concatenate([each.sizes for each in present])
+    rates = np.divide(drawn, held, out=np.zeros(held.shape), where=held > 0)
+    return tuple(float(rate) for rate in rates.max(axis=0))
 
 
 def _planned_spreads(task: Problem) -> list[float]:
@@ -209,23 +219,29 @@ def _planned_spreads(task: Problem) -> list[float]:
     return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
 
 
-def _keys(task: Problem, members: Sequence[Member], round_: int, attempt: int) -> list[list[NDArray[np.uint64]]]:
-    """Keys of every record by cell and member: the clients' own in a seeded run, the server's secret otherwise."""
+def _seeded_counts(
+    task: Problem,
+    present: Sequence[Present],
+    held: NDArray[np.int64],
+    batch: Sequence[int],
+    round_: int,
+    attempt: int,
+) -> list[NDArray[np.int64]]:
+    """Counts of every client by cell, from the keys of global record ids that the clients draw by as well.
+
+    Args:
+        held: records of every client and cell.
+    """
     cells = range(len(task.objective.cells))
-    if task.experiment.seed is None:
-        secret = Stream.secure()
-        edges = [np.cumsum([member.sizes[cell] for member in members]) for cell in cells]
-        return [np.split(secret.words(int(ends[-1])), ends[:-1]) for ends in edges]
-    ids = [member.ids for member in members]
-    assert all(part is not None for part in ids)
-    largest = max(int(cell.max()) for part in ids if part for cell in part if len(cell))
-    words = Stream(task.seeded_batch_key(round_, attempt)).words(largest + 1)
-    return [[words[part[cell]] for part in ids if part is not None] for cell in cells]
+    ids = [np.concatenate([each.ids(cell) for each in present]) for cell in cells]
+    words = Stream(task.seeded_batch_key(round_, attempt)).words(max(int(own.max()) for own in ids) + 1)
+    pairs = zip(cells, ids, strict=True)
+    return [split_sample(words[own], np.cumsum(held[:, cell]), batch[cell]) for cell, own in pairs]
 
 
-def _stratified_counts(task: Problem, members: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
+def _stratified_counts(task: Problem, present: Sequence[Present]) -> tuple[NDArray[np.int64], ...]:
     training = task.experiment.training
-    counts = tuple(tuple(math.floor(training.batch_fraction * size) for size in member.sizes) for member in members)
+    counts = tuple(np.floor(training.batch_fraction * each.sizes).astype(np.int64) for each in present)
     for cell, total in zip(task.objective.cells, _column_sums(counts), strict=True):
         if total == 0:
             raise FederationError(
@@ -235,12 +251,8 @@ def _stratified_counts(task: Problem, members: Sequence[Member]) -> tuple[tuple[
     return counts
 
 
-def _totals(members: Sequence[Member]) -> tuple[int, ...]:
-    return _column_sums([member.sizes for member in members])
-
-
-def _column_sums(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(sum(column) for column in zip(*rows, strict=True))
+def _column_sums(counts: Sequence[NDArray[np.int64]]) -> tuple[int, ...]:
+    return tuple(int(total) for total in sum(each.sum(axis=0) for each in counts))
 
 
 def _global_rates(batch: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.errors import FederationError
 from fedsw.federation import messages
-from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Member, too_few
+from fedsw.federation.exchange.availability import Availability, Away
+from fedsw.federation.exchange.cohort import Present, Site, too_few, totals
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
-from fedsw.federation.trust.plan import Draw, Plan, draw, most_drawn, sensitivities
+from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, most_drawn, sensitivities
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
@@ -58,22 +60,26 @@ class Rounds:
     new batch, new directions (nothing was released, nothing is charged). A client lost between the exchanges takes
     its terms with it: the bound is a sum of norms, and the sizes of the first exchange stay. Every attempt has a
     number no other attempt of its round ever had.
+
+    A site answers for all of its clients at once. Sampling, bounds and drop-outs are those of its clients; what is
+    checked of its contribution is the sum of their bounds.
     """
 
     def __init__(
         self,
         grid: Grid,
         plan: Plan,
-        members: Sequence[Member],
+        sites: Sequence[Site],
         availability: Availability,
         traffic: Traffic,
         begin: Callable[[int], int],
     ) -> None:
-        self._grid, self._plan, self._members, self._traffic, self._begin = grid, plan, members, traffic, begin
+        self._grid, self._plan, self._sites, self._traffic, self._begin = grid, plan, sites, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
         self._availability = availability
         self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
+        self._clients = sum(len(site.clients) for site in sites)
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
 
@@ -83,47 +89,49 @@ class Rounds:
         Raises:
             FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
         """
-        lost: dict[int, str] = {}
+        lost = Away()
         for _ in range(self._max_attempts):
-            members = self._availability.present(self._least, without=lost)
-            self._require_enough(round_, members, {**self._availability.away, **lost})
-            aggregate = self._attempt(round_, self._begin(round_), theta, members, lost)
+            present = self._availability.present(self._least, without=lost)
+            self._require_enough(round_, present, self._availability.away.joined(lost))
+            aggregate = self._attempt(round_, self._begin(round_), theta, present, lost)
             if aggregate is not None:
                 return aggregate
         reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
-        raise FederationError(f"{reason}. {_describe(lost)}", recorded=reason)
+        raise FederationError(f"{reason}. {lost.describe(self._sites)}", recorded=reason)
 
     def _attempt(
-        self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member], lost: dict[int, str]
+        self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present], lost: Away
     ) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
-        settled = draw(plan, members, round_=round_, attempt=attempt)
-        rows = _most_rows(plan, settled, members)
-        terms = [Terms.of(task, P=length) for length in rows]
+        settled = draw(plan, present, round_=round_, attempt=attempt)
+        rows = _most_rows(plan, settled, present)
+        terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
         asked = [
-            OutputsAsked(model, round_, attempt, counts, length)
+            OutputsAsked(model, round_, attempt, torch.from_numpy(counts), length)
             for counts, length in zip(settled.counts, rows, strict=True)
         ]
-        outputs = self._exchange(messages.OUTPUTS, members, asked, terms, lost)
-        if len(outputs) < len(members):
+        outputs = self._exchange(messages.OUTPUTS, present, asked, terms, lost)
+        if len(outputs) < len(present):
             return None
         theta_directions = task.all_directions(round_, attempt)
         bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
-        stacked = _stack(settled, [outputs[m.client].outputs for m in members], task)
+        stacked = _stack(settled, [outputs[each.site.node].outputs for each in present], task)
         total = torch.zeros(task.parameters, dtype=torch.float64)
         by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
         if other is not None:
             total += other
         if not task.private_parameters:
-            return Aggregate(round_, attempt, total, settled, bounds, len(members), None)
+            return Aggregate(round_, attempt, total, settled, bounds, clients_of(present), None)
         weight = task.objective.task_weight(settled.total)
-        parts, loss = self._contributions(round_, attempt, model, members, _cut(settled, by_cell), terms, weight, lost)
-        if len(parts) < self._least:
+        asked_for = [GradientsAsked(model, own, round_, attempt, weight) for own in _cut(settled, by_cell)]
+        parts = self._contributions(present, settled, asked_for, terms, lost)
+        if (answered := sum(part.clients for part in parts)) < self._least:
             return None
         for part in parts:
-            total += part
-        return Aggregate(round_, attempt, total, settled, bounds, len(parts), loss)
+            total += part.answer.vector
+        loss = _mean_loss([part.answer for part in parts]) if task.experiment.unsafe_metrics else None
+        return Aggregate(round_, attempt, total, settled, bounds, answered, loss)
 
     def _matched(
         self, stacked: list[Tensor], directions: Sequence[Tensor], theta: Tensor, round_: int, attempt: int
@@ -158,94 +166,120 @@ class Rounds:
 
     def _contributions(
         self,
-        round_: int,
-        attempt: int,
-        model: Broadcast,
-        members: Sequence[Member],
-        cotangents: Sequence[Tensor],
+        present: Sequence[Present],
+        settled: Draw,
+        asked: Sequence[GradientsAsked],
         terms: Sequence[Terms],
-        weight: float,
-        lost: dict[int, str],
-    ) -> tuple[list[Tensor], float | None]:
-        """The second exchange: what the clients that answer within their bound contribute, in client order."""
+        lost: Away,
+    ) -> list[_Part]:
+        """The second exchange: what the sites that answer within their clients' bounds contribute, in client order."""
         task = self._plan.task
-        asked = [GradientsAsked(model, own, round_, attempt, weight) for own in cotangents]
-        parts = self._exchange(messages.GRADIENTS, members, asked, terms, lost)
-        for member, own in zip(members, cotangents, strict=True):
-            if member.client in parts:
-                most = SLACK * task.most_pulled(own, weight)
-                weighs = float(torch.linalg.vector_norm(parts[member.client].vector))
-                if not weighs <= most:  # neither number is shown: both are un-noised functions of records
-                    self._lose(member, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
-                    del parts[member.client]
-        present = [parts[member.client] for member in members if member.client in parts]
-        loss = _mean_loss(present) if task.experiment.unsafe_metrics else None
-        return [part.vector for part in present], loss
+        answers = self._exchange(messages.GRADIENTS, present, asked, terms, lost)
+        parts = []
+        for each, counts, own in zip(present, settled.counts, asked, strict=True):
+            if (answer := answers.get(each.site.node)) is None:
+                continue
+            there = _answered(each, answer)
+            if there is None:
+                self._lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"), lost)
+                continue
+            rows = np.concatenate([np.repeat(there, column) for column in counts.T])
+            cotangents = own.cotangents[torch.from_numpy(rows)]
+            most = SLACK * task.most_pulled(cotangents, own.task_weight)
+            weighs = float(torch.linalg.vector_norm(answer.vector))
+            if not weighs <= most:  # neither number is shown: both are un-noised functions of records
+                self._lose(each.site, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
+                continue
+            parts.append(_Part(answer, int((there & each.here).sum())))
+        return parts
 
     def _exchange(
         self,
         kind: Exchange[_Down, _Up],
-        members: Sequence[Member],
+        present: Sequence[Present],
         asked: Sequence[_Down],
         terms: Sequence[Terms],
-        lost: dict[int, str],
+        lost: Away,
     ) -> dict[int, _Up]:
-        """Ask every member, and read the answers, by client; who does not answer, or not what was asked, is lost."""
+        """Ask every site, and read the answers, by node; who does not answer, or not what was asked, is lost."""
         requests = [
-            Request(member.node, messages.encode(own, known))
-            for member, own, known in zip(members, asked, terms, strict=True)
+            Request(each.site.node, messages.encode(own, known))
+            for each, own, known in zip(present, asked, terms, strict=True)
         ]
         replies = exchange(
             self._grid, kind.kind, requests, group=kind.kind, timeout=self._timeout, traffic=self._traffic
         )
         answers = {}
-        for member, known in zip(members, terms, strict=True):
-            reply = replies[member.node]
+        for each, known in zip(present, terms, strict=True):
+            reply = replies[each.site.node]
             if isinstance(reply, RecordDict):
                 try:
-                    answers[member.client] = messages.decode(kind.up, reply, known)
+                    answers[each.site.node] = messages.decode(kind.up, reply, known)
                     continue
                 except messages.Malformed as fault:
                     reply = Fault(f"unreadable answer: {fault}")
-            self._lose(member, reply, lost)
+            self._lose(each.site, reply, lost)
         return answers
 
-    def _lose(self, member: Member, fault: Fault, lost: dict[int, str]) -> None:
-        lost[member.client] = fault.reason
-        self._availability.lose(member.client, fault.reason)
-        lines = event("client lost", client=member.client, code=fault.code)
-        _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
+    def _lose(self, site: Site, fault: Fault, lost: Away) -> None:
+        lost.lose(site, fault.reason)
+        self._availability.away.lose(site, fault.reason)
+        first, last = int(site.clients[0]), int(site.clients[-1])
+        lines = event("client lost", client=first, code=fault.code)
+        who = f"client {first}" if first == last else f"site of clients {first} to {last}"
+        _log.warning("%s lost: %s", who, fault.reason, extra=lines)
 
-    def _require_enough(self, round_: int, members: Sequence[Member], lost: Mapping[int, str]) -> None:
-        if len(members) < self._least:
-            left = too_few(round_, len(members), len(self._members), self._least)
+    def _require_enough(self, round_: int, present: Sequence[Present], away: Away) -> None:
+        if (count := clients_of(present)) < self._least:
+            left = too_few(round_, count, self._clients, self._least)
             raise FederationError(
-                f"{left}. {_describe(lost)} The checkpoint and the ledger are kept: mend the clients, then "
+                f"{left}. {away.describe(self._sites)} The checkpoint and the ledger are kept: mend the clients, then "
                 "resume the run",
                 recorded=left,
             )
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A site's contribution, and how many clients are in it."""
+
+    answer: Contribution
+    clients: int
+
+
+def _answered(present: Present, answer: Contribution) -> NDArray[np.bool_] | None:
+    """Which of the site's clients are in its contribution, (S,); None if it names lost ones that it does not have."""
+    there = np.ones(len(present.here), dtype=bool)
+    lost = answer.lost.numpy()
+    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
+        return None
+    there[lost] = False
+    return there
+
+
 def _stack(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
     """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound."""
-    pieces = [torch.split(out[: sum(row)], list(row)) for out, row in zip(outputs, settled.counts, strict=True)]
+    rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
+    pieces = [torch.split(out[: sum(row)], row) for out, row in zip(outputs, rows, strict=True)]
     return [task.in_balls(torch.cat(cell)) for cell in zip(*pieces, strict=True)]
 
 
-def _most_rows(plan: Plan, settled: Draw, members: Sequence[Member]) -> list[int]:
-    """Rows of each member's messages: more than it is ever asked for, so that their size tells no count."""
+def _most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int]:
+    """Rows of each site's messages: more than it is ever asked for, so that their size tells no count."""
+    drawn = [int(counts.sum()) for counts in settled.counts]
     if plan.task.experiment.privacy.sampling == "stratified":
-        return [sum(own) for own in settled.counts]  # fixed in advance, and public
-    sizes = [sum(column) for column in zip(*(member.sizes for member in members), strict=True)]
-    room = [sum(map(most_drawn, settled.batch, member.sizes, sizes)) for member in members]
-    return [max(most, sum(own)) for most, own in zip(room, settled.counts, strict=True)]
+        return drawn  # fixed in advance, and public
+    sizes = totals(present)
+    held = [each.sizes.sum(axis=0).tolist() for each in present]
+    room = [sum(map(most_drawn, settled.batch, own, sizes)) for own in held]
+    return [max(most, own) for most, own in zip(room, drawn, strict=True)]
 
 
 def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
-    """Cotangents by client, in the order of the cells."""
-    cells = range(len(settled.batch))
-    pieces = [torch.split(q, [row[c] for row in settled.counts]) for c, q in zip(cells, by_cell, strict=True)]
-    return [torch.cat([pieces[c][client] for c in cells]) for client in range(len(settled.counts))]
+    """Cotangents by site, in the order of the cells, client after client in each."""
+    rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
+    pieces = [torch.split(q, [row[cell] for row in rows]) for cell, q in enumerate(by_cell)]
+    return [torch.cat(own) for own in zip(*pieces, strict=True)]
 
 
 def _mean_loss(parts: Sequence[Contribution]) -> float | None:
@@ -254,7 +288,3 @@ def _mean_loss(parts: Sequence[Contribution]) -> float | None:
     known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
-
-
-def _describe(lost: Mapping[int, str]) -> str:
-    return " ".join(f"Client {client}: {reason}." for client, reason in lost.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, LocalGradientAsked, TableAsked, Terms
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
 from fedsw.federation.trust.plan import Plan
@@ -23,12 +23,13 @@ from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 
 
-def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
     """
     experiment, training = task.experiment, task.experiment.training
+    members = [member for site in sites for member in site.members]
     rows = [split.own_batch(member.sizes, training.batch_fraction) for member in members]
     sizes, batch = column_sums(member.sizes for member in members), column_sums(rows)
     rates = tuple(
@@ -65,11 +66,11 @@ class LocalGradient(LocalMethod):
         terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
         model, found = Broadcast.of(theta, terms), None
         if split.asks_tables(task.experiment):
-            self._require_groups(round_, sizes, self._availability.away)  # before anybody is asked, and charged
+            self._require_groups(round_, sizes, self._away())  # before anybody is asked, and charged
             asked = TableAsked(model, round_, attempt, sizes, records)
             noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
             totals = column_sums(counts[member] for member in noisy_tables)
-            self._require_groups(round_, totals, self._lost)
+            self._require_groups(round_, totals, describe(self._lost))
             summed = torch.stack([answer.values.double() for answer in noisy_tables.values()]).sum(dim=0)
             found = Broadcast.of(self._tables(summed, totals), terms)
             members = list(noisy_tables)
@@ -86,7 +87,7 @@ class LocalGradient(LocalMethod):
         counts = [tables.monotone(cell, total) for cell, total in zip(summed, totals, strict=True)]
         return torch.stack(tables.matched(counts, _objective(self._task), self._task.clip.output))
 
-    def _require_groups(self, round_: int, totals: Sequence[int], missing: Mapping[int, str]) -> None:
+    def _require_groups(self, round_: int, totals: Sequence[int], missing: str) -> None:
         """Every distance has both of its groups.
 
         Raises:
@@ -95,7 +96,7 @@ class LocalGradient(LocalMethod):
         if min(totals) == 0:
             name = self._task.objective.cells[totals.index(0)]
             raise FederationError(
-                f"round {round_}: no client that answered holds a record of group {name}. {describe(missing)} Mend "
+                f"round {round_}: no client that answered holds a record of group {name}. {missing} Mend "
                 "the clients, then resume the run"
             )
 

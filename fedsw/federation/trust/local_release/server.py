@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import ReleaseAsked, ReleasedRecords, Terms
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
@@ -29,10 +29,10 @@ _LEAST_IMAGE = 64
 """Features from which a square number of them is taken for the pixels of an image."""
 
 
-def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the release: every record, once."""
     experiment = task.experiment
-    sizes = sum(sum(member.sizes) for member in members)
+    sizes = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=sizes)
     release = release_of(experiment, delta)
     charge = release_charge(release)

@@ -12,7 +12,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
-from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, NoisedSlices, SlicesAsked, Terms
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
@@ -31,12 +31,13 @@ _STORED_PER_STEP = 50
 """Directions of a one-release flow that a step looks at."""
 
 
-def make_plan(task: Problem, members: Sequence[Member]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`trust.local_plans`); this one is what may be shown.
     """
     experiment = task.experiment
+    members = [member for site in sites for member in site.members]
     fraction = experiment.training.batch_fraction
     once = experiment.local.algorithm == "flow-one-release"
     sizes = sum(sum(member.sizes) for member in members)
@@ -76,9 +77,7 @@ class LocalSlices(LocalMethod):
         vector = self._direction(round_, attempt, theta, slices, stream)
         return Outcome(vector, None, self.epsilon(), attempt, len(slices))
 
-    def _direction(
-        self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream
-    ) -> Tensor:
+    def _direction(self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream) -> Tensor:
         """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
         local = self._task.experiment.local
         points = self._learner.points(theta, sum(len(each) for each in slices), round_, attempt)
