@@ -9,6 +9,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
@@ -69,6 +70,8 @@ class Client:
         for records in pair:
             self.node.records, self.node.batch = records, None
             self.node.cells = self.node.task.cells_of(records)
+            self.node.starts = tuple(np.array([0, len(cell)]) for cell in self.node.cells)
+            self.node.__dict__.pop("held", None)
             asked = {"round": next(self._rounds), "attempt": 0, "sizes": sizes, "records": 100}
             dtype = self.node.task.dtype
             sent = {"model": array_record("theta", theta.to(dtype)), "config": ConfigRecord(asked)}

@@ -20,7 +20,7 @@ from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
-from tests.federations import Federation, array_record, numbers, small
+from tests.federations import Federation, array_record, counts_of, numbers, small
 from tests.server.test_matching_runs import GENERATOR
 
 RECORDS = 40
@@ -39,7 +39,7 @@ class Puppets:
     def __call__(self, message, context):
         kind, content = message.metadata.message_type, message.content
         if kind == wire.OUTPUTS:
-            return self._reply(message, "outputs", self._own(content["config"]))
+            return self._reply(message, "outputs", self._own(message))
         if kind == wire.GRADIENTS:
             array = content["arrays"]["cotangents"]
             rows = torch.from_numpy(numbers(array)).double()
@@ -54,17 +54,19 @@ class Puppets:
         """Of every cell's records."""
         return [torch.cat(pieces) for pieces in self._pieces]
 
-    def _own(self, config) -> Tensor:
-        counts, parts = [int(count) for count in config["counts"]], []
+    def _own(self, message) -> Tensor:
+        counts, parts = counts_of(message), []
         for cell, count in enumerate(counts):
             start = self._given[cell]
             parts.append(self._outputs[cell][start : start + count])
             self._given[cell] += count
         self._counts.append(counts)
-        return wire.padded(torch.cat(parts).to(self._task.dtype), int(config["rows"]))
+        return wire.padded(torch.cat(parts).to(self._task.dtype), int(message.content["config"]["rows"]))
 
     def _reply(self, message, name: str, values: Tensor) -> Message:
         record: ArrayRecord = array_record(name, values)
+        if name == "contribution":
+            record["lost"] = array_record("lost", torch.zeros(0, dtype=torch.int64))["lost"]
         return Message(RecordDict({"arrays": record}), reply_to=message)
 
 

@@ -23,7 +23,7 @@ SHARED, OWN = "slicing.directions=4", "slicing.directions=3"  # whole blocks of 
 
 
 def _node(base: dict, *overrides: str) -> Node:
-    task = Problem.from_experiment(parse_experiment(base, ("data.records=60", *overrides)))
+    task = Problem.from_experiment(parse_experiment(base, ("data.records=60", "federation.clients=2", *overrides)))
     records = node_records(task, {"partition-id": 0, "num-partitions": 2})
     return Node(task, records, task.cells_of(records), task.build_model())
 

@@ -17,6 +17,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.node import node as nodes
+from fedsw.federation.node import partition
 from fedsw.federation.node.node import join
 from fedsw.federation.node.partition import node_records, require_agreement
 from fedsw.federation.server.federation import Job, federate
@@ -170,8 +171,13 @@ def test_a_node_refuses_that_its_own_file_is_measured_on_and_opens_no_file_of_th
     for config in ({"data-dir": str(mine.parent)}, {"data-path": str(mine)}):
         with pytest.raises(ExperimentError, match=r"link\.csv is client 0's own file"):
             records(own(held_out=str(tmp_path / "link.csv")), **config)
-    opened = []
-    monkeypatch.setattr("fedsw.federation.node.partition.read_table", lambda path, *rest, **more: opened.append(path))
+    opened, read = [], partition.read_table
+
+    def watched(path, *rest, **more):
+        opened.append(path)
+        return read(path, *rest, **more)
+
+    monkeypatch.setattr(partition, "read_table", watched)
     records(own(held_out=str(other)), **{"data-path": str(mine)})  # a copy of its file, which is not for a node to tell
     assert opened == [mine]
 
@@ -244,7 +250,7 @@ def limited(tmp_path: Path, **config) -> dict:
 
 def test_what_a_node_does_not_agree_to_is_refused_before_a_file_is_opened(tmp_path, monkeypatch):
     """Among it the trust: it decides whether the server may learn what is wrong with a record."""
-    monkeypatch.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
+    monkeypatch.setattr(nodes, "held_records", lambda *a: pytest.fail("a file was opened"))
     node = limited(tmp_path, **{"data-path": str(write(tmp_path / "a.csv", spoiled="123.25"))})
     asked = {"noise_multiplier": None, "epsilon": 1.0}
     for overrides, reason in (
@@ -277,7 +283,7 @@ def test_a_node_with_limits_brings_its_own_records_under_its_own_schema_only(tmp
     experiment = own("privacy={trust = 'local-gradient', epsilon = 1.0}")
     bare = {key: value for key, value in node.items() if key not in {"schema", *LIMITED}} | limit
     with monkeypatch.context() as patched, pytest.raises(ExperimentError, match="start the node with --schema FILE"):
-        patched.setattr(nodes, "node_records", lambda *a: pytest.fail("a file was opened"))
+        patched.setattr(nodes, "held_records", lambda *a: pytest.fail("a file was opened"))
         join(experiment.model_dump_json(), "", 109, bare)
     assert len(join(experiment.model_dump_json(), "", 109, node).records) == 60
     named = {"name": "a", "data": {"records": 600, "test_records": 50}, "privacy": experiment.privacy.model_dump()}

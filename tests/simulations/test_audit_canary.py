@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fedsw.federation.node.node
+import fedsw.federation.node.sample
 import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.plan
 from fedsw.accounting import Step, epsilon_bracket
@@ -124,14 +125,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = fedsw.federation.node.node.smallest_keys
+    genuine = fedsw.federation.node.sample.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(fedsw.federation.node.node, "smallest_keys", first_favoured)
+    monkeypatch.setattr(fedsw.federation.node.sample, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

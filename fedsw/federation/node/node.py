@@ -34,9 +34,9 @@ from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.clients")
 
-_MOST_RUNS_KEPT = 4
+_MOST_NODES_KEPT = 256
 _nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
-"""Nodes of this process, by run and number. Their records are views or parts of one data set."""
+"""Nodes of this process, by run and number; those of the latest run stay, however many they are."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
     part = int(node_config.get("partition-id", 0))
     of_run = _nodes.setdefault(run_id, {})
     _nodes.move_to_end(run_id)
-    while len(_nodes) > _MOST_RUNS_KEPT:
+    while len(_nodes) > 1 and sum(map(len, _nodes.values())) > _MOST_NODES_KEPT:
         _nodes.popitem(last=False)
     if part not in of_run:
         of_run[part] = _load(experiment_json, run, node_config, client=part)
