@@ -19,7 +19,7 @@ _GIVE_UP = 1800.0
 def measure(quick: bool) -> Iterator[dict[str, Any]]:
     """See `benchmarks.performance.rows`."""
     yield _against_ray(quick)
-    yield from _more_clients((10, 20) if quick else tuple(_GROWTH), rounds=3 if quick else 100, turns=1 if quick else 3)
+    yield from _more_clients((3,) if quick else tuple(_GROWTH), rounds=3 if quick else 100, turns=1 if quick else 3)
     yield from _a_million(clients=50 if quick else 10**6, rounds=3 if quick else 100, batch=50 if quick else 5000)
 
 
