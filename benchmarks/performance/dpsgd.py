@@ -77,9 +77,9 @@ def _federated(settings: dict[str, Any]) -> float:
 
 
 def _against_pfl(job: Job, turns: int) -> dict[str, Any]:
-    model = "x".join(map(str, job.hidden)) + " perceptron" if job.hidden else "logistic"
+    model = f"perceptron of width {job.hidden[0]}" if job.hidden else "logistic"
     row: dict[str, Any] = {
-        "what": f"DP-SGD, {model}: cohorts of {job.cohort} of {job.users} users of {job.records_per_user} records",
+        "what": f"DP-SGD, {model}: cohorts of {job.cohort} of {job.users} users of {job.records_per_user} record{'s' * (job.records_per_user > 1)}",
         "against": "pfl (PyPI), simulated backend, central Gaussian noise",
         "unit": "users/s",
         "goal": "above pfl",
@@ -103,7 +103,7 @@ def _against_pfl(job: Job, turns: int) -> dict[str, Any]:
 def _share(job: Job, ours: Times, loop: Times) -> str:
     return (
         f"a round takes {ours.median * 1e3:.1f} ms, of which the private steps alone, in one loop, take "
-        f"{loop.median * 1e3:.1f} ms; the rest is the engine and the messages of {job.users} clients"
+        f"{loop.median * 1e3:.1f} ms; the rest is the engine with {job.users} clients"
     )
 
 
@@ -117,7 +117,7 @@ def _against_a_loop(job: Job, clients: int, turns: int) -> dict[str, Any]:
     ours, loop = taken["ours"], taken["loop"]
     ratio = ours.median / loop.median
     return {
-        "what": f"a DP-SGD round in process, {clients} clients, {job.cohort * job.records_per_user} records",
+        "what": f"a DP-SGD round in process, {clients} client{'s' * (clients > 1)}, {job.cohort * job.records_per_user} records",
         "against": "the same steps in one loop: draw, clip, charge on disk, noise, step; no messages, no checkpoints",
         "ours": ours.median,
         "other": loop.median,
@@ -132,8 +132,8 @@ def _against_a_loop(job: Job, clients: int, turns: int) -> dict[str, Any]:
 def _what_remains(clients: int, ours: Times, loop: Times) -> str:
     extra = (ours.median - loop.median) * 1e3
     return (
-        f"{extra:.2f} ms a round are two exchanges with {clients} clients (encode, hand over, decode, check), a checkpoint, "
-        "and a line of metrics and of the log on disk"
+        f"{extra:.2f} ms a round are two exchanges (encode, hand over to the clients' thread, decode, check), the counts of "
+        f"every client ({clients}), a checkpoint, and a line of metrics and of the log on disk"
     )
 
 
