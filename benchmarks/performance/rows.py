@@ -31,17 +31,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 KEYS = ("what", "against", "ours", "other", "ratio", "goal", "met", "spread", "note")
 _TEXTS = ("what", "against", "goal", "note")
 _NUMBERS = ("ours", "other", "ratio")
 
 
-def checked(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, if the page can show it.
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, if the page can show it, with Python's own numbers; None where a number is not finite.
 
     Raises:
         ValueError: naming the key that is missing or of another type, and what is expected.
     """
+    row = {key: _plain(value) for key, value in given.items()}
     missing = [key for key in KEYS if key not in row]
     if missing:
         raise ValueError(f"row {row.get('what', row)!r} lacks {', '.join(missing)}; a row has {', '.join(KEYS)}")
@@ -50,15 +53,18 @@ def checked(row: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"row {row['what']!r}: {key} is {row[key]!r}; it is text, empty where there is none")
     for key in _NUMBERS:
         if not (row[key] is None or _is_number(row[key])):
-            raise ValueError(f"row {row['what']!r}: {key} is {row[key]!r}; it is a finite number, or None")
+            raise ValueError(f"row {row['what']!r}: {key} is {row[key]!r}; it is a number, or None")
     if row["met"] not in (True, False, None):
         raise ValueError(f"row {row['what']!r}: met is {row['met']!r}; it is True, False, or None where not measured")
-    if row["met"] is False and not row["note"]:
-        raise ValueError(f"row {row['what']!r} misses its goal without a note; the note names the bottleneck")
     if "curve" in row:
         _check_curve(row)
     json.dumps(row, allow_nan=False)
-    return dict(row)
+    return row
+
+
+def explained(row: Mapping[str, Any]) -> bool:
+    """Whether a row that misses its goal, or could not be measured, says why."""
+    return row["met"] is True or not row["goal"] or bool(row["note"])
 
 
 def _check_curve(row: Mapping[str, Any]) -> None:
@@ -71,5 +77,11 @@ def _check_curve(row: Mapping[str, Any]) -> None:
         )
 
 
+def _plain(value: Any) -> Any:
+    """numpy's scalars as Python's; None for a float that is not finite, which JSON does not hold."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)

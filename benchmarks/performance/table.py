@@ -22,7 +22,7 @@ stays in the table. `python -m benchmarks.performance NAME` measures one of them
 """
 _NOTHING = "\nNo benchmark has been run yet.\n"
 _HEADINGS = ("benchmark", "what", "against", "ours", "other", "ratio", "goal", "met")
-_CURVES = ("benchmark", "what", "grows with", "from", "to", "seconds", "exponent", "goal", "met")
+_CURVES = ("benchmark", "what", "sizes and seconds", "exponent", "goal", "met")
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -42,7 +42,7 @@ def page(folder: Path = RESULTS) -> str:
 
 def comparisons(stored: dict[str, dict[str, Any]]) -> str:
     """One table of all rows that are no curves."""
-    return _table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if "curve" not in row])
+    return _table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
@@ -75,7 +75,7 @@ def _remarks(stored: dict[str, dict[str, Any]]) -> str | None:
 
 
 def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
-    rows = [(name, row) for name, row in _rows(stored) if "curve" in row]
+    rows = [(name, row) for name, row in _rows(stored) if _is_curve(name, row)]
     if not rows:
         return None
     text = "\n## Cost curves\n\nThe exponent is the slope of log seconds on log size, by least squares.\n"
@@ -83,12 +83,17 @@ def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
 
 
 def _curve(name: str, row: dict[str, Any]) -> list[str]:
-    curve = row["curve"]
-    sizes, seconds = curve["sizes"], curve["seconds"]
-    times = f"{_figure(seconds[0])} to {_figure(seconds[-1])}"
-    fitted = f"{exponent(sizes, seconds):.2f}"
-    ends = [_figure(sizes[0]), _figure(sizes[-1])]
-    return [_link(name), row["what"], curve["over"], *ends, times, fitted, row["goal"] or "–", _met(row)]
+    seen, fitted = row["spread"], row["ours"]
+    if curve := row.get("curve"):
+        sizes, seconds = curve["sizes"], curve["seconds"]
+        pairs = [f"{_figure(size)}: {_figure(each)}" for size, each in zip(sizes, seconds, strict=True)]
+        seen, fitted = f"{curve['over']}, {', '.join(pairs)}", exponent(sizes, seconds)
+    return [_link(name), row["what"], str(seen), f"{fitted:.2f}", row["goal"] or "–", _met(row)]
+
+
+def _is_curve(name: str, row: dict[str, Any]) -> bool:
+    """Whether a row is a cost curve: it holds one, or it is of the benchmark of curves, which fits its own."""
+    return "curve" in row or (name == "curves" and row["ours"] is not None)
 
 
 def _unfinished(stored: dict[str, dict[str, Any]]) -> list[str]:
