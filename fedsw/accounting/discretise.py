@@ -107,13 +107,17 @@ def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> t
 def _second_differences(curve: Curve, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Masses at the losses, the part of the first cell that falls to 0, and the curve at 0."""
     nodes = torch.cat([losses.new_zeros(1), losses])
-    values = curve(nodes)
-    falls = (values[:-1] - values[1:]).clamp(min=0.0)
+    return second_differences(curve(nodes), nodes)
+
+
+def second_differences(values: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same from the curve's values (..., n + 1) at 0 and the losses: masses (..., n), part (...), value (...)."""
+    falls = (values[..., :-1] - values[..., 1:]).clamp(min=0.0)
     shares = falls / torch.expm1(nodes.diff())
     # Differences first: they are exact, and a rounded share then moves mass by one cell instead of making some.
     surplus = shares.clone()
-    surplus[:-1] -= shares[1:]
-    return (falls + surplus).clamp(min=0.0), shares[0], values[0]
+    surplus[..., :-1] -= shares[..., 1:]
+    return (falls + surplus).clamp(min=0.0), shares[..., 0], values[..., 0]
 
 
 def _sparse(step: Step, longest: float, spacing: float, device: torch.device) -> Tensor:

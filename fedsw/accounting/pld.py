@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from fedsw.accounting.devices import CPU, round_off_factor
 from fedsw.accounting.discretise import TRUNCATION, grid_masses, rates, step_moments
 from fedsw.accounting.harmonics import Harmonics
 from fedsw.accounting.profiles import Orientation, Step
@@ -94,7 +95,7 @@ class Spectrum:
 
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
-        excess = round_off(self._steps.counts)
+        excess = round_off(self._steps.counts, self._modulus.device)
         kept = int((self._modulus > _NEGLIGIBLE).nonzero().max()) + 1
         if kept <= min(_FEW_HARMONICS, self._size // 2):
             self._drop_negligible()
@@ -141,11 +142,14 @@ class Spread:
         return Grid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
 
 
-def round_off(counts: Mapping[Step, int]) -> float:
-    """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles."""
+def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
+    """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles.
+
+    On another device than the processor it is several times as much (`fedsw.accounting.devices`).
+    """
     each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
-    return 1e-12 + TAIL + each + left_out
+    return round_off_factor(device) * (1e-12 + TAIL + each + left_out)
 
 
 def _profile_error(step: Step) -> float:
