@@ -1,6 +1,7 @@
 """Laws of where epsilon is computed: the processor's digits stay, another device is never below them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,11 @@ from fedsw.accounting import Charge, Composition, Ledger, Step, epsilon, epsilon
 from fedsw.accounting import pld as composed
 from fedsw.accounting.devices import CPU, ROUND_OFF, accounting_device
 from fedsw.accounting.pld import round_off
+from fedsw.experiment import ExperimentError
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.trust.plan import make_plan
+from fedsw.tasks.problem import Problem
+from tests.federations import small
 
 STEPS = {Step(0.01, 1.0): 500, Step(0.2, 0.1): 30}
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -69,3 +75,25 @@ def test_on_cuda_epsilon_is_the_processors_or_hardly_above(p, mu, count, delta):
     rows = [(p, 1 / mu, count, delta)]
     here, there = (epsilons(rows, device=device)[0] for device in ("cpu", "cuda"))
     assert here <= there <= here * (1 + (0.05 if delta < 1e-9 else 1e-5))
+
+
+def test_the_servers_accountant_follows_the_models_device_unless_it_is_named(monkeypatch):
+    problem = Problem.from_experiment(small())
+
+    def device(*overrides):
+        return replace(problem, experiment=small(*overrides)).accounting_device
+
+    assert device() == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device("training.device=cuda") == device("privacy.device=cuda") == torch.device("cuda")
+    assert device("training.device=cuda", "privacy.device=cpu") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match=r"privacy\.device is 'cuda' but this machine offers none.*use 'cpu'"):
+        device("privacy.device=cuda")
+
+
+def test_the_plan_is_calibrated_on_the_accountants_device_before_anything_is_spent(monkeypatch):
+    problem = Problem.from_experiment(small("privacy.device=cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match=r"privacy\.device is 'cuda'"):
+        make_plan(problem, [Member(1, 0, (100, 100), None, None)])
