@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow mutants lint benchmarks clean
+.PHONY: demo test test-slow mutants lint bench clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -24,9 +24,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-benchmarks: $(READY)
-	$(BIN)/python -m benchmarks.clipping
-	$(BIN)/python -m benchmarks.engines
+# Speed and memory: docs/performance.md and the tables of docs/scale.md. PFL_PYTHON: an interpreter with Apple's pfl.
+bench: $(READY)
+	$(BIN)/python -m benchmarks.performance $(if $(PFL_PYTHON),--pfl-python $(PFL_PYTHON))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -5,6 +5,7 @@ Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivit
 and mu = Delta / sigma is its inverse.
 """
 
+from fedsw.accounting.batch import Setting, Wish, epsilons, noise_multipliers
 from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
@@ -35,16 +36,20 @@ __all__ = [
     "LedgerBusy",
     "LedgerDamaged",
     "LedgerReplaced",
+    "Setting",
     "Slicing",
     "Step",
+    "Wish",
     "budget_report",
     "delta_of",
     "epsilon",
     "epsilon_bracket",
     "epsilon_by",
+    "epsilons",
     "joint",
     "lower_epsilon",
     "noise_multiplier",
+    "noise_multipliers",
     "slicing_rdp",
     "step_profile",
     "steps",

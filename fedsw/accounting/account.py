@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import torch
+
 from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
 from fedsw.accounting.profiles import Step
@@ -14,11 +16,11 @@ from fedsw.accounting.profiles import Step
 class Account:
     """Which attempts were charged, and what each group's steps cost by the ledger's accountant."""
 
-    def __init__(self, groups: Iterable[str], accountant: str) -> None:
+    def __init__(self, groups: Iterable[str], accountant: str, device: torch.device | str = "cpu") -> None:
         self.spent: set[tuple[int, int]] = set()
-        self._accountant = accountant
+        self._accountant, self._device = accountant, device
         self._counts = {group: Counter[Step]() for group in groups}
-        self._compositions = {group: Composition() for group in self._counts}
+        self._compositions = {group: Composition(device=device) for group in self._counts}
         self._worst = next(iter(self._counts))  # at the last reading
 
     def add(self, round_: int, attempt: int, steps: Mapping[str, Step]) -> None:
@@ -32,7 +34,10 @@ class Account:
         """Epsilon of each group at delta."""
         if self._accountant == "pld":
             return {group: composition.epsilon(delta) for group, composition in self._compositions.items()}
-        return {group: epsilon_by(self._accountant, counts, delta) for group, counts in self._counts.items()}
+        return {
+            group: epsilon_by(self._accountant, counts, delta, device=self._device)
+            for group, counts in self._counts.items()
+        }
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of the worst group at delta.
@@ -54,6 +59,6 @@ class Account:
         """Epsilon of the worst group if it takes its step ``more`` times again; inf where round-off uses delta up."""
         planned = [self._counts[group] + Counter({step: more}) for group, step in steps.items()]
         try:
-            return max(epsilon_by(self._accountant, counts, delta) for counts in planned)
+            return max(epsilon_by(self._accountant, counts, delta, device=self._device) for counts in planned)
         except DeltaTooSmall:
             return math.inf

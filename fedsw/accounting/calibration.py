@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
 from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.composition import DeltaTooSmall
 from fedsw.accounting.profiles import Sampling, Step
@@ -26,13 +28,14 @@ def noise_multiplier(
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
     slicing: Slicing | None = None,
+    device: torch.device | str = "cpu",
 ) -> float:
     """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
 
     Guarantee: epsilon of ``steps`` steps at the returned multiplier, as computed by the accountant, is at most
     ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of sigma / sensitivity. Noise
     multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the add/remove sensitivity; random
-    slices, ``slicing``: the diameter of the features).
+    slices, ``slicing``: the diameter of the features). A ledger on the same ``device`` reads no more.
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
@@ -43,7 +46,9 @@ def noise_multiplier(
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
 
     def found(multiplier: float) -> float:
-        return epsilon_by(accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta)
+        return epsilon_by(
+            accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta, device=device
+        )
 
     def meets(multiplier: float) -> bool:
         try:
@@ -72,6 +77,7 @@ def steps(
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
     slicing: Slicing | None = None,
+    device: torch.device | str = "cpu",
 ) -> int:
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
@@ -91,7 +97,7 @@ def steps(
 
     def fits(count: int) -> bool:
         try:
-            return epsilon_by(accountant, {step: count}, delta) <= epsilon
+            return epsilon_by(accountant, {step: count}, delta, device=device) <= epsilon
         except DeltaTooSmall:
             return False
 

@@ -95,8 +95,8 @@ ACCOUNTANTS = {
 }
 
 
-def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
-    """Epsilon of the steps at delta, by the named accountant.
+def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
+    """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
     Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
     sampling without replacement.
@@ -112,7 +112,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float) -> float:
     if accountant in ACCOUNTANTS and (reason := _not_covered(ACCOUNTANTS[accountant], counts)):
         raise ValueError(f"accountant {accountant} is {reason}; choose pld.")
     if accountant == "pld":
-        return epsilon(counts, delta)
+        return epsilon(counts, delta, device=device)
     if accountant == "gdp-clt-uniform":
         return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
     if accountant == "gdp-clt-poisson":

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from fedsw.accounting.devices import CPU, accounting_device
 from fedsw.accounting.harmonics import Harmonics
 from fedsw.accounting.pld import LARGEST_GRID, Distribution, Spectrum, Spread, round_off
 from fedsw.accounting.profiles import Orientation, Step, orientations
@@ -40,7 +41,9 @@ class Composition:
 
     Args:
         steps: steps and how often each is taken.
-        device: where spectra are computed; everything is float64.
+        device: where losses are put on grids and composed, in float64: on the processor instead of a device that has
+            none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below
+            the processor's (`fedsw.accounting.devices`). Windows and spacings are chosen on the processor.
         sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
 
     Source: docs/guarantees.md, "Composition on a grid".
@@ -53,7 +56,7 @@ class Composition:
         device: torch.device | str = "cpu",
         sides: tuple[Orientation, ...] | None = None,
     ) -> None:
-        self._device = torch.device(device)
+        self._device = accounting_device(device)
         self._pairs = sides
         self._counts: dict[Step, int] = {}
         self._noiseless = False
@@ -104,7 +107,7 @@ class Composition:
 
     def beyond(self, delta: float) -> str | None:
         """Why no epsilon can be vouched for at delta although there is noise; None if one can."""
-        aside, count = round_off(self._counts), sum(self._counts.values())
+        aside, count = round_off(self._counts, self._device), sum(self._counts.values())
         if self._noiseless or not count or aside < delta:
             return None
         return (
@@ -122,7 +125,7 @@ class Composition:
         check_delta(delta)
         if self._noiseless:
             return math.inf
-        lenient = delta + 2 * round_off(self._counts)
+        lenient = delta + 2 * round_off(self._counts, self._device)
         lower = []
         for side in self._sides:
             fine, spacing = self._refine(side, lenient)
@@ -141,7 +144,7 @@ class Composition:
         if self._noiseless:
             return 1.0
         if math.isinf(epsilon):
-            return round_off(self._counts)
+            return round_off(self._counts, self._device)
         return max((self._finest_delta(side, epsilon) for side in self._sides), default=0.0)
 
     def within(self, epsilon: float, delta: float) -> bool:
@@ -217,7 +220,7 @@ class Composition:
     def _spread(self, side: Orientation, spacing: float) -> Spread:
         key = (side, spacing)
         if key not in self._spreads:
-            self._spreads[key] = Spread(spacing, side, self._device)
+            self._spreads[key] = Spread(spacing, side, CPU)
         self._spreads[key].extend(self._counts)
         return self._spreads[key]
 

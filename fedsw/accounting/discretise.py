@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,12 +26,19 @@ class Moments:
     Attributes:
         variance: of the loss.
         longest: how far the grid reaches, up or down.
-        tails: (2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of :func:`rates`.
+        losses, mass: of its nodes.
     """
 
     variance: float
     longest: float
-    tails: Tensor
+    losses: Tensor
+    mass: Tensor
+
+    @cached_property
+    def tails(self) -> Tensor:
+        """(2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of :func:`rates`."""
+        exponents = rates(self.mass.device)[:, None] * self.losses
+        return torch.stack([torch.logsumexp(sign * exponents + self.mass.log(), dim=1) for sign in (1, -1)])
 
 
 def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> Moments:
@@ -45,12 +53,8 @@ def step_moments(step: Step, orientation: Orientation, spacing: float, device: t
     losses = torch.cat([-down, up.new_zeros(1), up])
     mass = torch.cat([below, centre.reshape(1), above])
     mean = (mass * losses).sum()
-    exponents = rates(device)[:, None] * losses
-    return Moments(
-        float((mass * (losses - mean) ** 2).sum()),
-        max(float(up[-1]), float(down[-1])),
-        torch.stack([torch.logsumexp(sign * exponents + mass.log(), dim=1) for sign in (1, -1)]),
-    )
+    variance = float((mass * (losses - mean) ** 2).sum())
+    return Moments(variance, max(float(up[-1]), float(down[-1])), losses, mass)
 
 
 def rates(device: torch.device) -> Tensor:
@@ -107,13 +111,17 @@ def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> t
 def _second_differences(curve: Curve, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Masses at the losses, the part of the first cell that falls to 0, and the curve at 0."""
     nodes = torch.cat([losses.new_zeros(1), losses])
-    values = curve(nodes)
-    falls = (values[:-1] - values[1:]).clamp(min=0.0)
+    return second_differences(curve(nodes), nodes)
+
+
+def second_differences(values: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same from the curve's values (..., n + 1) at 0 and the losses: masses (..., n), part (...), value (...)."""
+    falls = (values[..., :-1] - values[..., 1:]).clamp(min=0.0)
     shares = falls / torch.expm1(nodes.diff())
     # Differences first: they are exact, and a rounded share then moves mass by one cell instead of making some.
     surplus = shares.clone()
-    surplus[:-1] -= shares[1:]
-    return (falls + surplus).clamp(min=0.0), shares[0], values[0]
+    surplus[..., :-1] -= shares[..., 1:]
+    return (falls + surplus).clamp(min=0.0), shares[..., 0], values[..., 0]
 
 
 def _sparse(step: Step, longest: float, spacing: float, device: torch.device) -> Tensor:

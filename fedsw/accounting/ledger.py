@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Protocol
 from uuid import uuid4
 
+import torch
+
 from fedsw import files
 from fedsw.accounting.account import Account
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
@@ -74,12 +76,14 @@ class Ledger:
         accountant: "pld", or the comparison accountant that decides instead.
         nominal: whether the run's sampling and noise are reproducible.
         run: the run it accounts for, by a name that stays when the run is resumed; "" where the place says it.
+        device: where epsilon is computed (:class:`fedsw.accounting.Composition`); no part of the file.
 
     Source: docs/guarantees.md, "The ledger".
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, device: torch.device | str = "cpu") -> None:
         header = journal.header
+        self.device = device
         self.groups: tuple[str, ...] = tuple(header["groups"])
         self.delta = float(header["delta"])
         self.budget = float(header["epsilon"])
@@ -102,13 +106,14 @@ class Ledger:
         accountant: str = "pld",
         nominal: bool = False,
         run: str = "",
+        device: torch.device | str = "cpu",
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
 
         Args:
             path: of the file.
             plan: gives groups, delta, epsilon, accountant and ``nominal``, which are then left out.
-            groups, delta, epsilon, accountant, nominal, run: see the class.
+            groups, delta, epsilon, accountant, nominal, run, device: see the class.
 
         Raises:
             ValueError: for no, an empty or a repeated group, or a delta, epsilon or accountant out of range.
@@ -135,10 +140,10 @@ class Ledger:
             "nominal": bool(nominal),
             "run": run,
         }
-        return cls(Journal.create(Path(path), header))
+        return cls(Journal.create(Path(path), header), device)
 
     @classmethod
-    def open(cls, path: Path | str, *, read_only: bool = False) -> Ledger:
+    def open(cls, path: Path | str, *, read_only: bool = False, device: torch.device | str = "cpu") -> Ledger:
         """Open an account: for writing, one process at a time; for reading only, any number at any time.
 
         Raises:
@@ -150,7 +155,7 @@ class Ledger:
         try:
             if journal.header.get("format") != _FORMAT:
                 raise LedgerDamaged(f"{path} has format {journal.header.get('format')}; this version reads {_FORMAT}.")
-            return cls(journal)
+            return cls(journal, device)
         except BaseException:
             journal.close()
             raise
@@ -296,7 +301,7 @@ class Ledger:
         return self.budget * (1 + _TOLERANCE)
 
     def _replayed(self) -> Account:
-        account = Account(self.groups, self.accountant)
+        account = Account(self.groups, self.accountant, self.device)
         for row in self._journal.rows():
             account.add(row["round"], row["attempt"], as_steps(charges_of(row), row["sigma"], self.groups))
         return account

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from fedsw.accounting.devices import CPU, round_off_factor
 from fedsw.accounting.discretise import TRUNCATION, grid_masses, rates, step_moments
 from fedsw.accounting.harmonics import Harmonics
 from fedsw.accounting.profiles import Orientation, Step
@@ -84,18 +85,22 @@ class Spectrum:
         self._spacing, self._size = spacing, size
         self._modulus = torch.zeros(size // 2 + 1, dtype=torch.float64, device=device)
         self._argument = torch.zeros_like(self._modulus)
-        self._steps = _Running(lambda step: _log_spectrum(step, orientation, spacing, size, device))
+        self._steps = _Running(lambda step: _transform(step, orientation, spacing, size, device))
 
     def extend(self, counts: Mapping[Step, int]) -> None:
         """Add what ``counts`` holds more than was added so far; counts never shrink."""
-        for (modulus, argument), more in self._steps.extend(counts):
-            self._modulus.add_(modulus[: len(self._modulus)], alpha=more)
-            self._argument.add_(argument[: len(self._argument)], alpha=more)
+        added = list(self._steps.extend(counts))
+        for transform, more in added:
+            self._modulus.add_(transform.modulus[: len(self._modulus)], alpha=more)
+        if added and len(self._modulus) > _FEW_HARMONICS and self._kept(_NEGLIGIBLE - 1.0) <= _FEW_HARMONICS:
+            self._drop_negligible()  # before arguments are computed
+        for transform, more in added:
+            self._argument.add_(transform.argument(len(self._argument)), alpha=more)
 
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
-        excess = round_off(self._steps.counts)
-        kept = int((self._modulus > _NEGLIGIBLE).nonzero().max()) + 1
+        excess = round_off(self._steps.counts, self._modulus.device)
+        kept = self._kept(_NEGLIGIBLE)
         if kept <= min(_FEW_HARMONICS, self._size // 2):
             self._drop_negligible()
             coefficients = torch.polar(self._modulus[:kept].exp(), self._argument[:kept])
@@ -104,15 +109,22 @@ class Spectrum:
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
         return Distribution(Grid(self._spacing, first, self._size), mass, excess)
 
+    def _kept(self, modulus: float) -> int:
+        """How many frequencies there are up to the last one above a log modulus."""
+        return int((self._modulus > modulus).nonzero().max()) + 1
+
     def _drop_negligible(self) -> None:
         """Drop the frequencies that never count again: a step's masses sum to at most 1, so none of them grows."""
-        kept = int((self._modulus > _NEGLIGIBLE - 1.0).nonzero().max()) + 1
+        kept = self._kept(_NEGLIGIBLE - 1.0)
         if kept < len(self._modulus):
             self._modulus, self._argument = self._modulus[:kept].clone(), self._argument[:kept].clone()
 
 
 class Spread:
-    """Running moments of a composition on a grid, and the window outside which it has next to no mass."""
+    """Running moments of a composition on a grid, and the window outside which it has next to no mass.
+
+    With spacing 0, of any losses: there is no window then.
+    """
 
     def __init__(self, spacing: float, orientation: Orientation, device: torch.device) -> None:
         self._rates = rates(device)
@@ -128,7 +140,8 @@ class Spread:
             self.variance += more * moments.variance
             self.longest = max(self.longest, moments.longest)
             self._furthest += more * moments.longest
-            self._tails.add_(moments.tails, alpha=more)
+            if self._spacing:
+                self._tails.add_(moments.tails, alpha=more)
 
     def window(self) -> Grid | None:
         """The smallest window with all the mass but ``TAIL`` on either side; None past ``LARGEST_GRID``."""
@@ -141,11 +154,14 @@ class Spread:
         return Grid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
 
 
-def round_off(counts: Mapping[Step, int]) -> float:
-    """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles."""
+def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
+    """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles.
+
+    On another device than the processor it is several times as much (`fedsw.accounting.devices`).
+    """
     each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
-    return 1e-12 + TAIL + each + left_out
+    return round_off_factor(device) * (1e-12 + TAIL + each + left_out)
 
 
 def _profile_error(step: Step) -> float:
@@ -176,15 +192,28 @@ class _Running(Generic[_T]):
         return self._recent[step]
 
 
-def _log_spectrum(
-    step: Step, orientation: Orientation, spacing: float, size: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Log modulus and argument of the transform of one step's masses, wrapped on a circle."""
+class _Transform:
+    """Log modulus and argument of one step's frequencies; arguments are computed for as many as are asked for."""
+
+    def __init__(self, spectrum: Tensor) -> None:
+        self.modulus = spectrum.abs().log().clamp(min=-1e6)
+        self._spectrum, self._argument = spectrum, spectrum.real[:0]
+
+    def argument(self, count: int) -> Tensor:
+        """Of the first frequencies."""
+        if len(self._argument) < count:
+            self._argument = self._spectrum[:count].angle()
+        return self._argument[:count]
+
+
+def _transform(step: Step, orientation: Orientation, spacing: float, size: int, device: torch.device) -> _Transform:
+    """The transform of one step's masses, wrapped on a circle."""
     below, centre, above = grid_masses(step, orientation, spacing, device)
     circle = above.new_zeros(size)
-    for sign, mass in ((1, above), (-1, below)):
-        index = sign * torch.arange(1, len(mass) + 1, device=device)
-        circle.index_add_(0, index % size, mass)
+    for piece in torch.split(above, size):
+        circle[: len(piece)] += piece
+    circle = circle.roll(1)  # index 0 of the pieces is a loss of one spacing
+    for piece in torch.split(below, size):
+        circle[size - len(piece) :] += piece.flip(0)
     circle[0] += centre
-    spectrum = torch.fft.rfft(circle)
-    return spectrum.abs().log().clamp(min=-1e6), spectrum.angle()
+    return _Transform(torch.fft.rfft(circle))

@@ -134,7 +134,17 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
 
     "triangle" is a lower pair without a profile in closed form: here it has those of the pair that dominates it.
     """
-    p, full = step.sampling_rate, _full_profile(step)
+    return sampled_curves(step.sampling_rate, _full_profile(step), orientation)
+
+
+def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> tuple[Curve, Curve]:
+    """Profiles of a pair as :func:`curves`, from that of the step if every record were sampled.
+
+    Args:
+        p: sampling rate; a column (m, 1) of them for losses (m, n), a row a step.
+        full: profile of the unsampled step, of losses of the same shape.
+        orientation: which pair.
+    """
 
     def sampled(epsilon: Tensor) -> Tensor:
         return p * full(_unmixed(epsilon, p))
@@ -198,17 +208,22 @@ def _mills(x: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * scaled
 
 
-def _unmixed(epsilon: Tensor, p: float) -> Tensor:
+def _unmixed(epsilon: Tensor, p: float | Tensor) -> Tensor:
     """ln(1 + (e^epsilon - 1) / p), without overflow for large epsilon and accurate for tiny p."""
     small = torch.log1p(torch.expm1(epsilon.clamp(max=1.0)) / p)
-    large = epsilon - math.log(p) + torch.log1p(-(1.0 - p) * torch.exp(-epsilon.clamp(min=1.0)))
+    large = epsilon - _log(p) + torch.log1p(-(1.0 - p) * torch.exp(-epsilon.clamp(min=1.0)))
     return torch.where(epsilon > 1.0, large, small)
 
 
-def _unmixed_down(epsilon: Tensor, p: float) -> Tensor:
+def _unmixed_down(epsilon: Tensor, p: float | Tensor) -> Tensor:
     """-ln(1 + (e^-epsilon - 1) / p); inf where the mixture cannot lose that much."""
-    if p == 1.0:
+    if isinstance(p, float) and p == 1.0:
         return epsilon  # where (1 - p) e^epsilon would be 0 * inf
     small = -torch.log1p((torch.expm1(-epsilon.clamp(max=1.0)) / p).clamp(min=-1.0))
-    large = epsilon + math.log(p) - torch.log1p((-(1.0 - p) * torch.exp(epsilon)).clamp(min=-1.0))
-    return torch.where(epsilon > 1.0, large, small)
+    large = epsilon + _log(p) - torch.log1p((-(1.0 - p) * torch.exp(epsilon)).clamp(min=-1.0))
+    unmixed = torch.where(epsilon > 1.0, large, small)
+    return unmixed if isinstance(p, float) else torch.where(p == 1.0, epsilon, unmixed)
+
+
+def _log(p: float | Tensor) -> float | Tensor:
+    return torch.log(p) if isinstance(p, Tensor) else math.log(p)

@@ -5,6 +5,7 @@ Tested against flwr 1.41 and 1.42; `tests/simulations/test_flower_names.py` fail
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,7 +70,8 @@ def simulate_with_ray(server_app: ServerApp, client_app: ClientApp, clients: int
     """Run both apps on Flower's simulation engine (Ray actors), one CPU a client; returns when nothing is left.
 
     Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
-    their import path.
+    their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
+    CPUs as its machines have; every machine needs the same fedsw at the same place.
     """
     import ray
     from flwr.simulation.run_simulation import _run_simulation
@@ -83,7 +85,7 @@ def simulate_with_ray(server_app: ServerApp, client_app: ClientApp, clients: int
             exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                "init_args": {"num_cpus": cpus},
+                "init_args": {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cpus},
             },
             app_dir=str(Path(__file__).resolve().parents[2]),
         )

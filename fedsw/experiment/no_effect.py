@@ -58,10 +58,10 @@ def _of_model(model: Model) -> str | None:
 def _of_trust(privacy: Privacy, local: Local) -> str | None:
     if not privacy.local:
         return None
-    if name := _changed(privacy, ("bound", "sampling")):
+    if name := _changed(privacy, ("bound", "sampling", "device")):
         return (
             f"privacy.{name} is about trust 'central'; under {privacy.trust!r} every client plans its own noise and "
-            "batches: leave it out"
+            "batches, and accounts for them: leave it out"
         )
     slices = privacy.trust == "local-slices" and local.algorithm == "dp-swd"
     if not slices and (name := _changed(local, ("order",))):

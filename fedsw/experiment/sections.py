@@ -349,7 +349,8 @@ class Privacy(Section):
 
     `delta` is a number or an expression in the number n of private records: "0.1/n", "1/n^2".
     Either `epsilon` is given and the noise multiplier is calibrated, or `noise_multiplier` (sigma/Delta, with
-    Delta the full replacement sensitivity) is given and epsilon follows.
+    Delta the full replacement sensitivity) is given and epsilon follows. `device` is where the server's epsilon is
+    computed, `training.device` where it is not given; clients that account for themselves use the processor.
     """
 
     trust: Literal["central", "none", "local-gradient", "local-slices", "local-release"] = "central"
@@ -362,6 +363,7 @@ class Privacy(Section):
     ] = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
+    device: Literal["cpu", "cuda"] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from fedsw.errors import FederationError
@@ -66,8 +68,10 @@ def require_free(directory: Path) -> None:
         raise _busy(directory)
 
 
-def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | None:
-    """The ledger that a run goes on with; None if it had not begun one.
+def reopened(
+    path: Path, summary: Path, state: Checkpoint | None, *, device: torch.device | str = "cpu"
+) -> Ledger | None:
+    """The ledger that a run goes on with, on the device; None if it had not begun one.
 
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
@@ -87,7 +91,7 @@ def reopened(path: Path, summary: Path, state: Checkpoint | None) -> Ledger | No
                     "ledger back; without it nobody knows what was spent, and nothing more may be released"
                 )
         return None
-    ledger = Ledger.open(path)
+    ledger = Ledger.open(path, device=device)
     try:
         for by, head in remembered:
             ledger.require(head, by)

@@ -113,6 +113,16 @@ class Problem:
             raise ExperimentError("training.device is 'cuda' but this machine offers none to torch; use 'cpu'")
         return torch.device(wanted)
 
+    @functools.cached_property
+    def accounting_device(self) -> torch.device:
+        """Where the server computes epsilon: privacy.device, or where the model runs."""
+        wanted = self.experiment.privacy.device
+        if wanted is None:
+            return self.device
+        if wanted == "cuda" and not torch.cuda.is_available():
+            raise ExperimentError("privacy.device is 'cuda' but this machine offers none to torch; use 'cpu'")
+        return torch.device(wanted)
+
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
         width = self.task.width(self.shape, self.experiment.model)

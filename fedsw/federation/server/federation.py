@@ -238,7 +238,8 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
     """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
-    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state)):
+    device = plan.task.accounting_device
+    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
         return found
     privacy = plan.task.experiment.privacy
     return Ledger.create(
@@ -248,6 +249,7 @@ def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | 
         epsilon=plan.epsilon,
         accountant=privacy.accountant,
         nominal=plan.task.experiment.seed is not None,
+        device=device,
     )
 
 

@@ -90,11 +90,20 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     multiplier, epsilon = 0.0, math.inf
     if privacy.noisy and privacy.noise_multiplier is not None:
         multiplier = privacy.noise_multiplier
-        epsilon = epsilon_by(privacy.accountant, {Step(rate, 1 / multiplier): rounds}, delta)
+        epsilon = epsilon_by(
+            privacy.accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=task.accounting_device
+        )
     elif privacy.noisy:
         assert privacy.epsilon is not None
         epsilon = privacy.epsilon
-        multiplier = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=privacy.accountant)
+        multiplier = noise_multiplier(
+            epsilon,
+            delta,
+            sampling_rate=rate,
+            steps=rounds,
+            accountant=privacy.accountant,
+            device=task.accounting_device,
+        )
     return Plan(
         task, sizes, batch, rates, delta, epsilon, multiplier, sensitivities(task, batch, _planned_spreads(task))
     )

@@ -1,0 +1,138 @@
+"""Seconds of epsilon, of calibration and of a table of settings, beside dp_accounting and Opacus on equal grids.
+
+    python -m benchmarks.performance accounting [--quick]
+
+The others bound Poisson sampling, one record added or removed: they have no composition of batches without replacement.
+Their grids have the spacing that ours has at the end of its search; everybody computes on one thread, in turns.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+
+from fedsw.accounting import Composition, Setting, Step, epsilon, epsilons, noise_multiplier
+
+RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 5000, 1e-5
+STEP = Step(RATE, 1 / MULTIPLIER)
+LIMIT_EPSILON, LIMIT_CALIBRATION, LEAST_FASTER, LEAST_TABLE = 0.03, 0.5, 5.0, 20.0
+
+
+def measure(quick: bool) -> Iterator[dict[str, object]]:
+    """Rows on one setting, on its calibration and on 1000 settings."""
+    torch.set_num_threads(1)
+    turns = 3 if quick else 15
+    spacing = _spacing()
+    times = _in_turns({"ours": _ours, "dp": lambda: _dp_accounting(spacing), "opacus": lambda: _opacus(spacing)}, turns)
+    what = f"epsilon, {STEPS} steps without replacement, p = {RATE}, sigma / Delta = {MULTIPLIER}, delta = {DELTA:g}"
+    yield _limited(what, times["ours"], LIMIT_EPSILON)
+    note = "theirs is of Poisson sampling"
+    for name, other in (("dp_accounting's PLD", times["dp"]), ("Opacus' PRV", times["opacus"])):
+        yield _compared(what, f"{name}, grid of {spacing:.3g}", times["ours"], other, LEAST_FASTER, note)
+    asked = f"noise multiplier for epsilon 1 in {STEPS} steps, p = {RATE}"
+    yield _limited(asked, _in_turns({"ours": _calibrate}, max(3, turns // 3))["ours"], LIMIT_CALIBRATION)
+    rows = table(60 if quick else 1000)
+    times = _in_turns({"ours": lambda: epsilons(rows), "loop": lambda: _loop(rows)}, 1 if quick else 3)
+    what = f"epsilon of {len(rows)} settings: 4 rates, sigma / Delta 0.5 to 10, 100 to 5000 steps"
+    worst = max(abs(ours / one - 1) for ours, one in zip(epsilons(rows), _loop(rows), strict=True))
+    note = f"largest difference {worst:.1e} of epsilon"
+    yield _compared(what, "one after the other", times["ours"], times["loop"], LEAST_TABLE, note)
+
+
+def table(count: int) -> list[Setting]:
+    """Settings of the kind that a plan or a table of what-ifs asks about."""
+    draw = np.random.default_rng(0)
+    multipliers = np.exp(np.linspace(math.log(0.5), math.log(10.0), count)).tolist()
+    rates, times = draw.choice([0.001, 0.01, 0.05, 0.1], count), draw.choice([100, 500, 1000, 2000, 5000], count)
+    return [
+        Setting(rate, multiplier, times_, DELTA)
+        for rate, multiplier, times_ in zip(rates.tolist(), multipliers, times.tolist(), strict=True)
+    ]
+
+
+def _ours() -> float:
+    return epsilon({STEP: STEPS}, DELTA)
+
+
+def _calibrate() -> float:
+    return noise_multiplier(1.0, DELTA, sampling_rate=RATE, steps=STEPS)
+
+
+def _loop(rows: list[Setting]) -> list[float]:
+    return [epsilon({Step(row.sampling_rate, 1 / row.noise_multiplier): row.steps}, row.delta) for row in rows]
+
+
+def _spacing() -> float:
+    """Of the grid that our epsilon is read from."""
+    return Composition({STEP: STEPS})._refine("symmetric", DELTA)[1]
+
+
+def _dp_accounting(spacing: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    one = pld.from_gaussian_mechanism(MULTIPLIER, value_discretization_interval=spacing, sampling_prob=RATE)
+    return float(one.self_compose(STEPS).get_epsilon_for_delta(DELTA))
+
+
+def _opacus(spacing: float) -> float:
+    """Its own search for a grid, at the error for which the grid it finds has our spacing."""
+    from opacus.accountants.prv import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history = [(MULTIPLIER, RATE, STEPS)]
+    delta_error = DELTA / 1000
+    error = spacing * math.sqrt(STEPS * math.log(12 / delta_error) / 2)
+    return float(accountant.get_epsilon(DELTA, eps_error=error, delta_error=delta_error))
+
+
+def _in_turns(ways: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """Seconds of every way, turn by turn, after one that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            if turn:
+                taken[name].append(time.perf_counter() - began)
+    return taken
+
+
+def _limited(what: str, times: list[float], limit: float) -> dict[str, object]:
+    ours = statistics.median(times)
+    return {
+        "what": what,
+        "against": f"{limit:g} s",
+        "ours": ours,
+        "other": limit,
+        "ratio": limit / ours,
+        "goal": f"at most {limit:g} s",
+        "met": ours <= limit,
+        "spread": f"ours {_spread(times)}",
+        "note": "" if ours <= limit else "transforms of the steps' masses, and moments for the window",
+    }
+
+
+def _compared(
+    what: str, against: str, times: list[float], others: list[float], least: float, note: str
+) -> dict[str, object]:
+    ours, other = statistics.median(times), statistics.median(others)
+    return {
+        "what": what,
+        "against": against,
+        "ours": ours,
+        "other": other,
+        "ratio": other / ours,
+        "goal": f"at least {least:g} times faster",
+        "met": other >= least * ours,
+        "spread": f"ours {_spread(times)}, other {_spread(others)}",
+        "note": note,
+    }
+
+
+def _spread(times: list[float]) -> str:
+    return f"{min(times):.3g} to {max(times):.3g} in {len(times)}"

@@ -1,0 +1,156 @@
+"""Runs in process: against Flower on Ray, with more clients on the same batch, and with a million clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.engines import whole_run
+from benchmarks.performance.runs import Run, run_apart, synthetic, timed_run
+from benchmarks.performance.timing import Times, in_turns, spread, timed
+
+_GROWTH = {10: 1.3, 100: 1.5, 1000: 2.0, 10_000: 4.0}
+"""How many times slower rounds may be with so many clients than with one, on the same batch."""
+_RECORDS, _BATCH = 40_000, 500
+_LIMIT_SECONDS, _LIMIT_BYTES = 300.0, 6e9
+_GIVE_UP = 1800.0
+
+
+def measure(quick: bool) -> Iterator[dict[str, Any]]:
+    """See `benchmarks.performance.rows`."""
+    yield _against_ray(quick)
+    yield from _more_clients((3,) if quick else tuple(_GROWTH), rounds=3 if quick else 100, turns=1 if quick else 3)
+    yield from _a_million(clients=50 if quick else 10**6, rounds=3 if quick else 100, batch=50 if quick else 5000)
+
+
+def _against_ray(quick: bool) -> dict[str, Any]:
+    rounds, clients, least = (2, 2, 25.0) if quick else (500, 10, 25.0)
+    whole_run("inprocess", 2, clients)  # imports and caches
+    taken = in_turns(
+        {
+            "ours": timed(lambda: whole_run("inprocess", rounds, clients)),
+            "Ray": timed(lambda: whole_run("ray", rounds, clients)),
+        },
+        turns=1 if quick else 2,
+        warm_up=0,
+    )
+    ours, ray = taken["ours"].median, taken["Ray"].median
+    return {
+        "what": f"{rounds} rounds x {clients} clients, fair classification, in process",
+        "against": "the same on Flower's Ray engine",
+        "ours": ours,
+        "other": ray,
+        "ratio": ray / ours,
+        "goal": f"at least {least:g} times faster",
+        "met": ray / ours >= least,
+        "spread": spread(**taken),
+        "note": ""
+        if ray / ours >= least
+        else "Ray waits and polls, in process computes: what is left is the rounds themselves",
+    }
+
+
+def _more_clients(numbers: tuple[int, ...], *, rounds: int, turns: int) -> Iterator[dict[str, Any]]:
+    """Rounds, and what comes before and after them, with 1 client and with more, all on the same batch."""
+    around: dict[int, list[float]] = {number: [] for number in (1, *numbers)}
+
+    def once(clients: int) -> float:
+        found = timed_run(_same_batch(clients, rounds))
+        around[clients].append(found.around)
+        return sum(found.rounds)
+
+    def way(clients: int) -> Any:
+        return lambda: once(clients)
+
+    timed_run(_same_batch(1, 2))
+    for number in numbers:
+        taken = in_turns({"many": way(number), "one": way(1)}, turns=turns, warm_up=0)
+        many, one = taken["many"], taken["one"]
+        yield _growth(number, rounds, many, one)
+        starts = {"many": Times(tuple(around[number])), "one": Times(tuple(around[1][-turns:]))}
+        yield _around(number, starts["many"], starts["one"])
+
+
+def _same_batch(clients: int, rounds: int) -> dict[str, Any]:
+    return synthetic(clients=clients, records=_RECORDS, rounds=rounds, training={"batch_size": _BATCH})
+
+
+def _growth(clients: int, rounds: int, many: Times, one: Times) -> dict[str, Any]:
+    ratio = many.median / one.median
+    most = _GROWTH.get(clients)
+    met = None if most is None else ratio <= most
+    return {
+        "what": f"{rounds} rounds x {clients} clients, {2 * _BATCH} records a round",
+        "against": "the same batch from 1 client",
+        "ours": many.median,
+        "other": one.median,
+        "ratio": ratio,
+        "goal": "" if most is None else f"at most {most:g} times",
+        "met": met,
+        "spread": spread(many=many, one=one),
+        "note": _growth_note(clients, many, one, rounds) if met is False else "",
+        "clients": clients,
+        "rounds": rounds,
+        "batch": 2 * _BATCH,
+    }
+
+
+def _growth_note(clients: int, many: Times, one: Times, rounds: int) -> str:
+    each = (many.median - one.median) / (clients - 1) / rounds * 1e6
+    return f"every further client adds {each:.0f} microseconds to a round: its counts, its sample, and its part of the messages"
+
+
+def _around(clients: int, many: Times, one: Times) -> dict[str, Any]:
+    return {
+        "what": f"before and after the rounds, {clients} clients",
+        "against": "1 client",
+        "ours": many.median,
+        "other": one.median,
+        "ratio": many.median / one.median,
+        "goal": "",
+        "met": None,
+        "spread": spread(many=many, one=one),
+        "note": "",
+        "clients": clients,
+    }
+
+
+def _a_million(*, clients: int, rounds: int, batch: int) -> Iterator[dict[str, Any]]:
+    """Two rows of one run in a process of its own: seconds and memory."""
+    what = f"{clients} clients of 10 records, {rounds} rounds of {2 * batch} records"
+    settings = synthetic(clients=clients, records=10 * clients, rounds=rounds, training={"batch_size": batch})
+    try:
+        found = run_apart(settings, timeout=_GIVE_UP)
+    except RuntimeError as failure:
+        for goal in ("completes in 5 minutes", "at most 6 GB"):
+            yield _limit(what, None, None, goal, str(failure))
+        return
+    yield _limit(what, found.seconds, _LIMIT_SECONDS, "completes in 5 minutes", _where(found))
+    gigabytes = _limit(
+        f"{what}: largest memory", found.peak / 1e9, _LIMIT_BYTES / 1e9, "at most 6 GB", _memory(clients)
+    )
+    yield {**gigabytes, "unit": "GB"}
+
+
+def _limit(what: str, value: float | None, most: float | None, goal: str, note: str) -> dict[str, Any]:
+    met = value is not None and most is not None and value <= most
+    return {
+        "what": what,
+        "against": "the limit",
+        "ours": value,
+        "other": most,
+        "ratio": None if value is None or most is None else value / most,
+        "goal": goal,
+        "met": met,
+        "spread": "one run",
+        "note": "" if met else note,
+    }
+
+
+def _where(found: Run) -> str:
+    return f"{sum(found.rounds):.1f} s in rounds, {found.around:.1f} s before and after them"
+
+
+def _memory(clients: int) -> str:
+    records = clients * 10 * (16 * 4 + 3 * 8) / 1e9
+    return f"the records alone take {records:.1f} GB; drawing the synthetic law in float64 takes several times that for a moment"

@@ -1,0 +1,149 @@
+"""docs/performance.md from the JSON of the benchmarks; every number in it comes from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.performance.timing import exponent
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "performance"
+PAGE = ROOT / "docs" / "performance.md"
+
+_HEAD = """# Performance
+
+Written by `make bench` from the JSON under `benchmarks/results/performance/`; nothing here is typed by hand. Every row is
+ours and the alternative, measured in turns in the same run. Figures are seconds, in the median of the turns, unless a row
+names another unit; the spread of the turns is in the JSON. A goal was set before it was measured, and a goal that is missed
+stays in the table. `python -m benchmarks.performance NAME` measures one of them again.
+"""
+_NOTHING = "\nNo benchmark has been run yet.\n"
+_HEADINGS = ("benchmark", "what", "against", "ours", "other", "ratio", "goal", "met")
+_CURVES = ("benchmark", "what", "sizes and seconds", "exponent", "goal", "met")
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """What every benchmark left in the folder, by its name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def page(folder: Path = RESULTS) -> str:
+    """The whole page."""
+    stored = load(folder)
+    if not stored:
+        return _HEAD + _NOTHING
+    parts = [_HEAD, _summary(stored), "", comparisons(stored), *_unfinished(stored), _missed(stored)]
+    parts += [_remarks(stored), _curves(stored), _machines(stored)]
+    return "\n".join(part for part in parts if part is not None).rstrip() + "\n"
+
+
+def comparisons(stored: dict[str, dict[str, Any]]) -> str:
+    """One table of all rows that are no curves."""
+    return _table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
+
+
+def _cells(name: str, row: dict[str, Any]) -> list[str]:
+    unit = row.get("unit", "")
+    measured = [_figure(row["ours"], unit), _figure(row["other"], unit), _figure(row["ratio"])]
+    return [_link(name), row["what"], row["against"] or "–", *measured, row["goal"] or "–", _met(row)]
+
+
+def _summary(stored: dict[str, dict[str, Any]]) -> str:
+    goals = [row for _, row in _rows(stored) if row["goal"]]
+    met = sum(row["met"] is True for row in goals)
+    unmeasured = sum(row["met"] is None for row in goals)
+    rest = f"; {unmeasured} could not be measured here" if unmeasured else ""
+    return f"{met} of {len(goals)} goals are met{rest}."
+
+
+def _missed(stored: dict[str, dict[str, Any]]) -> str | None:
+    missed = [(name, row) for name, row in _rows(stored) if row["goal"] and row["met"] is not True]
+    if not missed:
+        return None
+    lines = [f"- *{row['what']}* ({name}; {row['goal']}): {row['note']}" for name, row in missed]
+    return "\n".join(["\n## Goals that are not met, and why\n", *lines])
+
+
+def _remarks(stored: dict[str, dict[str, Any]]) -> str | None:
+    rest = [(name, row) for name, row in _rows(stored) if row["note"] and not (row["goal"] and row["met"] is not True)]
+    if not rest:
+        return None
+    return "\n".join(["\n## Notes\n", *(f"- *{row['what']}* ({name}): {row['note']}" for name, row in rest)])
+
+
+def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
+    rows = [(name, row) for name, row in _rows(stored) if _is_curve(name, row)]
+    if not rows:
+        return None
+    text = "\n## Cost curves\n\nThe exponent is the slope of log seconds on log size, by least squares.\n"
+    return f"{text}\n{_table(_CURVES, [_curve(name, row) for name, row in rows])}"
+
+
+def _curve(name: str, row: dict[str, Any]) -> list[str]:
+    seen, fitted = row["spread"], row["ours"]
+    if curve := row.get("curve"):
+        sizes, seconds = curve["sizes"], curve["seconds"]
+        pairs = [f"{_figure(size)}: {_figure(each)}" for size, each in zip(sizes, seconds, strict=True)]
+        seen, fitted = f"{curve['over']}, {', '.join(pairs)}", exponent(sizes, seconds)
+    return [_link(name), row["what"], str(seen), f"{fitted:.2f}", row["goal"] or "–", _met(row)]
+
+
+def _is_curve(name: str, row: dict[str, Any]) -> bool:
+    """Whether a row is a cost curve: it holds one, or it is of the benchmark of curves, which fits its own."""
+    return "curve" in row or (name == "curves" and row["ours"] is not None)
+
+
+def _unfinished(stored: dict[str, dict[str, Any]]) -> list[str]:
+    names = [name for name, each in stored.items() if not each["complete"]]
+    return [f"\n*{', '.join(names)}: broken off, only the rows that were finished.*"] if names else []
+
+
+def _machines(stored: dict[str, dict[str, Any]]) -> str:
+    """The machine of every benchmark; those of one machine and versions in one line."""
+    by_machine: dict[str, list[str]] = {}
+    for name, each in stored.items():
+        when = f"{name} ({each['machine']['date'][:16].replace('T', ' ')}, load {each['machine']['load']:.1f}, {each['seconds']:.0f} s)"
+        by_machine.setdefault(_machine(each["machine"]), []).append(when)
+    lines = [f"*{machine}: {', '.join(names)}.*" for machine, names in by_machine.items()]
+    return "\n## Machine\n\n" + "\n\n".join(lines)
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    python = machine["python"].split()[0]
+    return f"{machine['processor']}, {machine['cores']} cores, OMP_NUM_THREADS {machine['threads']}; Python {python}, {versions}"
+
+
+def _rows(stored: dict[str, dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:
+    return ((name, row) for name, each in stored.items() for row in each["rows"])
+
+
+def _met(row: dict[str, Any]) -> str:
+    if not row["goal"]:
+        return "–"
+    return {True: "yes", False: "**no**", None: "not measured"}[row["met"]]
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    """Three digits that a reader can compare, without exponents where the number is of everyday size."""
+    if value is None:
+        return "–"
+    if value != 0 and not 1e-4 <= abs(value) < 1e9:
+        text = f"{value:.2e}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}".replace(",", " ")
+    else:
+        text = f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def _link(name: str) -> str:
+    return f"[{name}](../benchmarks/results/performance/{name}.json)"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

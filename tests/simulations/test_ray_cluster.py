@@ -1,0 +1,27 @@
+"""Ray's workers are this machine's cores, or those of a cluster that runs already."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+import pytest
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedsw.engines import _flower
+
+
+@pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
+def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
+    address: str | None, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses a number of cores for a cluster that runs already."""
+    found: list[dict[str, Any]] = []
+    simulation = importlib.import_module("flwr.simulation.run_simulation")
+    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    _flower.simulate_with_ray(cast(ServerApp, None), cast(ClientApp, None), 2, cpus=3)
+    assert [each["init_args"] for each in found] == [expected]
