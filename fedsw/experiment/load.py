@@ -32,7 +32,6 @@ from fedsw.experiment.sections import (
 )
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
-
 FULL_EVALUATION = 'evaluation.mode="full"'
 """The setting for tables: metrics on all held-out records."""
 

@@ -23,8 +23,8 @@ from fedsw.tasks.problem import Problem
 class HeldOut:
     """What a model is worth on held-out records: `metrics` by name, and a table of them by group.
 
-    `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a metric
-    is a sliced distance.
+    `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
+    metric is a sliced distance.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Transport losses between generated points and privatised ones; the entropic one undoes the noise of the release.
 
-Plans are computed on detached costs (`fedsw.transport.sinkhorn`, POT) and then held fixed: by the envelope theorem the gradient of the optimal
-value is that of <plan, cost(generated, released)>, so nothing is differentiated through Sinkhorn's iterations. All of
-it is post-processing of released points and costs no privacy.
+Plans are computed on detached costs (`fedsw.transport.sinkhorn`, POT) and then held fixed: by the envelope theorem the
+gradient of the optimal value is that of <plan, cost(generated, released)>, so nothing is differentiated through
+Sinkhorn's iterations. All of it is post-processing of released points and costs no privacy.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ class _Scaling:
 
     def plan(self) -> Array:
         """The plan as it is."""
-        plan = self._kernel * self._u[:, None]
+        plan: Array = self._kernel * self._u[:, None]
         plan *= self._v
         return plan
 
     def _absorb(self) -> None:
         both = max(self._u.max(), self._v.max()), min(self._u.min(), self._v.min())
-        if 1.0 / _FAR < both[1] and both[0] < _FAR:
+        if both[1] > 1.0 / _FAR and both[0] < _FAR:
             return
         self._f += np.log(self._u)
         self._g += np.log(self._v)

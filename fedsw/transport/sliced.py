@@ -9,13 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.transport.ranks import Ties, means_by_rank, means_of_slots, ranked, sort_rows
+from fedsw.transport.ranks import Ties as Ties
+from fedsw.transport.ranks import means_by_rank, means_of_slots, ranked, sort_rows
 
 Scheme = Literal["orthogonal", "iid"]
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 
-# 8-byte arrays of one direction that is worked on, alive at the same time, per sample of either side (a measured bound).
+# 8-byte arrays alive at the same time, of a direction that is worked on, per sample of either side (a measured bound).
 _BYTES_PER_SAMPLE = 8 * 14
 
 # Numbers of one array that is worked on: several of them are in a core's second-level cache.
@@ -201,10 +202,11 @@ def sliced_w2(
     Returns:
         A float64 scalar tensor, accurate to about 1e-15 times the largest squared norm of the outputs.
     """
-    u_all, v_all, theta = _columns(own, other, directions)
+    theta = _unit_columns(own, other, directions)
+    u_all, v_all = own.detach().to(torch.float64).T, other.detach().to(torch.float64).T
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     total = torch.zeros((), dtype=torch.float64, device=u_all.device)
-    for part in _blocks(k, n + m, memory_limit):
+    for part in _parts(k, memory_limit // (_BYTES_PER_SAMPLE * (n + m))):
         turned = theta[:, part].T  # ties do not matter to the value: a matrix product may untie equal points here
         u, v = sort_rows(turned @ u_all), sort_rows(turned @ v_all)
         if n == m:
@@ -241,14 +243,18 @@ def _slices(points: Tensor, directions: Tensor) -> Tensor:
 
 
 def _columns(own: Tensor, other: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    theta = _unit_columns(own, other, directions)
+    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
+
+
+def _unit_columns(own: Tensor, other: Tensor, directions: Tensor) -> Tensor:
     _require_same_width(own, other)
     if directions.ndim != 2 or directions.shape[0] != own.shape[1]:
         raise ValueError(
             f"directions have shape {tuple(directions.shape)} for outputs of dimension {own.shape[1]}: "
             f"expected ({own.shape[1]}, k)."
         )
-    theta = directions.detach().to(torch.float64)
-    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
+    return directions.detach().to(torch.float64)
 
 
 def _as_rows(columns: Tensor) -> Tensor:
