@@ -41,7 +41,7 @@ class First(NoObserver):
     def started(self, plan):
         os._exit(0)
 with tempfile.TemporaryDirectory() as folder:
-    run("fair-classification", ["training.rounds=1"], runs=pathlib.Path(folder), observer=First())
+    run("fair-classification", "training.rounds=1", runs=pathlib.Path(folder), observer=First())
 """
 """Imports, data, calibration, the greeting of clients and the first evaluation; then the process ends at once."""
 _MAIN = "import sys; from fedsw.cli.app import main; sys.exit(main())"
