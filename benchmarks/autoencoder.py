@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from fedsw.engines.driver import run
-from fedsw.experiment import load_experiment
+from fedsw.experiment import FULL_EVALUATION, load_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.federation.trust.plan import sensitivities
 from fedsw.models import ImageAutoencoder
@@ -60,7 +60,7 @@ def main() -> None:
 
 def train(rounds: int, data_dir: str | None) -> Path:
     """The shipped experiment, longer, with the last tenth of the iterates averaged."""
-    overrides = [f"training.rounds={rounds}", "training.averaging=0.1", "evaluate_every=250"]
+    overrides = [f"training.rounds={rounds}", "training.averaging=0.1", "evaluate_every=250", FULL_EVALUATION]
     overrides += [f"data.data_dir={json.dumps(data_dir)}"] if data_dir else []
     return run(load_experiment(EXPERIMENT, overrides)).directory
 

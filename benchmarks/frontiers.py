@@ -65,10 +65,10 @@ def measure(cell: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     import torch
 
     from fedsw.engines.driver import run
-    from fedsw.experiment import load_experiment
+    from fedsw.experiment import FULL_EVALUATION, load_experiment
 
     torch.set_num_threads(1)
-    overrides = [*cell["overrides"], "evaluate_every=1000000"]
+    overrides = [FULL_EVALUATION, *cell["overrides"], "evaluate_every=1000000"]
     if data_dir:
         overrides.append(f"data.data_dir={json.dumps(data_dir)}")
     experiment = load_experiment(EXPERIMENTS / f"{cell['experiment']}.toml", overrides)

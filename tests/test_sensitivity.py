@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
-from fedsw.transport import sliced
+from fedsw.transport import ranks, sliced
 from tests.adversary import (
     Attack,
     aligned_jacobians,
@@ -326,13 +326,14 @@ def test_ties_cost_nothing() -> None:
 def test_breaking_ties_by_the_data_breaks_the_bound_unless_ties_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def tie_break_by_data(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def tie_break_by_data(rows: Tensor) -> ranks.Ranked:
         backwards = bool(rows.sum() < 40)
         order = torch.sort(rows.flip(-1) if backwards else rows, dim=-1, stable=True).indices
         order = rows.shape[-1] - 1 - order if backwards else order
-        return rows.gather(-1, order), order
+        values = rows.gather(-1, order)
+        return ranks.Ranked(values, order, ranks.ranked(values).first)
 
-    monkeypatch.setattr(sliced, "_sorted", tie_break_by_data)
+    monkeypatch.setattr(sliced, "ranked", tie_break_by_data)
     assert 41 * movement(tied_attack(), 1, 1, ties="stable") >= 120
     assert 41 * movement(tied_attack(), 1, 1, ties="shared") <= 8
 

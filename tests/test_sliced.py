@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw.transport import sliced
+from fedsw.transport import ranks, sliced
 
 SIZES = [(1, 1), (5, 5), (7, 3), (3, 7), (12, 8), (40, 31)]
 
@@ -143,6 +143,22 @@ def test_stable_ties_take_their_slots_in_row_order() -> None:
     expected = torch.empty_like(own)
     expected[1::2], expected[::2] = other[:2500], other[2500:]
     assert torch.equal(means, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 33, 40_000])
+def test_the_order_is_that_of_a_stable_sort_whatever_is_tied(n: int, threads: int) -> None:
+    before, smooth = torch.get_num_threads(), normal(4, n)
+    torch.set_num_threads(threads)
+    try:
+        tied = (smooth.round(decimals=1), smooth.clamp(-0.5, 0.5), torch.zeros_like(smooth), smooth.sign())
+        for rows in (smooth, *tied):
+            found, expected = ranks.ranked(rows), torch.sort(rows, dim=-1, stable=True)
+            assert torch.equal(found.values, expected.values) and torch.equal(found.order, expected.indices)
+            assert torch.equal(found.first, torch.searchsorted(found.values, found.values))
+            assert torch.equal(ranks.sort_rows(rows), expected.values)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("d", "k"), [(2, 4), (5, 30), (10, 33)])

@@ -24,6 +24,7 @@ from fedsw.cli.options import (
     DataDir,
     EngineName,
     Epsilon,
+    Evaluate,
     Json,
     Name,
     Quiet,
@@ -66,6 +67,7 @@ def run_command(
     seed: Seed = None,
     data_dir: DataDir = None,
     unsafe_metrics: UnsafeMetrics = False,
+    evaluate: Evaluate = None,
     metrics_port: MetricsPort = None,
     observe: Observe = None,
     verbose: Verbose = False,
@@ -87,6 +89,7 @@ def run_command(
     changes += [f"seed={seed}"] if seed is not None else []
     changes += [f"data.data_dir={_toml_text(data_dir)}"] if data_dir is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
+    changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
     chosen = load_experiment(find_experiment(experiment), changes)
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,10 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help=
 Epsilon = Annotated[float | None, typer.Option(help="The ε to guarantee; inf for no noise.")]
 UnsafeMetrics = Annotated[
     bool, typer.Option("--unsafe-metrics", help="Record the training loss: ε is then ∞ for readers.")
+]
+Evaluate = Annotated[
+    Literal["auto", "full"] | None,
+    typer.Option("--evaluate", help="Measure on a fixed subsample of the held-out records (auto), or on all (full)."),
 ]
 EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")

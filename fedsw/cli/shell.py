@@ -15,7 +15,6 @@ import typer
 
 _EXTRAS = {
     **dict.fromkeys(("flwr", "ray", "matplotlib", "safetensors", "sklearn", "h5py", "psutil", "pywt"), "app"),
-    "fairlearn": "app",
     "prometheus_client": "app",
     **dict.fromkeys(("dp_accounting", "opacus"), "compare"),
     "flwr_datasets": "datasets",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsw.experiment import Experiment, load_experiment
+from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.catalogue import shipped
 from fedsw.report.figures import save
 from fedsw.report.plots import draw_histogram_grid, draw_trade_off
@@ -96,7 +96,7 @@ def missing_cells(table: Mapping[str, Any]) -> list[Experiment]:
 
 def _grid(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[float, float], Experiment]]:
     path = shipped()[_EXPERIMENT]
-    shared = [f"federation.clients={settings['clients']}"]
+    shared = [FULL_EVALUATION, f"federation.clients={settings['clients']}"]
     if settings["rounds"] is not None:
         shared.append(f"training.rounds={settings['rounds']}")
     if settings["seed"] is not None:

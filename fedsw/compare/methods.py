@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from fedsw.experiment import Experiment, ExperimentError, load_experiment
+from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import shipped
 from fedsw.experiment.sections import Section
 from fedsw.settings import read_setting
@@ -117,7 +117,8 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
     if reason := _refusal(task, own):
         can = ", ".join(able(task))
         raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
-    return load_experiment(shipped()[task], [*chosen.set, *own, *chosen.tuned.get(method, ()), *overrides])
+    settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
+    return load_experiment(shipped()[task], settings)
 
 
 def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:

@@ -121,7 +121,6 @@ def _drive(
     *,
     resume: bool,
 ) -> RunResult:
-    from fedsw.engines import deployed, flwr_run, inprocess, ray
     from fedsw.federation.client.app import app as client_app
     from fedsw.federation.node.account import held_open, ledgers_in
     from fedsw.federation.server.app import app_for
@@ -136,15 +135,23 @@ def _drive(
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
         if engine == "inprocess":
+            from fedsw.engines import inprocess  # each where it is used: the others take a second to import
+
             with held_open(ledgers):
                 inprocess.run(hosted, client_app, nodes, ledgers)
         elif engine == "ray":
+            from fedsw.engines import ray
+
             with ledgers_in(ledgers):
                 ray.run(hosted, client_app, nodes)
         elif engine == "flwr":
+            from fedsw.engines import flwr_run
+
             with ledgers_in(ledgers):
                 flwr_run.run(directory, nodes, resume=resume)
         else:
+            from fedsw.engines import deployed
+
             stock = engine == "deployed-stock"
             deployed.run(directory, experiment, observer or NoObserver(), resume=resume, stock=stock)
     except Exception:

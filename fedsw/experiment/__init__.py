@@ -1,9 +1,10 @@
 """What an experiment is: every setting of a run, validated before anything is spent."""
 
-from fedsw.experiment.load import Experiment, load_experiment, parse_experiment, planned_releases
+from fedsw.experiment.load import FULL_EVALUATION, Experiment, load_experiment, parse_experiment, planned_releases
 from fedsw.experiment.sections import (
     Clip,
     Data,
+    Evaluation,
     Federation,
     Local,
     Model,
@@ -17,8 +18,10 @@ from fedsw.experiment.sections import (
 from fedsw.settings import ExperimentError
 
 __all__ = [
+    "FULL_EVALUATION",
     "Clip",
     "Data",
+    "Evaluation",
     "Experiment",
     "ExperimentError",
     "Federation",

@@ -17,6 +17,7 @@ from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.sections import (
     Clip,
     Data,
+    Evaluation,
     Federation,
     Local,
     Model,
@@ -30,6 +31,9 @@ from fedsw.experiment.sections import (
     Training,
 )
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+
+FULL_EVALUATION = 'evaluation.mode="full"'
+"""The setting for tables: metrics on all held-out records."""
 
 
 class Experiment(Section):
@@ -56,6 +60,7 @@ class Experiment(Section):
     privacy: Privacy = Privacy()
     local: Local = Local()
     federation: Federation = Federation()
+    evaluation: Evaluation = Evaluation()
     seed: Seed | None = None
     evaluate_every: PositiveInt = 25
     metrics: tuple[str, ...] = ()

@@ -113,6 +113,8 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
         yield "held out", _metrics(held_out)
+        if on := summary.get("held_out_measured_on"):
+            yield "measured on", Text(_measured_on(on))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group)
 
@@ -187,6 +189,14 @@ def _privacy(record: RunRecord) -> Text:
         reader = number(summary.get("epsilon_of_reader"))
         text.append(f"\nfor a reader of this record ε = {reader}: it shows metrics of private data", style="red")
     return text
+
+
+def _measured_on(on: Mapping[str, int]) -> str:
+    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of."""
+    part = f"{on['records']} held-out records"
+    if on["records"] < on["of"]:
+        part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"
+    return f"{part}, {on['directions']} directions" if "directions" in on else part
 
 
 def _metrics(held_out: Mapping[str, Any]) -> Text:

@@ -14,23 +14,30 @@ from fedsw.experiment.sources import load_held_out
 from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.own_metrics import Metric, OwnMetrics
+from fedsw.runs.subsample import subsample
 from fedsw.tasks.measures import Measured, measure
 from fedsw.tasks.problem import Problem
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model is worth on held-out records: `metrics` by name, and a table of them by group."""
+    """What a model is worth on held-out records: `metrics` by name, and a table of them by group.
+
+    `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
+    metric is a sliced distance.
+    """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     by_group: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    measured_on: Mapping[str, int] = field(default_factory=dict)
 
 
 class Evaluator:
     """Evaluates flat models on the held-out part of the experiment's data set.
 
     Held-out records are not protected by the run's guarantee; the docs and the record say so. All that is measured is
-    tried here once, on the initial model: what fails does so before anything is spent.
+    tried here once, on the initial model: what fails does so before anything is spent. By default it is measured on a
+    subsample (`evaluation`), which the summary says.
 
     Args:
         metrics: functions of a user's own by name, beside those that the experiment names.
@@ -41,9 +48,12 @@ class Evaluator:
     """
 
     def __init__(self, task: Problem, metrics: Mapping[str, Metric] | None = None) -> None:
-        self._task, self._records = task, load_held_out(task.experiment)
-        if self._records is not None and len(self._records) == 0:
+        everything, evaluation = load_held_out(task.experiment), task.experiment.evaluation
+        if everything is not None and len(everything) == 0:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
+        self._task, self._records, self._all = task, everything, 0 if everything is None else len(everything)
+        if everything is not None and evaluation.mode == "auto":
+            self._records = subsample(everything, evaluation.records)
         self._model = task.build_model()
         named, given = load_metrics(task.experiment.metrics), metrics or {}
         require_names([*named, *given])
@@ -62,7 +72,8 @@ class Evaluator:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
         if self._records is None:
             return {}
-        measured = measure(self._task, self._records, self._task.prepared(self._model, theta))
+        model = self._task.prepared(self._model, theta)
+        measured = measure(self._task, self._records, model, arrays=len(self._own) > 0)
         return self._with_own(measured, self._records)
 
     def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
@@ -72,10 +83,12 @@ class Evaluator:
         measured = measure(self._task, self._records, model)
         directory.write_outputs(measured.arrays)
         table = by_group(self._task, measured.arrays["outputs"], self._records)
-        return HeldOut(self._with_own(measured, self._records), table)
+        size = {"records": len(self._records), "of": self._all}
+        directions = {"directions": measured.directions} if measured.directions else {}
+        return HeldOut(self._with_own(measured, self._records), table, size | directions)
 
     def _with_own(self, measured: Measured, records: Records) -> dict[str, float]:
-        return measured.report | self._own.measure(measured.arrays["outputs"], records)
+        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
 
 
 def measured_on(experiment: Experiment) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -10,8 +11,8 @@ from torch.nn import functional as F
 
 from fedsw.models import mlp
 from fedsw.randomness import Stream
+from fedsw.transport.sliced import direction_shape, sliced_w2
 from fedsw.transport.sliced import directions as unit_directions
-from fedsw.transport.sliced import sliced_w2
 
 _BATCH = 200
 _LEARNING_RATE = 1e-3
@@ -40,8 +41,8 @@ def uniform_ball(n: int, d: int, radius: float, stream: Stream) -> Tensor:
 def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> float:
     """SW2, not squared, between generated samples (m, d) and fresh ones of the data's law (n, d).
 
-    At least `directions` orthogonal directions are used, in whole blocks of d. They are the same at every call,
-    public, and apart from those of any training.
+    At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, so many
+    of one block. They are the same at every call, public, and apart from those of any training.
 
     Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
 
@@ -51,9 +52,16 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
     if directions < 1:
         raise ValueError(f"directions = {directions}; it must be at least 1")
     d = generated.shape[1]
-    k = d * math.ceil(directions / d)
-    normals = torch.from_numpy(Stream.seeded(0, "generation", "directions").normals(d * k)).reshape(d, k)
-    return math.sqrt(float(sliced_w2(generated, fresh, unit_directions(d, k, normals=normals))))
+    k = directions if directions < d else d * math.ceil(directions / d)
+    return math.sqrt(float(sliced_w2(generated, fresh, _public_directions(d, k))))
+
+
+@functools.lru_cache(maxsize=4)
+def _public_directions(d: int, k: int) -> Tensor:
+    """The same for every evaluation of a run: k columns (d, k)."""
+    shape = direction_shape(d, k)
+    normals = Stream.seeded(0, "generation", "directions").normals(math.prod(shape))
+    return unit_directions(d, k, normals=torch.from_numpy(normals).reshape(shape))
 
 
 def modes_covered(generated: Tensor, centres: Tensor, *, radius: float, least: float = 0.1) -> int:

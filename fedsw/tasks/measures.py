@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,20 +17,31 @@ from fedsw.experiment.sources import Shape
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs, Raw
 
+_SLICES = 100
+"""At least so many directions of a distance between samples, in whole orthogonal blocks."""
+
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics by name, and arrays for the figures; `outputs` (n, d) is always among them."""
+    """Metrics by name, and arrays for the figures; `outputs` (n, d) is always among them.
+
+    Attributes:
+        report: metrics by name.
+        arrays: what the figures are drawn from; empty where they were not asked for.
+        directions: most directions of a sliced distance among the metrics; 0 where no metric is one.
+    """
 
     report: dict[str, float]
     arrays: dict[str, Tensor]
+    directions: int
 
 
-def measure(problem: Problem, records: Records, model: nn.Module) -> Measured:
-    """Metrics of a model on held-out records, which the run's guarantee does not protect."""
+def measure(problem: Problem, records: Records, model: nn.Module, *, arrays: bool = True) -> Measured:
+    """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked."""
     with torch.no_grad():
         found = Measuring(problem, records, model)
-        return Measured(problem.task.metrics(model, found), problem.task.arrays(model, found))
+        report = problem.task.metrics(model, found)
+        return Measured(report, problem.task.arrays(model, found) if arrays else {}, found.taken)
 
 
 class Measuring:
@@ -37,7 +49,8 @@ class Measuring:
 
     def __init__(self, problem: Problem, records: Records, model: nn.Module) -> None:
         self._problem, self._model = problem, model
-        self.records = records
+        self._samples: dict[int, Tensor] = {}
+        self.records, self.taken = records, 0
 
     @property
     def shape(self) -> Shape:
@@ -70,7 +83,17 @@ class Measuring:
     @property
     def directions(self) -> Tensor | None:
         """Unit columns (d, k); None where d is 1."""
-        return None if self._problem.dimension == 1 else self._problem.directions(0, 0)
+        found = None if self._problem.dimension == 1 else self._problem.directions(0, 0)
+        self.taken = max(self.taken, 1 if found is None else found.shape[1])
+        return found
+
+    def slices(self, dimension: int) -> int:
+        """How many directions a distance between samples of that dimension takes, by `evaluation`."""
+        whole, evaluation = dimension * math.ceil(_SLICES / dimension), self._problem.experiment.evaluation
+        few = evaluation.mode == "auto" and dimension > evaluation.directions
+        found = evaluation.directions if few else whole
+        self.taken = max(self.taken, found)
+        return found
 
     @property
     def prior_radius(self) -> float:
@@ -84,6 +107,11 @@ class Measuring:
 
     def samples(self, count: int) -> Tensor:
         """What a generator makes of `count` inputs of its own (the same at every call), or where particles are."""
+        if count not in self._samples:
+            self._samples[count] = self._made(count)
+        return self._samples[count]
+
+    def _made(self, count: int) -> Tensor:
         points = model_kind(self._problem.experiment.model.kind).points
         given = self._problem.latents(count, "held-out")
         raw = self._model() if points else self._model(given)

@@ -70,6 +70,9 @@ class HeldOut(Protocol):
     def directions(self) -> Tensor | None:
         """Fixed unit columns (d, k) for sliced distances; None where d is 1."""
 
+    def slices(self, dimension: int) -> int:
+        """How many directions a distance between samples of that dimension takes, by `evaluation`."""
+
     @property
     def prior_radius(self) -> float:
         """`objective.prior_radius`."""

@@ -1,8 +1,8 @@
 """Transport losses between generated points and privatised ones; the entropic one undoes the noise of the release.
 
-Plans are computed by POT on detached costs and then held fixed: by the envelope theorem the gradient of the optimal
-value is that of <plan, cost(generated, released)>, so nothing is differentiated through Sinkhorn's iterations. All of
-it is post-processing of released points and costs no privacy.
+Plans are computed on detached costs (`fedsw.transport.sinkhorn`, POT) and then held fixed: by the envelope theorem the
+gradient of the optimal value is that of <plan, cost(generated, released)>, so nothing is differentiated through
+Sinkhorn's iterations. All of it is post-processing of released points and costs no privacy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedsw.transport.sinkhorn import entropic_plan
 
 Order = Literal[1, 2]
 
@@ -157,25 +159,20 @@ def _entropic_value(costs: Tensor, regulariser: float, tolerance: float, iterati
 
 
 def _sinkhorn(costs: NDArray[np.float64], regulariser: float, tolerance: float, iterations: int) -> NDArray[np.float64]:
-    """Entropic plan between uniform marginals: POT's stabilised iterations, in the log domain if those overflow.
+    """Entropic plan between uniform marginals: over-relaxed scalings, or POT's log domain if those break down.
 
-    Constants of rows and columns do not change the plan; without them the kernel has an entry 1 in every row and column
-    to start with. POT's warnings are silenced here, and only here: the plan's own marginals are measured and reported.
+    POT's warnings are silenced here, and only here: the plan's own marginals are measured and reported.
     """
-    import ot
-
-    costs = costs - costs.min(axis=1, keepdims=True)
-    costs = costs - costs.min(axis=0, keepdims=True)
-    n, m = costs.shape
-    options: dict[str, Any] = {
-        "numItermax": iterations,
-        "stopThr": tolerance / math.sqrt(max(n, m)),  # POT's is an l2 norm
-        "warn": False,
-    }
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        plan = ot.bregman.sinkhorn_stabilized(_uniform(n), _uniform(m), costs, regulariser, **options)
+        plan = entropic_plan(costs, regulariser, tolerance, iterations)
         if not math.isfinite(_marginal_error(plan)):
+            import ot
+
+            costs = costs - costs.min(axis=1, keepdims=True)
+            n, m = costs.shape
+            threshold = tolerance / math.sqrt(max(n, m))  # POT's is an l2 norm
+            options: dict[str, Any] = {"numItermax": iterations, "stopThr": threshold, "warn": False}
             plan = ot.bregman.sinkhorn_log(_uniform(n), _uniform(m), costs, regulariser, **options)
     return np.asarray(plan, dtype=np.float64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Literal
@@ -10,13 +9,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedsw.transport.ranks import Ties as Ties
+from fedsw.transport.ranks import means_by_rank, means_of_slots, ranked, sort_rows
+
 Scheme = Literal["orthogonal", "iid"]
-Ties = Literal["shared", "stable"]
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 
-# 8-byte arrays of one direction alive at the same time, per sample of either side (a measured bound).
+# 8-byte arrays alive at the same time, of a direction that is worked on, per sample of either side (a measured bound).
 _BYTES_PER_SAMPLE = 8 * 14
+
+# Numbers of one array that is worked on: several of them are in a core's second-level cache.
+_IN_CACHE = 2**16
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
@@ -131,9 +135,9 @@ def slot_means(
     _require_same_width(own, other)
     left, right = _as_rows(own.detach().T), _as_rows(other.detach().T)
     means = torch.empty_like(left)
-    for part in _chunks(left.shape[0], left.shape[1] + right.shape[1], memory_limit):
-        (u, order), v = _sorted(left[part]), torch.sort(right[part], dim=-1).values
-        means[part] = torch.empty_like(u).scatter_(-1, order, _means_by_rank(u, v, ties))
+    for part in _blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit):
+        u = ranked(left[part])
+        means[part].scatter_(-1, u.order, means_by_rank(u, sort_rows(right[part]), ties))
     return means.T.contiguous()
 
 
@@ -172,11 +176,15 @@ def cotangents(
     q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)
     for part in _chunks(k, n + m, memory_limit):
         slab = theta[:, part]
-        (u, u_order), (v, v_order) = _sorted(_slices(u_all, slab)), _sorted(_slices(v_all, slab))
-        u_gap = u - _means_by_rank(u, v, ties)
-        v_gap = v - _means_by_rank(v, u, ties)
-        q_own += slab @ torch.empty_like(u).scatter_(-1, u_order, u_gap)
-        q_other += slab @ torch.empty_like(v).scatter_(-1, v_order, v_gap)
+        u_gaps, v_gaps = _slices(u_all, slab), _slices(v_all, slab)  # a block's slices make room for its gaps
+        for block in _blocks(slab.shape[1], n + m, memory_limit):
+            u, v = ranked(u_gaps[block]), ranked(v_gaps[block])
+            u_gap = u.values - means_by_rank(u, v.values, ties)
+            v_gap = v.values - means_by_rank(v, u.values, ties)
+            u_gaps[block].scatter_(-1, u.order, u_gap)
+            v_gaps[block].scatter_(-1, v.order, v_gap)
+        q_own += slab @ u_gaps
+        q_other += slab @ v_gaps
     return q_own.mul_(2 / (n * k)).T.contiguous(), q_other.mul_(2 / (m * k)).T.contiguous()
 
 
@@ -194,14 +202,18 @@ def sliced_w2(
     Returns:
         A float64 scalar tensor, accurate to about 1e-15 times the largest squared norm of the outputs.
     """
-    u_all, v_all, theta = _columns(own, other, directions)
+    theta = _unit_columns(own, other, directions)
+    u_all, v_all = own.detach().to(torch.float64).T, other.detach().to(torch.float64).T
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     total = torch.zeros((), dtype=torch.float64, device=u_all.device)
-    for part in _chunks(k, n + m, memory_limit):
-        u = torch.sort(_slices(u_all, theta[:, part]), dim=-1).values
-        v = torch.sort(_slices(v_all, theta[:, part]), dim=-1).values
-        product = u * _means_by_rank(u, v, "stable")
-        total += u.square().sum() / n + v.square().sum() / m - 2 * product.sum() / n
+    for part in _parts(k, memory_limit // (_BYTES_PER_SAMPLE * (n + m))):
+        turned = theta[:, part].T  # ties do not matter to the value: a matrix product may untie equal points here
+        u, v = sort_rows(turned @ u_all), sort_rows(turned @ v_all)
+        if n == m:
+            total += u.sub_(v).square_().sum() / n
+        else:
+            product = (u * means_of_slots(n, v)).sum()
+            total += u.square_().sum() / n + v.square_().sum() / m - 2 * product / n
     return total.clamp(min=0) / k
 
 
@@ -211,50 +223,6 @@ def w2_1d(own: Tensor, other: Tensor) -> Tensor:
     return sliced_w2(own.reshape(-1, 1), other.reshape(-1, 1), one)
 
 
-def _means_by_rank(own: Tensor, other: Tensor, ties: Ties) -> Tensor:
-    """Slot means of sorted rows: own (k, n), other (k, m) -> (k, n)."""
-    n, m = own.shape[-1], other.shape[-1]
-    integral = _integral_at_slots(other, n)
-    if ties == "stable":
-        return integral.diff(dim=-1) * (n / m)
-    if ties != "shared":
-        raise ValueError(f"ties {ties!r} is unknown: choose 'shared' or 'stable'.")
-    first, last = _tied_block(own)
-    block = integral.gather(-1, last + 1) - integral.gather(-1, first)
-    return block * (n / m) / (last + 1 - first)
-
-
-def _integral_at_slots(values: Tensor, n: int) -> Tensor:
-    """Integrals from 0 to i/n of the quantile function of sorted rows (k, m), times m, i = 0..n: (k, n+1)."""
-    m = values.shape[-1]
-    sums = torch.nn.functional.pad(values.cumsum(dim=-1), (1, 0))
-    if n == m:
-        return sums
-    whole, part, below = _slot_edges(n, m, values.device)
-    return sums[:, whole] + part * values[:, below]
-
-
-@functools.lru_cache(maxsize=8)
-def _slot_edges(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For every edge i/n of n slots: whole values of m before it, the part of the next one, and that one's index.
-
-    Functions of the sizes alone, and those repeat from round to round.
-    """
-    position = torch.arange(n + 1, device=device) * m
-    whole = position // n
-    return whole, (position % n).to(torch.float64) / n, whole.clamp(max=m - 1)
-
-
-def _tied_block(values: Tensor) -> tuple[Tensor, Tensor]:
-    """First and last rank (inclusive) of the block of equal values around each rank of sorted rows (k, n)."""
-    n = values.shape[-1]
-    ranks = torch.arange(n, device=values.device)
-    step = values[:, 1:] != values[:, :-1]
-    first = torch.nn.functional.pad(torch.where(step, ranks[1:], 0), (1, 0)).cummax(dim=-1).values
-    last = torch.nn.functional.pad(torch.where(step, ranks[:-1], n - 1), (0, 1), value=n - 1)
-    return first, last.flip(-1).cummin(dim=-1).values.flip(-1)
-
-
 def _slices(points: Tensor, directions: Tensor) -> Tensor:
     """Projections (k, n) of points given as columns (d, n).
 
@@ -262,26 +230,31 @@ def _slices(points: Tensor, directions: Tensor) -> Tensor:
     however the directions are chunked: a matrix product rounds differently at its edges, which unties them.
     """
     rows = directions.T.unsqueeze(-1)
-    slices = rows[:, 0] * points[0]
-    for r in range(1, points.shape[0]):
-        slices += rows[:, r] * points[r]
+    slices = points.new_empty((len(rows), points.shape[1]))
+    width = max(1, _IN_CACHE // (2 * len(rows)))
+    for start in range(0, points.shape[1], width):
+        part = points[:, start : start + width]
+        total = rows[:, 0] * part[0]
+        product = torch.empty_like(total)
+        for r in range(1, len(part)):
+            total += torch.mul(rows[:, r], part[r], out=product)
+        slices[:, start : start + width] = total
     return slices
 
 
-def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
-    values, order = torch.sort(rows, dim=-1, stable=True)
-    return values, order
-
-
 def _columns(own: Tensor, other: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    theta = _unit_columns(own, other, directions)
+    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
+
+
+def _unit_columns(own: Tensor, other: Tensor, directions: Tensor) -> Tensor:
     _require_same_width(own, other)
     if directions.ndim != 2 or directions.shape[0] != own.shape[1]:
         raise ValueError(
             f"directions have shape {tuple(directions.shape)} for outputs of dimension {own.shape[1]}: "
             f"expected ({own.shape[1]}, k)."
         )
-    theta = directions.detach().to(torch.float64)
-    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
+    return directions.detach().to(torch.float64)
 
 
 def _as_rows(columns: Tensor) -> Tensor:
@@ -289,7 +262,17 @@ def _as_rows(columns: Tensor) -> Tensor:
 
 
 def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
-    size = max(1, memory_limit // (_BYTES_PER_SAMPLE * samples))
+    """Directions whose results are kept at the same time: half of the limit is for them."""
+    return _parts(k, memory_limit // (2 * 8 * samples))
+
+
+def _blocks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
+    """Directions that are worked on at the same time, in the other half, and where that can be in the cache."""
+    return _parts(k, min(memory_limit // (2 * _BYTES_PER_SAMPLE), _IN_CACHE) // samples)
+
+
+def _parts(k: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
     return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
 

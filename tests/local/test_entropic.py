@@ -13,6 +13,7 @@ import scipy.linalg
 import torch
 from scipy import stats
 
+from fedsw.transport import entropic, sinkhorn
 from fedsw.transport.entropic import entropic_loss, plain_loss, sinkhorn_divergence
 
 TIGHT = {"tolerance": 1e-10, "iterations": 20_000}
@@ -214,11 +215,11 @@ def test_small_regularisers_and_large_costs_are_solved_without_a_warning():
             assert scale < 1.0 or result.converged
 
 
-def test_when_the_stabilised_iterations_break_the_log_domain_takes_over(monkeypatch):
+def test_when_the_scalings_break_down_the_log_domain_takes_over(monkeypatch):
     x, y = clouds()
     expected = entropic_loss(x, y, order=2, scale=1.5, **TIGHT).loss.item()
-    broken = lambda a, b, costs, *_, **__: np.full(costs.shape, np.nan)  # noqa: E731
-    monkeypatch.setattr(ot.bregman, "sinkhorn_stabilized", broken)
+    broken = lambda costs, *_: np.full(costs.shape, np.nan)  # noqa: E731
+    monkeypatch.setattr(entropic, "entropic_plan", broken)
     result = entropic_loss(x, y, order=2, scale=1.5, **TIGHT)
     assert result.loss.item() == pytest.approx(expected, rel=1e-9) and result.converged
 
@@ -228,6 +229,53 @@ def test_a_plan_that_ran_out_of_iterations_says_so():
     result = entropic_loss(x, y, order=2, scale=0.2, tolerance=1e-8, iterations=2)
     assert not result.converged and result.marginal_error > 1e-4
     assert not sinkhorn_divergence(x, y, order=2, scale=0.2, tolerance=1e-8, iterations=2).converged
+
+
+def uniform_marginals(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.full(size, 1 / size) for size in costs.shape)
+
+
+@pytest.mark.parametrize("scale", [1.5, 1.0, 0.5])
+@pytest.mark.parametrize(("n", "m"), [(30, 30), (25, 40), (40, 25), (1, 7), (7, 1)])
+def test_the_over_relaxed_plan_is_pots_in_the_log_domain(n, m, scale):
+    x, y = (points.detach().numpy() for points in clouds(n, m, 2))
+    costs = ((x[:, None] - y) ** 2).sum(axis=2)
+    expected = ot.bregman.sinkhorn_log(*uniform_marginals(costs), costs, 2 * scale**2, numItermax=10**5, stopThr=1e-13)
+    plan = sinkhorn.entropic_plan(costs, 2 * scale**2, 1e-12, 10**5)
+    np.testing.assert_allclose(plan, expected, atol=1e-11)
+
+
+def test_plans_of_kernels_that_underflow_are_found_where_plain_scalings_are_not():
+    x, y = (20 * points.detach().numpy() for points in clouds(25, 35, 2))
+    costs = ((x[:, None] - y) ** 2).sum(axis=2)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = ot.sinkhorn(*uniform_marginals(costs), costs, 2.0, warn=False)
+        plan = sinkhorn.entropic_plan(costs, 2.0, 1e-6, 50_000)
+    assert not np.abs(plain.sum(axis=1) - 1 / 25).sum() < 0.1
+    assert np.abs(plan.sum(axis=1) - 1 / 25).sum() < 1e-6 and np.abs(plan.sum(axis=0) - 1 / 35).sum() < 1e-12
+
+
+def test_over_relaxation_needs_a_fraction_of_the_plain_iterations(monkeypatch):
+    x, y = (points.detach().numpy() for points in clouds(60, 60, 2))
+    costs, step, counts = ((x[:, None] - y) ** 2).sum(axis=2), sinkhorn._Scaling.step, []
+    for most in (1.97, 1.0):
+        taken = []
+        monkeypatch.setattr(sinkhorn._Scaling, "step", lambda *args, taken=taken: taken.append(1) or step(*args))
+        monkeypatch.setattr(sinkhorn, "_LARGEST_OMEGA", most)
+        plan = sinkhorn.entropic_plan(costs, 0.1, 1e-6, 10**5)
+        assert np.abs(plan.sum(axis=1) - 1 / 60).sum() <= 1e-6
+        counts.append(len(taken))
+    assert 3 * counts[0] < counts[1]
+
+
+def test_errors_that_grow_under_over_relaxation_end_it_and_the_plan_is_found_all_the_same(monkeypatch):
+    x, y = (points.detach().numpy() for points in clouds(20, 30, 2))
+    costs = ((x[:, None] - y) ** 2).sum(axis=2)
+    monkeypatch.setattr(sinkhorn, "_best_omega", lambda errors, omega: 2.5)
+    with np.errstate(all="ignore"):
+        plan = sinkhorn.entropic_plan(costs, 1.0, 1e-8, 5000)
+    assert np.abs(plan.sum(axis=1) - 1 / 20).sum() <= 1e-8
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-8])

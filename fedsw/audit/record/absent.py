@@ -36,8 +36,8 @@ SUMMARY = frozenset(
     {
         "name", "title", "status", "engine", "clients", "rounds", "released_rounds", "epsilon", "epsilon_spent",
         "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
-        "held_out_by_group", "measured_on", "seconds", "bytes_up", "bytes_down", "seed", "versions", "hardware",
-        "begun", "date", "ledger",
+        "held_out_by_group", "held_out_measured_on", "measured_on", "seconds", "bytes_up", "bytes_down", "seed",
+        "versions", "hardware", "begun", "date", "ledger",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups"})

@@ -112,8 +112,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     released=method.released_rounds(),
                     spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
                     spent_by_client=method.epsilon_by_client(),
-                    held_out=held_out.metrics,
-                    held_out_by_group=held_out.by_group,
+                    held_out=held_out,
                     seconds=earlier + time.monotonic() - started,
                     begun=directory.begun(),
                     traffic=traffic,

@@ -19,7 +19,7 @@ from fedsw.experiment import Experiment, planned_releases
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
-from fedsw.runs.evaluation import measured_on
+from fedsw.runs.evaluation import HeldOut, measured_on
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
@@ -54,8 +54,7 @@ def summarise(
     released: int,
     spent: float,
     spent_by_client: Mapping[int, float],
-    held_out: Mapping[str, float],
-    held_out_by_group: Mapping[str, Mapping[str, float]],
+    held_out: HeldOut,
     seconds: float,
     begun: str | None,
     traffic: Traffic,
@@ -81,8 +80,9 @@ def summarise(
         "nominal": _nominal(experiment),
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon),
-        "held_out": dict(held_out),
-        "held_out_by_group": {group: dict(numbers) for group, numbers in held_out_by_group.items()},
+        "held_out": dict(held_out.metrics),
+        "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
+        "held_out_measured_on": dict(held_out.measured_on),
         "measured_on": measured_on(experiment),
         "seconds": seconds,
         "bytes_up": traffic.up,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from fedsw.experiment.sources import Shape
 
-_SLICES = 100
 _MOST_IMAGES = 64
 
 
@@ -54,7 +53,8 @@ class Autoencoder(Task):
         """Loss, and the distance of the codes to the prior."""
         from fedsw.tasks.generation import sliced_w2_to
 
-        distance = sliced_w2_to(held_out.outputs, _prior(held_out), directions=_SLICES)
+        codes = held_out.outputs
+        distance = sliced_w2_to(codes, _prior(held_out), directions=held_out.slices(codes.shape[1]))
         return {"loss": held_out.loss, "sw2_to_prior": distance}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:

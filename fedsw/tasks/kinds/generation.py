@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from fedsw.experiment.sources import Shape
 
-_SLICES = 100
 _MOST_POINTS = 10_000
 
 
@@ -48,7 +47,8 @@ class Generation(Task):
         from fedsw.tasks.generation import sliced_w2_to
 
         target = held_out.inputs.features.cpu()
-        return {"sw2": sliced_w2_to(_generated(held_out), target, directions=_SLICES)}
+        slices = held_out.slices(target.shape[1])
+        return {"sw2": sliced_w2_to(_generated(held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples, and held-out records to see them beside."""
