@@ -1,11 +1,14 @@
-"""Held-out metrics group by group, as fairlearn's MetricFrame has them; for reading, beside the gaps between groups.
+"""Held-out metrics group by group, with fairlearn's MetricFrame; for reading, beside the gaps between the groups.
 
-fairlearn itself takes seconds to import, at the start of every run, and leaves out a group without records.
+The gaps themselves stay our own (`fedsw.metrics`): they are for any number of classes, and nan where a group has no
+records, which fairlearn leaves out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,28 +31,54 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
         By group: `count`; for classification `accuracy` and `selection_rate` (of class 1; for more than two classes
         `selection_rate_c` of every class c); for regression `mean_squared_error`, of squared Euclidean distances. In a
         group without records everything but the count is nan.
+
+    Raises:
+        ModuleNotFoundError: if fairlearn is missing; the extra `app` brings it.
     """
-    objective = task.experiment.objective
-    if objective.task not in TASKS or len(task.groups) < 2:
+    if task.experiment.objective.task not in TASKS or len(task.groups) < 2:
         return {}
-    classified = objective.task == "classification"
-    columns = _classified(task, outputs, records) if classified else _regressed(outputs, records)
-    return {name: _of_group(columns, records.sensitive == group) for group, name in enumerate(task.groups)}
+    from fairlearn.metrics import MetricFrame, count
+
+    metrics, target, predicted = (
+        _classified(task, outputs, records) if _classifies(task) else _regressed(outputs, records)
+    )
+    frame = MetricFrame(
+        metrics={"count": count, **metrics},
+        y_true=target.numpy(),
+        y_pred=predicted.numpy(),
+        sensitive_features=records.sensitive.numpy(),
+    )
+    table = frame.by_group
+    absent = {"count": 0, **dict.fromkeys(metrics, float("nan"))}
+    return {
+        name: {column: _plain(column, table.loc[group, column]) for column in table} if group in table.index else absent
+        for group, name in enumerate(task.groups)
+    }
 
 
-def _of_group(columns: Mapping[str, Tensor], members: Tensor) -> dict[str, float]:
-    """The number of members, and the mean of every column (n,) over them."""
-    means = {name: float(column[members].to(torch.float64).mean()) for name, column in columns.items()}
-    return {"count": int(members.sum()), **means}
+def _classifies(task: Problem) -> bool:
+    return task.experiment.objective.task == "classification"
 
 
-def _classified(task: Problem, outputs: Tensor, records: Records) -> dict[str, Tensor]:
-    predicted = predictions(outputs)
-    rates = {f"selection_rate_{c}": predicted == c for c in range(task.classes)}
-    chosen = rates if task.classes > 2 else {"selection_rate": rates["selection_rate_1"]}
-    return {"accuracy": predicted == records.target, **chosen}
+def _classified(
+    task: Problem, outputs: Tensor, records: Records
+) -> tuple[Mapping[str, Callable[..., Any]], Tensor, Tensor]:
+    from fairlearn.metrics import selection_rate
+    from sklearn.metrics import accuracy_score
+
+    rates = {
+        f"selection_rate_{c}": functools.partial(selection_rate, pos_label=c) for c in range(task.classes)
+    } if task.classes > 2 else {"selection_rate": selection_rate}  # fmt: skip
+    return {"accuracy": accuracy_score, **rates}, records.target, predictions(outputs)
 
 
-def _regressed(outputs: Tensor, records: Records) -> dict[str, Tensor]:
+def _regressed(outputs: Tensor, records: Records) -> tuple[Mapping[str, Callable[..., Any]], Tensor, Tensor]:
+    from fairlearn.metrics import mean_prediction
+
     squares = (outputs.to(torch.float64) - records.target.to(torch.float64)).square()
-    return {"mean_squared_error": squares.reshape(len(squares), -1).sum(dim=1)}
+    distances = squares.reshape(len(squares), -1).sum(dim=1)
+    return {"mean_squared_error": mean_prediction}, torch.zeros_like(distances), distances
+
+
+def _plain(column: str, value: Any) -> float:
+    return int(value) if column == "count" else float(value)
