@@ -18,10 +18,12 @@ from fedsw.clipping.refusals import UnsupportedModule
 
 Heads = Callable[[Any], Sequence[Tensor]]
 
-ROUNDED = 1e-3
-"""Relative difference that rounding may make in a module that insists on float32; 1e-6 in float64."""
+EXACT = 1e-6
+"""Relative difference that rounding may make in float64."""
 
-_EXACT = 1e-6
+ROUNDED = 1e-3
+"""Relative difference that rounding may make in a module that insists on float32."""
+
 _passed: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 
 
@@ -47,7 +49,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
     """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     with unmoved_generators(tensors):
-        examine(copied(module, double=True), [_double(value) for value in inputs], heads, _EXACT)
+        examine(copied(module, double=True), [_double(value) for value in inputs], heads, EXACT)
     if heads is None:
         remember(module, inputs)
 

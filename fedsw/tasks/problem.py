@@ -29,6 +29,7 @@ from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.models import build
 from fedsw.tasks.own import task_of
+from fedsw.tasks.per_record import made_up_features
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
@@ -249,7 +250,7 @@ class Problem:
         Raises:
             ExperimentError: if the model does not return one of them, or with other columns.
         """
-        features = own.made_up_features(self.experiment, self.features)
+        features = made_up_features(self.experiment.model.seed, self.features)
         classes = torch.zeros(len(features), dtype=torch.int64)
         numbers = torch.zeros((len(features), self.shape.targets))
         batch = Inputs(features, numbers if self.shape.targets else classes, self.shape)
@@ -271,16 +272,14 @@ class Problem:
         """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
         spec, goal = self.experiment.model, self.experiment.objective
         name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
-        features = own.made_up_features(self.experiment, self.features)
+        features = made_up_features(self.experiment.model.seed, self.features)
         if self.task.facts.other_side == "generator":
-            features = own.made_up_features(self.experiment, spec.latent)
+            features = made_up_features(self.experiment.model.seed, spec.latent)
         elif (norm := self.experiment.data.row_norm) is not None:
             features = norm * F.normalize(features, dim=1)
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
-            own.require_fit(
-                self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name
-            )
+            own.require_fit(self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name)
         if is_reference(spec.kind):
             width = self.task.width(self.shape, spec)
             own.require_same_frozen(model, _build(self.experiment, self.features, width, self.classes), name=name)
