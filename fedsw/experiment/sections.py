@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_seriali
 
 from fedsw.columns import Columns
 from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.held import OBJECT, is_held
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.settings import ExperimentError
 
@@ -24,8 +25,7 @@ _MOST_DEEP = 8
 SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps")
 """The data sets that have a name."""
 
-_OWN = ("files", "object")
-_OBJECT = re.compile(r"object:[0-9a-f]{32}")
+_OWN = ("files", OBJECT)
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
 
@@ -116,7 +116,7 @@ class Data(Section):
     @field_validator("source")
     @classmethod
     def _known_source(cls, source: str) -> str:
-        if source in SOURCES or source in _OWN or _OBJECT.fullmatch(source) or is_reference(source):
+        if source in SOURCES or source in _OWN or is_reference(source):
             return source
         known = (*SOURCES, *_OWN)
         near = difflib.get_close_matches(source, known, n=1)
@@ -145,7 +145,7 @@ class Data(Section):
         """Where records come from: a named data set, "files", "object" (of this process) or "module"."""
         if self.source in SOURCES or self.source == "files":
             return self.source
-        return "object" if self.source.partition(":")[0] == "object" else "module"
+        return OBJECT if self.source == OBJECT or is_held(self.source) else "module"
 
     @property
     def own(self) -> bool:
