@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -29,4 +30,10 @@ UnsafeMetrics = Annotated[
 EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
+Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
 RUNS = Path("runs")
+
+
+def data_dir_setting(folder: Path) -> str:
+    """The setting that `--data-dir` stands for, with the whole path."""
+    return f"data.data_dir={json.dumps(str(folder.expanduser().resolve()), ensure_ascii=False)}"
