@@ -123,7 +123,7 @@ def copied(module: nn.Module, *, double: bool) -> nn.Module:
 
 @contextmanager
 def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put torch's random generators back as they were."""
+    """Put torch's random generators back as they were, those of the devices of tensors of any shape too."""
     devices = {value.device for value in tensors if value.is_cuda}
     with torch.random.fork_rng(devices=list(devices)):
         yield

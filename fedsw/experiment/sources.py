@@ -186,7 +186,7 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
 
 
 def split(records: Records, partition: Partition, clients: int) -> list[NDArray[np.int64]]:
-    """Positions of each client's records; disjoint, exhaustive, decided by the partition seed."""
+    """Positions (n_c,) of each client's records; disjoint, exhaustive, decided by the partition seed."""
     return data.partition(
         records,
         clients,

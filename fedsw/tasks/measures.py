@@ -83,7 +83,7 @@ class Measuring:
         return metrics.w2_squared(self.outputs, self.records.sensitive, directions=self.directions, groups=groups)
 
     def samples(self, count: int) -> Tensor:
-        """What a generator makes of `count` inputs of its own (the same at every call), or where particles are."""
+        """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
         points = model_kind(self._problem.experiment.model.kind).points
         given = self._problem.latents(count, "held-out")
         raw = self._model() if points else self._model(given)

@@ -66,12 +66,12 @@ class Values(ArrayField):
     """An array."""
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
+        """See `Field`; an array of the field's shape, or of fewer rows where it is filled."""
         rows = wire.padded(value, terms.sizes[self.shape[0]]) if self.filled else value
         return {self.name: Array(*wire.encode(rows.to(getattr(torch, self._dtype(terms)))))}
 
     def take(self, get: Get, terms: Terms) -> Tensor:
-        """See `Field`."""
+        """See `Field`; an array of the field's shape."""
         array = get(self.name)
         self._check(array, self.shape, terms, self.name)
         values = _decoded(array, self.name)
@@ -95,11 +95,11 @@ class RecordIds(ArrayField):
         return tuple(str(cell) for cell in range(terms.sizes["c"]))
 
     def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
+        """See `Field`; (n_j,) of every cell j."""
         return {str(cell): Array(*wire.encode(ids)) for cell, ids in enumerate(value)}
 
     def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:
-        """See `Field`."""
+        """See `Field`; (n_j,) of every cell j."""
         return tuple(self._cell(get(key), key, terms) for key in self.keys(terms))
 
     def _cell(self, array: Array, key: str, terms: Terms) -> Tensor:
@@ -132,7 +132,7 @@ class Broadcast:
 
     @classmethod
     def of(cls, values: Tensor, terms: Terms) -> Broadcast:
-        """Values in the run's precision, ready to be sent."""
+        """Values of any shape in the run's precision, ready to be sent."""
         return cls(Array(*wire.encode(values.to(terms.agreed.dtype))))
 
     def record(self, name: str) -> ArrayRecord:

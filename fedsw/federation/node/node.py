@@ -69,7 +69,7 @@ class Node:
 
     @property
     def ids(self) -> list[NDArray[np.int64]]:
-        """Global record ids in each cell; shared in seeded runs only."""
+        """Global record ids (n_j,) in each cell j; shared in seeded runs only."""
         ids = self.records.ids.numpy()
         return [ids[cell] for cell in self.cells]
 
