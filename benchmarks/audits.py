@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedsw import markdown
 from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
 from fedsw.experiment.catalogue import find_experiment
@@ -27,6 +28,14 @@ IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "audits.md"
 BEGIN, END = "<!-- table: python -m benchmarks.audits -->", "<!-- end of table -->"
 RUNS_BEGIN, RUNS_END = "<!-- one-run: python -m benchmarks.audits -->", "<!-- end of one-run -->"
+
+_COLUMNS = (
+    "audit", "experiment", "p", "T", "δ", "claimed ε", "bracket from", "instance ε", "shown ε", "confidence", "verdict",
+)  # fmt: skip
+_ATTACKERS = (
+    "run", "canaries", "claimed ε", "final model only: right guesses, shown ε (share)", "all models",
+    "published black box",
+)  # fmt: skip
 
 CANARIES = {
     "fair-classification-canary": ("fair-classification", []),
@@ -78,19 +87,12 @@ def table(folder: Path) -> str:
     found = [(path.stem, read_finding(path)) for path in sorted(folder.glob("*.json"))]
     order = ("canary", "one-run", "record")
     found.sort(key=lambda pair: (order.index(pair[1]["audit"]), pair[0]))
-    rows = [
-        "| audit | experiment | p | T | δ | claimed ε | bracket from | instance ε | shown ε | confidence | verdict |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*rows, *(_row(name, finding) for name, finding in found)])
+    return markdown.table(_COLUMNS, [_row(name, finding) for name, finding in found])
 
 
 def attackers(folder: Path) -> str:
     """What each attacker on a training run shows, and its share of the claim, beside the best published share."""
-    rows = [
-        "| run | canaries | claimed ε | final model only: right guesses, shown ε (share) | all models | published black box |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for path in sorted(folder.glob("*.json")):
         found = read_finding(path)
         if found["audit"] == "one-run":
@@ -100,9 +102,8 @@ def attackers(folder: Path) -> str:
             ]
             published = found["published"]
             best = f"{published['share']:.2f} of ε = {published['epsilon']:g} on {published['data']}"
-            cells = [path.stem, str(found["canaries"]), number(found["claimed_epsilon"]), *shown, best]
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+            rows.append([path.stem, found["canaries"], number(found["claimed_epsilon"]), *shown, best])
+    return markdown.table(_ATTACKERS, rows)
 
 
 def _subject(found: dict[str, Any]) -> str:
@@ -117,10 +118,10 @@ def _between(text: str, begin: str, end: str, part: str) -> str:
     return f"{head}{begin}\n\n{part}\n\n{end}{rest.partition(end)[2]}"
 
 
-def _row(name: str, found: dict[str, Any]) -> str:
+def _row(name: str, found: dict[str, Any]) -> list[str]:
     settings = " ".join(found.get("settings", []))
     confidence = found["confidence"]
-    cells = [
+    return [
         f"[{found['audit']}](../benchmarks/results/audits/{name}.json)",
         f"{_subject(found)}{f' `{settings}`' if settings else ''}",
         number(found.get("sampling_rate")),
@@ -133,7 +134,6 @@ def _row(name: str, found: dict[str, Any]) -> str:
         "–" if confidence is None else f"{confidence:g}",
         f"{'passed' if found['passed'] else 'FAILED'}: {found['verdict']}",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sections
+from fedsw import markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -54,6 +55,11 @@ was seen of the test part before these runs: prototypes of these settings were s
 were, without effect on a choice; the cross-validation that alpha = 0.375 was interpolated from was completed after that.
 """
 
+_CLIPPING = (
+    "objective", "inputs", "hidden", "plain", "clipped", "materialised", "clipped / plain", "of medians",
+    "materialised / plain", "difference",
+)  # fmt: skip
+
 CLAIMS = ((0.2, 0.1604, 0.1417), (0.375, 0.1663, 0.0983))
 
 
@@ -93,10 +99,7 @@ def _load(name: str) -> Any:
 
 
 def _frontier(runs: list[dict[str, Any]]) -> str:
-    lines = [
-        "| alpha | epsilon | bound | runs | accuracy | disparate impact | parity difference | sigma/Delta |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for row in sorted({run["row"] for run in runs}, key=_order):
         own = [run for run in runs if run["row"] == row]
         fields = dict(item.split("=") for item in row.split(": ")[1].split())
@@ -105,9 +108,9 @@ def _frontier(runs: list[dict[str, Any]]) -> str:
             for name, digits in (("accuracy", 4), ("disparate_impact", 3), ("demographic_parity_difference", 4))
         ]
         multiplier = statistics.mean(run["noise_multiplier"] for run in own)
-        cells = [fields["alpha"], fields["epsilon"], fields["bound"], str(len(own)), *metrics, f"{multiplier:.3f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([fields["alpha"], fields["epsilon"], fields["bound"], len(own), *metrics, f"{multiplier:.3f}"])
+    headings = ("alpha", "epsilon", "bound", "runs", "accuracy", "disparate impact", "parity difference", "sigma/Delta")
+    return markdown.table(headings, lines)
 
 
 def _order(row: str) -> tuple[float, float, str]:
@@ -116,14 +119,15 @@ def _order(row: str) -> tuple[float, float, str]:
 
 
 def _points(runs: list[dict[str, Any]]) -> str:
-    lines = ["", "| DP-FERMI (error, violation) | fedsw, mean of runs | runs that meet both |", "|---|---|---|"]
+    lines = []
     for alpha, error, violation in CLAIMS:
         own = [run["held_out"] for run in runs if run["row"].startswith(f"adult: alpha={alpha:g} epsilon=1.0")]
         ours = [(1 - held["accuracy"], held["demographic_parity_difference"]) for held in own]
         met = sum(e <= error and v <= violation for e, v in ours)
         mean = [statistics.mean(values) for values in zip(*ours, strict=True)]
-        lines.append(f"| ({error}, {violation}) | ({mean[0]:.4f}, {mean[1]:.4f}) | {met} of {len(ours)} |")
-    return "\n".join(lines)
+        lines.append((f"({error}, {violation})", f"({mean[0]:.4f}, {mean[1]:.4f})", f"{met} of {len(ours)}"))
+    headings = ("DP-FERMI (error, violation)", "fedsw, mean of runs", "runs that meet both")
+    return "\n" + markdown.table(headings, lines)
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -132,54 +136,54 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def _clipping(stored: dict[str, Any]) -> str:
-    lines = [
+    text = (
         f"`python -m benchmarks.clipping` (RLL, Table 5: n = {stored['n']}, k = {stored['k']}, d = {stored['d']}), "
         f"{stored['repeats']} interleaved turns; times are the best turn in milliseconds, ratios to plain autodiff. "
         "`target`: n records against public points; `groups`: two groups of n/2. The materialised column forms every "
-        "Jacobian with `vmap(jacrev)`; the last column is the relative difference of its gradient to ours.",
-        "",
-        "| objective | inputs | hidden | plain | clipped | materialised | clipped / plain | of medians | materialised / plain | difference |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+        "Jacobian with `vmap(jacrev)`; the last column is the relative difference of its gradient to ours."
+    )
+    lines = []
     for row in stored["rows"]:
         times = [f"{row['milliseconds'][name]:.1f}" for name in ("plain", "clipped", "materialised")]
         ratios = [row["clipped_over_plain"], row["median_clipped_over_plain"], row["materialised_over_plain"]]
-        shape = [row["objective"], str(row["features"]), "x".join(map(str, row["hidden"]))]
-        shown = [*shape, *times, *(f"{ratio:.2f}" for ratio in ratios), f"{row['difference_to_materialised']:.0e}"]
-        lines.append("| " + " | ".join(shown) + " |")
-    lines.append(f"\nWorst ratio of exact clipping to plain autodiff: {stored['worst']:.2f}.")
-    return "\n".join(lines) + "\n" + _machine(stored["machine"])
+        shape = [row["objective"], row["features"], "x".join(map(str, row["hidden"]))]
+        difference = f"{row['difference_to_materialised']:.0e}"
+        lines.append([*shape, *times, *(f"{ratio:.2f}" for ratio in ratios), difference])
+    worst = f"Worst ratio of exact clipping to plain autodiff: {stored['worst']:.2f}."
+    return "\n\n".join([text, markdown.table(_CLIPPING, lines), worst]) + "\n" + _machine(stored["machine"])
 
 
 def _engines(stored: dict[str, Any]) -> str:
     runs = stored["inprocess_runs"]
-    rows = [
-        f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification.\n",
-        "| what | measured |",
-        "|---|---|",
-        f"| overhead of a client message in process (17 parameters), median | {stored['overhead']['median_ms']:.3f} ms |",
-        f"| the run in process, median of {len(runs)} before and after the other | "
-        f"{stored['inprocess_seconds']:.1f} s ({min(runs):.1f} to {max(runs):.1f}) |",
-        f"| its quick rounds (a tenth are quicker) | {stored['inprocess_quick_round_ms']:.1f} ms |",
-    ]
     loop = stored["plain_loop_ms"]
-    rows.append(f"| a plain loop before and after each run: the cores' speed meanwhile | {min(loop):.1f} to {max(loop):.1f} ms |")
+    rows = {
+        "overhead of a client message in process (17 parameters), median": f"{stored['overhead']['median_ms']:.3f} ms",
+        f"the run in process, median of {len(runs)} before and after the other": (
+            f"{stored['inprocess_seconds']:.1f} s ({min(runs):.1f} to {max(runs):.1f})"
+        ),
+        "its quick rounds (a tenth are quicker)": f"{stored['inprocess_quick_round_ms']:.1f} ms",
+        "a plain loop before and after each run: the cores' speed meanwhile": f"{min(loop):.1f} to {max(loop):.1f} ms",
+    }
     if "ray_seconds" in stored:
         ray = stored["ray_seconds"]
-        rows.append(f"| the same run on Flower's Ray engine | {ray:.1f} s |")
-        rows.append(f"| its quick rounds | {stored['ray_quick_round_ms']:.0f} ms |")
-        rows.append(f"| ratio of the runs | {stored['ratio']:.1f} ({ray / max(runs):.1f} to {ray / min(runs):.1f}) |")
-        rows.append(f"| ratio of the quick rounds: what is left where nobody else uses the cores | {stored['quick_ratio']:.1f} |")
-    return "\n".join(rows) + "\n" + _machine(stored["machine"]) + _earlier_engines(stored)
+        ratios = f"{ray / max(runs):.1f} to {ray / min(runs):.1f}"
+        rows |= {
+            "the same run on Flower's Ray engine": f"{ray:.1f} s",
+            "its quick rounds": f"{stored['ray_quick_round_ms']:.0f} ms",
+            "ratio of the runs": f"{stored['ratio']:.1f} ({ratios})",
+            "ratio of the quick rounds: what is left where nobody else uses the cores": f"{stored['quick_ratio']:.1f}",
+        }
+    text = f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification."
+    shown = markdown.table(("what", "measured"), list(rows.items()))
+    return f"{text}\n\n{shown}\n" + _machine(stored["machine"]) + _earlier_engines(stored)
 
 
 def _earlier_engines(stored: dict[str, Any]) -> str:
-    lines = [
+    text = (
         "\n\nEvery time it was run since the file keeps them. In process is computation and Ray's time is polling, so the "
-        "ratio is also the machine's: of who else uses its cores.\n",
-        "| when | Python | plain loop, ms | in process, s | Ray, s | ratio | quick rounds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+        "ratio is also the machine's: of who else uses its cores.\n\n"
+    )
+    lines = []
     for each in (*stored["earlier"], stored):
         runs, loop = each["inprocess_runs"], each.get("plain_loop_ms")
         shown = [
@@ -187,10 +191,15 @@ def _earlier_engines(stored: dict[str, Any]) -> str:
             each["machine"]["python"].split()[0],
             f"{min(loop):.1f} to {max(loop):.1f}" if loop else "not timed",
             f"{each['inprocess_seconds']:.1f} ({min(runs):.1f} to {max(runs):.1f})",
-            *((f"{each['ray_seconds']:.1f}", f"{each['ratio']:.1f}", f"{each['quick_ratio']:.1f}") if "ratio" in each else "–––"),
+            *(
+                (f"{each['ray_seconds']:.1f}", f"{each['ratio']:.1f}", f"{each['quick_ratio']:.1f}")
+                if "ratio" in each
+                else "–––"
+            ),
         ]
-        lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+        lines.append(shown)
+    headings = ("when", "Python", "plain loop, ms", "in process, s", "Ray, s", "ratio", "quick rounds")
+    return text + markdown.table(headings, lines)
 
 
 def _machine(machine: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsw import markdown
+
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
@@ -17,18 +19,18 @@ def comparison(stored: dict[str, Any]) -> str:
     names = stored["metrics"]
     lines = [f"\n## Methods compared: {stored['task']}\n", f"`{_command(stored)}`. {stored['caption']}\n"]
     for group in stored["groups"]:
-        lines += [
-            f"\n**{group['heading']}**\n",
-            f"| method | ε | δ | {' | '.join(names)} | rounds | MB up | MB down | seconds | seeds |",
-            "|---|---|---|" + "---|" * (len(names) + 5),
-        ]
+        rows = []
         for row in group["rows"]:
             measured = [_mean(row["metrics"].get(name)) for name in names]
-            epsilon = "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
+            epsilon = (
+                "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
+            )
             delta = "–" if row["delta"] is None else f"{row['delta']:.2g}"
             traffic = [f"{row['bytes_up'] / 1e6:.1f}", f"{row['bytes_down'] / 1e6:.1f}"]
-            cells = [row["method"], epsilon, delta, *measured, str(row["rounds"]), *traffic]
-            lines.append("| " + " | ".join([*cells, f"{row['seconds']:.0f}", str(row["seeds"])]) + " |")
+            seconds = f"{row['seconds']:.0f}"
+            rows.append([row["method"], epsilon, delta, *measured, row["rounds"], *traffic, seconds, row["seeds"]])
+        headings = ("method", "ε", "δ", *names, "rounds", "MB up", "MB down", "seconds", "seeds")
+        lines += [f"\n**{group['heading']}**\n", markdown.table(headings, rows)]
     for picture in sorted(IMAGES.glob(f"compare-{stored['task']}*.png")):
         lines.append(f"\n![{stored['task']}](images/{picture.name})")
     return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
@@ -36,6 +38,10 @@ def comparison(stored: dict[str, Any]) -> str:
 
 def autoencoder(stored: dict[str, Any]) -> str:
     """The private autoencoder on MNIST."""
+    rows = [
+        ("60 000 generated images", _spread(stored["generated"], 4), ".755"),
+        ("60 000 reconstructions", _spread(stored["reconstructed"], 4), ".848"),
+    ]
     return "\n".join(
         [
             "\n## Private autoencoder on MNIST\n",
@@ -43,10 +49,7 @@ def autoencoder(stored: dict[str, Any]) -> str:
             f"{stored['batch']} records, ε = {stored['epsilon']:.4g}, δ = {stored['delta']:g}. A perceptron of width 100 is "
             "trained on images and tested on MNIST's real test set; labels of generated images come from the nearest "
             "training codes, which is outside the guarantee.\n",
-            "| trained on | accuracy on real test images | RLL |",
-            "|---|---|---|",
-            f"| 60 000 generated images | {_spread(stored['generated'], 4)} | .755 |",
-            f"| 60 000 reconstructions | {_spread(stored['reconstructed'], 4)} | .848 |",
+            markdown.table(("trained on", "accuracy on real test images", "RLL"), rows),
             f"\nσ = {stored['sigma']:.4g} with `auto`, {stored['sigma_paper']:.4g} with the paper's bound at the same "
             f"multiplier {stored['noise_multiplier']:.4g}.\n",
             "![held out, reconstructed, decoded from the prior](images/swae-mnist-samples.png)",
@@ -59,7 +62,7 @@ def entropic(stored: dict[str, Any]) -> str:
     """Entropic against plain transport on released points."""
     summary = stored["summary"]
     rows = [
-        f"| {n} | {e:.3f} | {p:.3f} |"
+        (n, f"{e:.3f}", f"{p:.3f}")
         for n, e, p in zip(summary["sizes"], summary["mean"]["entropic"], summary["mean"]["plain"], strict=True)
     ]
     return "\n".join(
@@ -67,9 +70,7 @@ def entropic(stored: dict[str, Any]) -> str:
             "\n## Entropic denoising\n",
             "`python -m benchmarks.entropic`: a mixture in the plane under Gaussian noise of σ = 1; W₂ of what was learned "
             "to clean points, mean of three seeds. Settings were chosen by this distance on two of the seeds.\n",
-            "| n | W_{2,2σ²} | plain W₂ |",
-            "|---|---|---|",
-            *rows,
+            markdown.table(("n", "W_{2,2σ²}", "plain W₂"), rows),
             f"\nAt the largest n the entropic error is {summary['ratio']:.2f} of the plain one; slope of log error on log n: "
             f"{summary['slope']['entropic']:.3f} (entropic), {summary['slope']['plain']:.3f} (plain).",
         ]
@@ -79,32 +80,35 @@ def entropic(stored: dict[str, Any]) -> str:
 def flow(stored: dict[str, Any]) -> str:
     """The ladder of particle flows."""
     rows = [
-        f"| {row['algorithm']} | {row['sigma']:g} | {'yes' if row['dummy'] else 'no'} | {_mean(row['sw2'])} | "
-        f"{row['modes']['mean']:.1f} | {row['in_modes']['mean']:.2f} |"
+        (
+            row["algorithm"],
+            f"{row['sigma']:g}",
+            "yes" if row["dummy"] else "no",
+            _mean(row["sw2"]),
+            f"{row['modes']['mean']:.1f}",
+            f"{row['in_modes']['mean']:.2f}",
+        )
         for row in stored["rows"]
     ]
+    headings = ("slices", "σ", "dummy noise", "SW₂", "modes covered", "share of particles in modes")
     return "\n".join(
         [
             "\n## Particle flows on five Gaussians\n",
             "`python -m benchmarks.flow`: noise of σ in the units of the records, which says nothing of ε here: a picture, "
             f"not protection. {stored['seeds']} seeds.\n",
-            "| slices | σ | dummy noise | SW₂ | modes covered | share of particles in modes |",
-            "|---|---|---|---|---|---|",
-            *rows,
+            markdown.table(headings, rows),
         ]
     )
 
 
 def noise(stored: dict[str, Any]) -> str:
     """Speed of the noise."""
-    rows = [f"| {name} | {row['ns']:.1f} | {row['millions_a_second']:.0f} |" for name, row in stored["rows"].items()]
+    rows = [(name, f"{row['ns']:.1f}", f"{row['millions_a_second']:.0f}") for name, row in stored["rows"].items()]
     return "\n".join(
         [
             "\n## Noise\n",
             "`python -m benchmarks.noise`: processor time on one thread.\n",
-            "| part | ns a number | million a second |",
-            "|---|---|---|",
-            *rows,
+            markdown.table(("part", "ns a number", "million a second"), rows),
         ]
     )
 
@@ -113,19 +117,26 @@ def deployed(stored: dict[str, Any]) -> str:
     """Exchanges of real processes."""
     names = {"deployed": "warm executor", "deployed-stock": "stock Flower: a process for every message"}
     rows = [
-        f"| {names.get(run['engine'], run['engine'])} | {run['rounds']} | {run['whole_s'] / 60:.1f} | "
-        f"{run['exchange_median_s']:.2f} | {run['rounds_500_minutes']:.1f} | {run['load_before']:.1f} |"
+        (
+            names.get(run["engine"], run["engine"]),
+            run["rounds"],
+            f"{run['whole_s'] / 60:.1f}",
+            f"{run['exchange_median_s']:.2f}",
+            f"{run['rounds_500_minutes']:.1f}",
+            f"{run['load_before']:.1f}",
+        )
         for run in stored["runs"]
     ]
+    headings = (
+        "client processes", "rounds measured", "minutes", "seconds an exchange (median)", "500 rounds, minutes",
+        "load of the machine",
+    )  # fmt: skip
     return "\n".join(
         [
             "\n## Real processes\n",
             f"`python -m benchmarks.deployed`: {stored['clients']} SuperNodes on loopback, TLS and authenticated nodes, torch "
             "imported, fair classification; minutes count start and stop, and 500 rounds are extrapolated from fewer.\n",
-            "| client processes | rounds measured | minutes | seconds an exchange (median) | 500 rounds, minutes "
-            "| load of the machine |",
-            "|---|---|---|---|---|---|",
-            *rows,
+            markdown.table(headings, rows),
         ]
     )
 
@@ -133,7 +144,7 @@ def deployed(stored: dict[str, Any]) -> str:
 def chaos(stored: dict[str, Any]) -> str:
     """Runs in one process that were broken on purpose."""
     rows = [
-        f"| {run['seed']} | {run['rounds']} | {sum(run['faults'].values())} | {run['lives']} | {run['seconds']:.0f} |"
+        (run["seed"], run["rounds"], sum(run["faults"].values()), run["lives"], f"{run['seconds']:.0f}")
         for run in stored["runs"]
     ]
     return "\n".join(
@@ -142,9 +153,7 @@ def chaos(stored: dict[str, Any]) -> str:
             "`python -m benchmarks.chaos --only inprocess`: five clients in one process, a random fault every ten rounds; "
             "every run ended with all of its rounds, a ledger equal to its replay and to an independent witness, and no "
             "process left.\n",
-            "| seed | rounds | faults | processes of the server | seconds |",
-            "|---|---|---|---|---|",
-            *rows,
+            markdown.table(("seed", "rounds", "faults", "processes of the server", "seconds"), rows),
         ]
     )
 
@@ -153,11 +162,31 @@ def chaos_deployed(stored: dict[str, Any]) -> str:
     """Runs of real processes that were killed, stopped and interrupted."""
     runs = stored["runs"]
     rows = [
-        f"| {run['seed']} | {run['rounds']} | {sum(run['blows'].values())} | {run['lives']} | {run['charges']} | "
-        f"{run['abandoned_attempts']} | {run['epsilon']!r} | {run['epsilon_replayed']!r} | {run['polls']} | "
-        f"{run['processes_left']} | {run['seconds']:.0f} |"
+        (
+            run["seed"],
+            run["rounds"],
+            sum(run["blows"].values()),
+            run["lives"],
+            run["charges"],
+            run["abandoned_attempts"],
+            repr(run["epsilon"]),
+            repr(run["epsilon_replayed"]),
+            run["polls"],
+            run["processes_left"],
+            f"{run['seconds']:.0f}",
+        )
         for run in runs
     ]
+    headings = (
+        "seed", "rounds", "injections", "processes of the run", "charges", "attempts without charge", "ε spent",
+        "ε replayed", "polls", "processes left", "seconds",
+    )  # fmt: skip
+    counted = {
+        "injection": "blows",
+        "how far the run had come at the injection, by its files": "positions",
+        "what an injection on nodes did": "effects",
+        "how a process of the run ended before the last one": "ends",
+    }
     return "\n".join(
         [
             "\n## Chaos on real processes\n",
@@ -166,31 +195,20 @@ def chaos_deployed(stored: dict[str, Any]) -> str:
             "stopped was resumed when all nodes were back. Every run ended with all of its rounds; ε by the ledger, by its "
             "replay, in the summary, and recomputed from its rows alone is the same number to the last digit, and the ε "
             "that was polled meanwhile is that of the rows of its time and never fell.\n",
-            "| seed | rounds | injections | processes of the run | charges | attempts without charge | ε spent | ε replayed | polls "
-            "| processes left | seconds |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
-            *rows,
-            "\n| injection | times |",
-            "|---|---|",
-            *_counted(run["blows"] for run in runs),
-            "\n| how far the run had come at the injection, by its files | times |",
-            "|---|---|",
-            *_counted(run["positions"] for run in runs),
-            "\n| what an injection on nodes did | times |",
-            "|---|---|",
-            *_counted(run["effects"] for run in runs),
-            "\n| how a process of the run ended before the last one | times |",
-            "|---|---|",
-            *_counted(run["ends"] for run in runs),
+            markdown.table(headings, rows),
+            *(
+                "\n" + markdown.table((what, "times"), _counted(run[key] for run in runs))
+                for what, key in counted.items()
+            ),
         ]
     )
 
 
-def _counted(counts: Iterable[dict[str, int]]) -> list[str]:
+def _counted(counts: Iterable[dict[str, int]]) -> list[tuple[str, int]]:
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)
-    return [f"| {name} | {times} |" for name, times in sorted(total.items(), key=lambda item: (-item[1], item[0]))]
+    return sorted(total.items(), key=lambda item: (-item[1], item[0]))
 
 
 def keep_comparison(folder: Path, results: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import fedsw
 import fedsw.experiment.sections as sections
 from benchmarks.machine import describe
 from fedsw.experiment import load_experiment
@@ -51,7 +52,7 @@ def watched() -> Iterator[dict[str, list[str]]]:
     for section in vars(sections).values():
         if isinstance(section, type) and issubclass(section, sections.Section) and section is not sections.Section:
             fields[section] = frozenset(section.model_fields)
-    package = str(Path(sections.__file__).parents[1])
+    package = str(Path(fedsw.__file__).parent)
     genuine = sections.Section.__getattribute__
 
     def reading(self: Any, name: str) -> Any:
@@ -78,7 +79,7 @@ def record_way() -> list[str]:
     from fedsw.engines.driver import run
 
     carriers = ("Bounded", "Aggregate", "Tape", "Batch", "Term")
-    package, way, going = str(Path(sections.__file__).parents[1]), [], [False]
+    package, way, going = str(Path(fedsw.__file__).parent), [], [False]
 
     def carries(value: object) -> bool:
         if isinstance(value, list | tuple) and value:

@@ -51,7 +51,7 @@ def selection_rates(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, ou
 
 
 def disparate_impact(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, positive: int = 1) -> float:
-    """Smallest over largest rate of the positive class among the groups: 1 is parity.
+    """Smallest over largest rate of the positive class among the groups: 1 is parity. Classes and groups are (n,).
 
     For two groups it is P(predicted = 1 | A = 0) / P(predicted = 1 | A = 1) or its inverse, whichever is
     below 1; fairlearn's demographic_parity_ratio. If no group is ever positive, all are treated alike and it
@@ -61,7 +61,7 @@ def disparate_impact(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, p
 
 
 def demographic_parity_difference(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, outcomes: int = 2) -> float:
-    """Largest gap between two groups in the rate of a class, over all classes; 0 is parity.
+    """Largest gap between two groups in the rate of a class, over all classes; 0 is parity. Both are (n,).
 
     For two classes it is fairlearn's demographic_parity_difference.
     """
@@ -71,7 +71,7 @@ def demographic_parity_difference(predicted: Tensor, sensitive: Tensor, *, group
 def equalized_odds_difference(
     predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2
 ) -> float:
-    """The largest of `equal_opportunity_differences`; for two classes, fairlearn's of this name."""
+    """The largest of `equal_opportunity_differences`, shapes as there; for two classes, fairlearn's of this name."""
     gaps = equal_opportunity_differences(predicted, target, sensitive, groups=groups, classes=classes)
     return float(torch.tensor(gaps, dtype=torch.float64).amax())
 
@@ -79,7 +79,10 @@ def equalized_odds_difference(
 def equal_opportunity_differences(
     predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2
 ) -> tuple[float, ...]:
-    """For every true class y, the largest gap between two groups in P(predicted = c | Y = y, A), all c."""
+    """For every true class y, the largest gap between two groups in P(predicted = c | Y = y, A), all c.
+
+    Classes and groups are (n,).
+    """
     odds = _odds(predicted, target, sensitive, groups, classes)
     return tuple(float(_range(rates).max()) for rates in odds)
 
@@ -96,7 +99,7 @@ def equal_opportunity_ratios(
     """(EO_0, EO_1, ...): for every true class y, the disparate impact among the records with Y = y.
 
     EO_y is the smallest over the largest P(predicted = positive | Y = y, A = a) among the groups a; 1 is
-    equality of odds for that class, and EO_1 is equal opportunity.
+    equality of odds for that class, and EO_1 is equal opportunity. Classes and groups are (n,).
     """
     odds = _odds(predicted, target, sensitive, groups, classes)
     return tuple(_ratio(rates[:, positive]) for rates in odds)
@@ -147,7 +150,10 @@ def output_distances(
     classes: int = 2,
     directions: Tensor | None = None,
 ) -> tuple[float, ...]:
-    """(OD_0, OD_1, ...): for every true class y, `w2_squared` among the records with Y = y."""
+    """(OD_0, OD_1, ...): for every true class y, `w2_squared` among the records with Y = y.
+
+    Shapes are as there, and `target` is (n,).
+    """
     _require_columns(target=target, sensitive=sensitive)
     _require_range("target", target, classes)
     return tuple(

@@ -51,13 +51,13 @@ class Stream:
         return Stream(_derive(self._key, purpose))
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """`count` uniform 64-bit words."""
+        """Uniform 64-bit words (count,)."""
         words = np.empty(count, dtype="<u8")
         self._fill(words)
         return words.astype(np.uint64, copy=False)
 
     def uniforms(self, count: int) -> NDArray[np.float64]:
-        """`count` uniforms in the open interval (0, 1), multiples of 2^-52 shifted by half a step."""
+        """Uniforms (count,) in the open interval (0, 1), multiples of 2^-52 shifted by half a step."""
         words = self.words(count)
         words >>= np.uint64(12)  # 52 bits: with one more, the largest and a half would be rounded up to 1
         uniforms = words.astype(np.float64)
@@ -66,7 +66,7 @@ class Stream:
         return uniforms
 
     def normals(self, count: int) -> NDArray[np.float64]:
-        """`count` standard normals by the Box-Muller transform, float64, at most 9.5 in absolute value.
+        """Standard normals (count,) by the Box-Muller transform, float64, at most 9.5 in absolute value.
 
         For directions, tests and simulations. What hides a record is added by `privacy.gaussian.noised`, since the last
         bits of these numbers are those of floating-point functions: they depend on the processor and the builds of
@@ -121,7 +121,7 @@ def box_muller(words: NDArray[np.uint64], out: NDArray[np.float64]) -> tuple[flo
 
 
 def smallest_keys(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Positions of the `size` smallest keys, in increasing order of position.
+    """Positions (size,) of the smallest keys of (n,), in increasing order of position.
 
     With independent uniform keys this is a uniform sample without replacement (two equal keys among N have
     probability below N^2 / 2^65). Samples drawn from parts of one set of keys fit together: the smallest keys of

@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def flushed(values: Tensor) -> Tensor:
-    """The values, with 0 for those that are nearer to it than the smallest normal number of their type."""
+    """Values of any shape, with 0 for those that are nearer to it than the smallest normal number of their type."""
     return torch.where(values.abs() < torch.finfo(values.dtype).tiny, 0.0, values)
 
 

@@ -65,7 +65,7 @@ def rates(device: torch.device) -> Tensor:
 def grid_masses(
     step: Step, orientation: Orientation, spacing: float, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Dominating masses of one step at -1 ... -m, at 0 and at 1 ... n times the spacing.
+    """Dominating masses of one step at -1 ... -m, at 0 and at 1 ... n times the spacing: (m,), a scalar, (n,), float64.
 
     Those of the lower pair "triangle" dominate nothing: they are rounded to the nearest node. A mixture of many
     profiles (random slices) is only evaluated at some of the nodes, and has no mass elsewhere.

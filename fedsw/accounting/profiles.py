@@ -74,7 +74,7 @@ class Step:
 
 
 def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
-    """Exact delta(epsilon) of N(mu, 1) against N(0, 1), for epsilon >= 0 (float64, elementwise).
+    """Exact delta(epsilon) of N(mu, 1) against N(0, 1), for epsilon >= 0: float64, of any shape.
 
     With x = epsilon/mu - mu/2, phi the normal density and M = Phi(-.) / phi, Phi(-x) - e^epsilon Phi(-x - mu) is
     phi(x) (M(x) - M(x + mu)): no exponential of epsilon, absolute errors of a few 1e-16 for any mu, and relative
@@ -109,7 +109,7 @@ def joint(*mus: float) -> float:
 
 
 def step_profile(step: Step, epsilon: Tensor) -> Tensor:
-    """Exact delta(epsilon) of one step, for epsilon >= 0 (float64, elementwise); from above for slices.
+    """Exact delta(epsilon) of one step, for epsilon >= 0: float64, of any shape; from above for slices.
 
     Guarantee: without replacement this is the profile of C_p(G_mu), which bounds every fixed-size batch
     release of the given sensitivity under replacement; for Poisson it is the larger of the two directions

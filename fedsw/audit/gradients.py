@@ -83,7 +83,7 @@ class Attacker:
         return mean, cotangents
 
     def reference(self, rounds: int) -> list[Tensor]:
-        """The models of a training without noise on half of each canary; the last is the model it would release."""
+        """The models (r,) of a training without noise on half of each canary; the last is what it would release."""
         trainer = Trainer(_flat(self._model), self._task.experiment.training)
         models = []
         for round_ in range(1, rounds + 1):

@@ -69,7 +69,7 @@ class Compared(Task):
         return self._genuine.dimension(shape, model)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The free model's outputs as they are."""
+        """The free model's outputs (n, d) as they are."""
         return part(raw, "outputs", 0)
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:

@@ -97,7 +97,7 @@ class Released:
             count -= copies
 
     def release_singly(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """The same, one call and one row of the ledger for each."""
+        """The same in parts (1, r), with one call and one row of the ledger for each."""
         for _ in range(count):
             yield self._release(aggregate, 1)
 

@@ -70,6 +70,6 @@ class Guesses:
 
     @classmethod
     def surest(cls, scores: Scores, coins: NDArray[np.bool_], made: int) -> Guesses:
-        """The `made` guesses of the largest scores in absolute value: 1 for a positive score, 0 for another."""
+        """The `made` guesses on coins (m,) of the largest |scores| (m,): 1 for a positive score, 0 for another."""
         chosen = np.argsort(-np.abs(scores), kind="stable")[:made]
         return cls(made, int(((scores > 0) == coins)[chosen].sum()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings
+from fedsw.cli.options import RUNS, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, data_dir_setting
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -81,15 +81,13 @@ def _attack(
     *,
     show: bool,
 ) -> Finding:
-    import json
-
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
 
     if epsilon is not None:
         changes.append(f"privacy.epsilon={epsilon!r}")
     if data_dir is not None:
-        changes.append(f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()), ensure_ascii=False)}")
+        changes.append(data_dir_setting(data_dir))
     experiment = load_experiment(find_experiment(target), changes)
     if one_run is not None:
         from fedsw.audit import one_run as training

@@ -20,7 +20,7 @@ from fedsw.text import json_text, number
 _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps": "the number of steps"}
 
 
-def budget(
+def budget_command(
     delta: Annotated[float, typer.Option(help="δ of the guarantee, well below 1 / records.")],
     sampling_rate: Annotated[
         float | None, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")

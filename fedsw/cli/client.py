@@ -1,4 +1,4 @@
-"""The commands of a client's operator: client, bundle."""
+"""`fedsw client`: the records of this machine take part."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from fedsw.cli.options import DataDir, Json
+from fedsw.cli.options import DataDir
 from fedsw.cli.shell import ending_on_sigterm
-from fedsw.text import json_text
 
 _DEFAULT_STATE = Path("client-state")
 _Value = TypeVar("_Value")
@@ -85,25 +84,6 @@ def client_command(
     )
     with ending_on_sigterm():
         keep_connected(node, state / "flower", stock=plain, say=lambda text: typer.echo(f"fedsw: {text}", err=True))
-
-
-def bundle_command(
-    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Write the bundle's files into it.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Print the hash of the bundle that this fedsw sends to nodes, and that a node can demand (`--bundle`).
-
-    With DIR the files are written there, to be read, or submitted with `flwr run DIR`.
-    """
-    from fedsw.deploy.bundle import bundle_files, bundle_hash, write_bundle
-
-    if folder is not None:
-        write_bundle(folder)
-    if as_json:
-        written = None if folder is None else str(folder)
-        typer.echo(json_text({"sha256": bundle_hash(), "files": sorted(bundle_files()), "directory": written}))
-    else:
-        typer.echo(bundle_hash())
 
 
 def _first(given: _Value | None, configured: _Value | None) -> _Value | None:

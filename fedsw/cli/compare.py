@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, Clients, DataDir, Json, Quiet, Runs, Set
+from fedsw.cli.options import RUNS, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def compare_command(
         return
     settings = [*(overrides or ())]
     settings += [f"federation.clients={clients}"] if clients is not None else []
-    settings += [f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()))}"] if data_dir is not None else []
+    settings += [data_dir_setting(data_dir)] if data_dir is not None else []
     asked = (task, method_names, epsilon, seeds, rounds)
     if resume is not None:
         if any(value is not None for value in asked) or settings or nominal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs ar
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
+Sites = Annotated[int | None, typer.Option(min=1, help="Processes that hold the clients; the engine's, if not given.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Reproducible sampling and noise; the ε is then nominal.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data files are.")]
 Epsilon = Annotated[float | None, typer.Option(help="The ε to guarantee; inf for no noise.")]
@@ -33,4 +35,10 @@ Evaluate = Annotated[
 EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
+Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
 RUNS = Path("runs")
+
+
+def data_dir_setting(folder: Path) -> str:
+    """The setting that `--data-dir` stands for, with the whole path."""
+    return f"data.data_dir={json.dumps(str(folder.expanduser().resolve()), ensure_ascii=False)}"

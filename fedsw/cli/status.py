@@ -1,11 +1,10 @@
-"""Watching runs from a terminal: `fedsw status`, and the endpoint and logs of `fedsw run`."""
+"""`fedsw status`: how far a run has come, once or until it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,42 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.cli.options import RUNS, Json, Run, Runs
-from fedsw.runs.resuming import command_for
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
-    from fedsw.engines.driver import RunResult
     from fedsw.report.status import Status
-    from fedsw.runs.observer import Observer
 
 Watch = Annotated[bool, typer.Option("--watch", help="Keep looking until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port", min=0, max=65535, help="Serve Prometheus metrics on this port of 127.0.0.1; 0 finds one."
-    ),
-]
-
-
-class Service(StrEnum):
-    """Where a run's releasable numbers may be logged, too."""
-
-    MLFLOW = "mlflow"
-    WANDB = "wandb"
-
-
-Observe = Annotated[
-    list[Service] | None,
-    typer.Option("--observe", help="Log releasable numbers to MLflow or Weights & Biases, too; may be repeated."),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
-
-
-def add_status(app: typer.Typer) -> None:
-    """Add `fedsw status` to the command line."""
-    app.command("status")(status_command)
 
 
 def status_command(
@@ -81,42 +52,10 @@ def status_command(
                 _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
 
 
-def watched(
-    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
-) -> Callable[[Observer], RunResult]:
-    """The same start, observed by whatever was asked for besides: services by name, and what follows.
-
-    Args:
-        port: of a Prometheus endpoint; None for none.
-        verbose: print the structured log to stderr.
-        observe: services that log the run, too.
-    """
-
-    def begin(observer: Observer) -> RunResult:
-        from fedsw.observers import Observers
-        from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
-
-        more = [_service(name) for name in dict.fromkeys(observe)]
-        with contextlib.ExitStack() as stack:
-            if verbose:
-                stack.enter_context(logging_to_stderr())
-            if port is not None:
-                endpoint = stack.enter_context(MetricsEndpoint(port))
-                typer.echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
-                more.append(endpoint)
-            return start(Observers(observer, *more) if more else observer)
-
-    return begin
-
-
-def _service(name: Service) -> Observer:
-    from fedsw.observers import MlflowObserver, WandbObserver
-
-    return MlflowObserver() if name is Service.MLFLOW else WandbObserver()
-
-
 def status_view(status: Status) -> RenderableType:
     """The status as a small table."""
+    from fedsw.runs.resuming import command_for
+
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")

@@ -30,7 +30,7 @@ class Call:
     edge: GradientEdge
 
     def place(self, name: str) -> tuple[Tensor, int]:
-        """The parameter that the rule calls `name`, and the entry of it at which the layer's own part begins."""
+        """The parameter, of its own shape, that the rule calls `name`, and its row at which the layer's part begins."""
         return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
 
 
@@ -47,7 +47,7 @@ class Block:
     bare: bool
 
     def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Pull cotangents of the outputs back to the output of every call, and no further."""
+        """Pull cotangents (n, ...) of the outputs back to the output of every call, of its shape, and no further."""
         pairs = [
             (output, cotangent[self.rows])
             for output, cotangent in zip(self.outputs, cotangents, strict=True)

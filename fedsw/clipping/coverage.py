@@ -14,7 +14,7 @@ def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Itera
     """The tensors that the graph below the outputs starts from: those that a gradient would be accumulated in.
 
     Args:
-        outputs: tensors that carry gradient.
+        outputs: tensors of any shape that carry gradient.
         sources: for the node that made the output of a recorded call, the node that made its input: the walk
             steps over the call, so that a parameter is met only if it is used behind its layer's back.
     """
@@ -40,7 +40,7 @@ def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Itera
 
 
 def refuse_strays(reached: Iterable[Tensor], names: dict[int, str]) -> None:
-    """Refuse a trainable parameter among the leaves.
+    """Refuse a trainable parameter among the leaves, of any shape.
 
     Raises:
         UnsupportedModule: naming the parameter.

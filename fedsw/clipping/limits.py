@@ -41,12 +41,14 @@ class Part:
 
 
 def part_of(call: Call, delta: Tensor) -> Part:
-    """The factors that are measured, cut and added: those that arrived, in float64, 0 or infinite if out of range."""
+    """The factors (n, ...) that are measured, cut and added: what arrived, float64, 0 or infinite if out of range."""
     return Part(call, _in_range(call.input), _in_range(delta))
 
 
 def summed(part: Part, cut: Tensor) -> dict[str, Tensor]:
-    """The sum over records of their parts, each times its factor, by parameter name; float64.
+    """The sum over records of their parts, each times its factor of `cut` (n,), by parameter name; float64.
+
+    Each is of its parameter's shape.
 
     What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
     """

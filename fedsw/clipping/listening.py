@@ -59,7 +59,7 @@ class Notes:
     def take(
         self, title: str, layer: nn.Module | Projection, rule: Rule, a: Tensor, output: Tensor, *, trained: bool
     ) -> None:
-        """Note that a layer made this output of this input, unless nothing in it is trained."""
+        """Note that a layer made this output (n, ...) of this input (n, ...), unless nothing in it is trained."""
         n = self._n
         if a.dim() < rule.least_dims(layer) or a.shape[0] != n or output.shape[0] != n:
             raise UnsupportedModule(

@@ -42,7 +42,7 @@ class Form:
         return Form(names=tuple(returned) if named else None)
 
     def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
-        """The tensors of what the module returned for n records, in the order of this form.
+        """The tensors (n, ...) of what the module returned for n records, in the order of this form.
 
         Raises:
             UnsupportedModule: if an output does not lead with the records, or other outputs came for other records.
@@ -65,13 +65,13 @@ class Form:
         return parts
 
     def parts(self, returned: Any) -> tuple[Tensor, ...]:
-        """The tensors of something in this form, in its order."""
+        """The tensors, of any shape, of something in this form, in its order."""
         if self.single:
             return (returned,)
         return tuple(returned) if self.names is None else tuple(returned[name] for name in self.names)
 
     def arranged(self, tensors: Sequence[Tensor]) -> Any:
-        """Tensors in this form: one bare, a tuple, or a dict by name."""
+        """Tensors of any shape in this form: one bare, a tuple, or a dict by name."""
         if self.single:
             return tensors[0]
         return tuple(tensors) if self.names is None else dict(zip(self.names, tensors, strict=True))

@@ -18,10 +18,12 @@ from fedsw.clipping.refusals import UnsupportedModule
 
 Heads = Callable[[Any], Sequence[Tensor]]
 
-ROUNDED = 1e-3
-"""Relative difference that rounding may make in a module that insists on float32; 1e-6 in float64."""
+EXACT = 1e-6
+"""Relative difference that rounding may make in float64."""
 
-_EXACT = 1e-6
+ROUNDED = 1e-3
+"""Relative difference that rounding may make in a module that insists on float32."""
+
 _passed: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 
 
@@ -47,7 +49,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
     """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     with unmoved_generators(tensors):
-        examine(copied(module, double=True), [_double(value) for value in inputs], heads, _EXACT)
+        examine(copied(module, double=True), [_double(value) for value in inputs], heads, EXACT)
     if heads is None:
         remember(module, inputs)
 
@@ -121,7 +123,7 @@ def copied(module: nn.Module, *, double: bool) -> nn.Module:
 
 @contextmanager
 def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put torch's random generators back as they were."""
+    """Put torch's random generators back as they were, those of the devices of tensors of any shape too."""
     devices = {value.device for value in tensors if value.is_cuda}
     with torch.random.fork_rng(devices=list(devices)):
         yield

@@ -61,7 +61,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
         generator = torch.Generator().manual_seed(0)
         for given in _made_up(module, inputs, generator):
             for double in (True, False):  # a forward that casts to float32 itself takes no float64
-                model = _moved(copied(module, double=double), generator)
+                model = moved(copied(module, double=double), generator)
                 try:
                     examine(model, [_cast(value, double) for value in given], None, 1e-6 if double else ROUNDED)
                 except UnsupportedModule as fault:
@@ -126,7 +126,7 @@ def _distinct(tensors: Sequence[Tensor]) -> bool:
     return len(torch.unique(flat, dim=0)) == len(flat)
 
 
-def _moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
+def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
     """The copy with finite parameters, moved a little: a layer that starts at 0 would hide what is below it."""
     with torch.no_grad():
         for parameter in model.parameters():

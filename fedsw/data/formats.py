@@ -225,7 +225,7 @@ def _idx_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
 
 
 def slices(cells: Mapping[str, NDArray[Any]], rows: int, *, first_row: int = 1) -> Iterator[Chunk]:
-    """Arrays of equal length, one a column, some rows at a time."""
+    """Arrays (rows, ...), one a column, some rows at a time."""
     most = _rows_of(len(cells))
     for start in range(0, rows, most):
         yield Chunk(start + first_row, {name: array[start : start + most] for name, array in cells.items()})

@@ -18,7 +18,7 @@ _PIECE = 2**20
 
 
 def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
-    """An array of unsigned bytes with `dims` dimensions from an IDX file; gzip is recognised by its first bytes.
+    """An array of unsigned bytes, of the shape that an IDX file announces; gzip is recognised by its first bytes.
 
     The file is a big-endian magic number (0, 0, 8 for unsigned bytes, number of dimensions), the length of every
     dimension as 32 bits, and the bytes, last dimension fastest: nothing more and nothing less. The header is

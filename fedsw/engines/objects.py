@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fedsw.experiment.extensions import held, is_held
+from fedsw.experiment.held import held, is_held
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:

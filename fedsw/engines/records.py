@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedsw.data import Records, require_groups, rows_in_common
 from fedsw.experiment import Data, Experiment, ExperimentError, own, parse_experiment
+from fedsw.experiment.held import fresh_name, held, is_held
 from fedsw.experiment.sources import load_held_out
 
 
@@ -42,11 +42,11 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
     else:
         yield experiment
         return
-    with own.present(source, found):
-        held = load_held_out(ready)
-    if held is not None:
-        _require_apart(ready.data, held, found)
-    with own.present(source, dataclasses.replace(found, held_out=held)):
+    with held(found, source):
+        records = load_held_out(ready)
+    if records is not None:
+        _require_apart(ready.data, records, found)
+    with held(dataclasses.replace(found, held_out=records), source):
         yield ready
 
 
@@ -66,7 +66,7 @@ def _object_source(spec: Data, held_out: object, engine: str) -> str:
         raise ExperimentError(f"this run began {began} an object held_out; go on {began} it")
     if held_out is not None and spec.held_out not in (None, spec.source):
         raise ExperimentError(f"data.held_out is {spec.held_out!r} and held_out is passed too; keep one")
-    return spec.source if ":" in spec.source else f"object:{secrets.token_hex(16)}"
+    return spec.source if is_held(spec.source) else fresh_name()
 
 
 def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
@@ -75,7 +75,7 @@ def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
     found = own.read_all(data, spec.columns, experiment.federation.clients, what="data")
     if spec.objects and found.described != spec.objects:
         began, now = (
-            "; ".join(f"{held.kind} with {held.rows}" for held in each) for each in (spec.objects, found.described)
+            "; ".join(f"{one.kind} with {one.rows}" for one in each) for each in (spec.objects, found.described)
         )
         raise ExperimentError(f"this run began with the records of {began}, and goes on with them only; data is {now}")
     if held_out is None:
@@ -89,7 +89,7 @@ def _completed(experiment: Experiment, found: own.Own, source: str, held_out: st
     raw = experiment.model_dump()
     raw["data"] |= {"source": source, "columns": found.columns.model_dump(), "held_out": held_out}
     if experiment.data.family != "module":
-        raw["data"]["objects"] = [held.model_dump() for held in found.described]
+        raw["data"]["objects"] = [one.model_dump() for one in found.described]
     try:
         return parse_experiment(raw)
     except ExperimentError as fault:

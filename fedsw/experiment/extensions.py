@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
-import secrets
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
+from fedsw.experiment.held import in_this_process, is_held
 from fedsw.settings import ExperimentError
 
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_HELD = "object:"
-_held: dict[str, object] = {}
 
 
 def is_reference(text: str) -> bool:
     """Whether `text` is written as `module:name`, both of them possibly dotted; nothing is imported."""
     return _REFERENCE.fullmatch(text) is not None
-
-
-def is_held(text: str) -> bool:
-    """Whether `text` is the name of an object that a process holds (`held`), not of something in a module."""
-    return text.startswith(_HELD)
-
-
-@contextmanager
-def held(thing: object, name: str | None = None) -> Iterator[str]:
-    """A name for an object of this process, which `load_object` knows until the block ends.
-
-    Args:
-        thing: the object.
-        name: the name it had before, to go on with a run; by default a fresh one that nobody can guess.
-    """
-    known = name or f"{_HELD}x{secrets.token_hex(8)}"
-    _held[known] = thing
-    try:
-        yield known
-    finally:
-        del _held[known]
 
 
 def require_allowed(reference: str, *, what: str, allowed: Collection[str] | None) -> None:
@@ -77,12 +53,12 @@ def load_object(reference: str, *, what: str, allowed: Collection[str] | None = 
     if not is_reference(reference):
         raise ExperimentError(f"{what} is {reference!r}; write module:name, as in 'my_package.my_module:my_function'")
     if is_held(reference):
-        if reference not in _held:
+        if (thing := in_this_process(reference)) is None:
             raise ExperimentError(
                 f"{what} is {reference!r}, an object that was handed to another run of Python and is not at hand here; "
                 "hand it over again (driver.resume(folder, model=..., task=...)), or name it as module:name"
             )
-        return _held[reference]
+        return thing
     require_allowed(reference, what=what, allowed=allowed)
     module, _, name = reference.partition(":")
     try:

@@ -23,13 +23,12 @@ from fedsw.experiment.sections import (
     Model,
     Objective,
     Partition,
-    PositiveInt,
     Privacy,
     Section,
-    Seed,
     Slicing,
     Training,
 )
+from fedsw.experiment.sections.section import PositiveInt, Seed
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
 FULL_EVALUATION = 'evaluation.mode="full"'

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from fedsw.columns import Columns, difference
 from fedsw.data import BadRecords, DeclaredRecords, Records, as_records, validate
+from fedsw.experiment import held
 from fedsw.experiment.extensions import load_object
 from fedsw.experiment.sections import Held
 from fedsw.settings import ExperimentError
@@ -45,22 +45,10 @@ class Own:
         return tuple(Held(kind=part.kind, rows=part.rows_by_group) for part in self.parts)
 
 
-_present: dict[str, Own] = {}
-
-
-@contextmanager
-def present(source: str, own: Own) -> Iterator[None]:
-    """Let clients of this process find these records under an experiment's `data.source` meanwhile."""
-    _present[source] = own
-    try:
-        yield
-    finally:
-        _present.pop(source, None)
-
-
 def in_this_process(source: str) -> Own | None:
-    """The records that are present under a `data.source`; None if there are none."""
-    return _present.get(source)
+    """The records that this process holds under a `data.source`; None if there are none."""
+    found = held.in_this_process(source)
+    return found if isinstance(found, Own) else None
 
 
 def read_all(source: object, columns: Columns | None, clients: int, *, what: str) -> Own:
@@ -170,25 +158,24 @@ def client_part(
     Raises:
         ExperimentError: for Python objects that are not in this process, with the remedy; see `read_all` as well.
     """
-    if (found := _present.get(source)) is not None:
+    if (found := in_this_process(source)) is not None:
         if found.shared:
             return found.parts[0], True
         if len(found.parts) != clients:
             raise ExperimentError(f"data has {len(found.parts)} objects for {clients} clients; a list has one for each")
         return found.parts[client], False
-    if source.partition(":")[0] == "object":
+    if source == held.OBJECT or held.is_held(source):
         raise ExperimentError(absent(source))
     what = f"data.source {source!r}"
-    held = load_object(source, what="data.source")
-    if isinstance(held, list | tuple):
+    given = load_object(source, what="data.source")
+    if isinstance(given, list | tuple):
         if alone:
             raise ExperimentError(f"{what} is a list of all clients' records; a client on its own machine brings one")
-        if len(held) != clients:
-            raise ExperimentError(f"{what} has {len(held)} objects for {clients} clients; a list has one for each")
-        return read_one(held[client], columns, what=f"{what} of client {client}"), False
-    if alone or takes_client(held, what=what):
-        given = asked(held, client, clients, what=what)
-        return read_one(given, columns, what=f"{what} of client {client}"), False
+        if len(given) != clients:
+            raise ExperimentError(f"{what} has {len(given)} objects for {clients} clients; a list has one for each")
+        return read_one(given[client], columns, what=f"{what} of client {client}"), False
+    if alone or takes_client(given, what=what):
+        return read_one(asked(given, client, clients, what=what), columns, what=f"{what} of client {client}"), False
     return _everybodys(source, columns), True
 
 
@@ -200,7 +187,7 @@ def numbered(records: DeclaredRecords, client: int, clients: int) -> Records:
 
 def absent(source: str) -> str:
     """What is said of a run whose Python objects are not at hand."""
-    if source == "object":
+    if source == held.OBJECT:
         return "data.source 'object' is passed in Python: fedsw.engines.driver.run(experiment, data=...)"
     return (
         "the records of this run were Python objects of the process that started it, and are on no disk; pass them "

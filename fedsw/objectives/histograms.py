@@ -29,7 +29,10 @@ def table_sensitivity(k: int) -> Sensitivity:
 
 
 def bin_of(slices: Tensor, radius: float, bins: int) -> Tensor:
-    """Index of the bin of [-radius, radius] that holds each value, int64; values outside go to the end bins."""
+    """Index of the bin of [-radius, radius] that holds each value, int64, of the same shape.
+
+    Values outside go to the end bins.
+    """
     return ((slices + radius) * (bins / (2 * radius))).floor().clamp(0, bins - 1).to(torch.int64)
 
 

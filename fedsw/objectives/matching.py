@@ -52,7 +52,7 @@ class Matching:
         return self.other_side != "generator"
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
-        """All records are in cell 0, whatever their group and label."""
+        """Cells (n,) of records with groups (n,) and targets (n,) or (n, t): all are in cell 0, whatever these are."""
         return torch.zeros(len(sensitive), dtype=torch.int64)
 
     def cotangents(

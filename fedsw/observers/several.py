@@ -37,7 +37,7 @@ class Observers:
         self._tell("finished", summary)
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
-        """Show it to those that are shown models."""
+        """Show the model (r,) to those that are shown models."""
         self._tell("released", round_, theta, outcome, kind=Witness)
 
     def broke_off(self, status: str) -> None:

@@ -71,7 +71,7 @@ def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
 
 
 def released_on_grid(vector: Tensor, scale: float, stream: Stream, moves: Moves) -> Tensor:
-    """`vector` plus noise of a law, rounded to the nearest multiple of `spacing(scale)`: what the laws share.
+    """`vector`, of any shape, plus noise of a law, rounded to multiples of `spacing(scale)`: what the laws share.
 
     Args:
         moves: from offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream for

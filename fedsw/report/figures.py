@@ -68,7 +68,7 @@ def histogram_by_group(
     sideways: bool = False,
     name: str = "A=",
 ) -> None:
-    """Overlaid histograms (as densities, on shared bins) of one output, a colour for each group; `name` precedes it."""
+    """Overlaid histograms (as densities, on shared bins) of outputs (n,), a colour for each group (n,) after `name`."""
     bins = np.linspace(*(limits or limits_of(values)), _BINS + 1)
     for position, group in enumerate(np.unique(sensitive)):
         axes.hist(
@@ -85,7 +85,7 @@ def histogram_by_group(
 
 
 def limits_of(values: NDArray[np.float64]) -> tuple[float, float]:
-    """A range that holds every finite value and is never empty."""
+    """A range that holds every finite value of an array of any shape and is never empty."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0

@@ -61,7 +61,7 @@ def draw_latent(record: RunRecord) -> Figure | None:
 
 
 def draw_cloud(axes: Axes, generated: NDArray[np.float64], reference: NDArray[np.float64]) -> None:
-    """Generated points over held-out ones, at the scale of the held-out ones."""
+    """Generated points (m, 2) over held-out ones (n, 2), at the scale of the held-out ones."""
     for position, (name, points) in enumerate((("held out", reference), ("generated", generated))):
         look: dict[str, Any] = {"color": "0.7" if position == 0 else colour(1), "alpha": 0.6, "linewidths": 0}
         axes.scatter(points[:_MOST_POINTS, 0], points[:_MOST_POINTS, 1], s=5, label=name, **look)

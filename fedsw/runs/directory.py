@@ -171,7 +171,7 @@ class RunDirectory:
         files.replace(self.path / MODEL, save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
-        """Store held-out outputs, and what else the plots need, by name."""
+        """Store held-out outputs (n, d), and what else the plots need, of any shape, by name."""
         found: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
         content = io.BytesIO()
         np.savez_compressed(content, **found)

@@ -43,7 +43,7 @@ class OwnMetrics:
         return len(self._metrics)
 
     def attempt(self, outputs: Tensor, records: Records) -> None:
-        """Try every metric, before anything is spent.
+        """Try every metric on outputs (n, d), before anything is spent.
 
         Raises:
             ExperimentError: naming the one that raises, returns no number, or changes the records.
@@ -62,7 +62,7 @@ class OwnMetrics:
                 raise ExperimentError(f"metric {name!r} changes the held-out records in place; let it copy them first")
 
     def measure(self, outputs: Tensor, records: Records) -> dict[str, float]:
-        """Every metric's numbers by name. It never raises: budget is being spent.
+        """Every metric's numbers of outputs (n, d), by name. It never raises: budget is being spent.
 
         One that fails is nan, and said so once in the log.
         """

@@ -32,7 +32,7 @@ class Releases:
         """Put a release on disk, whole or not at all.
 
         Args:
-            arrays: what the client released, by name.
+            arrays: what the client released, of any shape, by name.
             round_: that asked for it.
             epsilon: what the client's ledger has spent with it.
         """
@@ -43,7 +43,7 @@ class Releases:
         self._reported[client] = (round_, epsilon)
 
     def read(self) -> list[Mapping[str, Tensor]]:
-        """The arrays of every release, in client order."""
+        """The arrays of every release, of any shape, in client order."""
         found: list[Mapping[str, Tensor]] = []
         for client in sorted(self._reported):
             arrays = load_file(self._file(client))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedsw.experiment.held import is_held
 from fedsw.runs.files import CONFIG, found_json
 
 SERVED = "served"
@@ -17,7 +18,7 @@ ELSEWHERE = (SERVED, SERVICE)
 def command_for(directory: Path) -> str:
     """The command or call that resumes the run of a folder; its operator replaces the words in capitals."""
     engine, source = _stored(directory)
-    if source.startswith("object:"):
+    if is_held(source):
         return f"fedsw.engines.driver.resume(Path({str(directory)!r}), data=...)"
     if engine == SERVED:
         return f"fedsw server --certs DIR --resume {directory}"

@@ -35,16 +35,16 @@ class Trainer:
 
     @property
     def theta(self) -> Tensor:
-        """The current iterate."""
+        """The current iterate (r,)."""
         return self._parameter.detach()
 
     @property
     def model(self) -> Tensor:
-        """The released model: the mean of the last `averaging` of the iterates (post-processing), or the iterate."""
+        """The released model (r,): the mean of the last `averaging` of the iterates (post-processing), or the last."""
         return self._average
 
     def step(self, released: Tensor) -> None:
-        """One optimizer step along a released gradient."""
+        """One optimizer step along a released gradient (r,)."""
         self._parameter.grad = released
         if self._scheduler is None:
             for group in self._optimizer.param_groups:
@@ -83,7 +83,7 @@ def learning_rate(settings: Training, steps: int) -> float:
 
 
 def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:
-    """Estimated ratio of signal to noise norms, from the released vector alone; None where there is no noise.
+    """Estimated ratio of signal to noise norms, from the released vector (r,) alone; None where there is no noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2, so this reads nothing private.
     """

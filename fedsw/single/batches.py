@@ -50,7 +50,7 @@ def draw_batch(
     federation of the same records, whatever the number of its clients.
 
     Args:
-        strata: rows of the records of every stratum.
+        strata: rows (n_s,) of the records of every stratum s.
         sizes: how many of each to take.
     """
     if seed is None:

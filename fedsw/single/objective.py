@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,10 @@ from fedsw.randomness import Stream
 from fedsw.single.batches import Batch
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.generation import uniform_ball
+from fedsw.tasks.per_record import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogonal_spread, project, spread
-
-_TRIED = 3  # made-up records
 
 
 class Learnt(Protocol):
@@ -75,6 +75,7 @@ class Objective:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     composite: Composite = field(init=False)
     learnt: Learnt = field(init=False)
+    _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
@@ -105,9 +106,7 @@ class Objective:
         spreads = [
             1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
         ]
-        return self.composite.sensitivities(
-            sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
-        )
+        return self.composite.sensitivities(sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound)
 
     def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
         """The clipped gradient (r,) of the objective on a batch, in the order of `model.parameters()`.
@@ -142,33 +141,22 @@ class Objective:
         return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
 
     def _require_per_record(self, model: nn.Module, records: Records) -> None:
-        """Refuse outputs and losses of which row i depends on more than record i: no clip bounds what they move.
+        """Try made-up records, once for every model; of the private ones only the shapes are looked at.
 
-        Made-up records go through them, together and each alone; of the private ones only the shapes are looked at.
+        Raises:
+            ValueError: if outputs or losses have another shape than was said, or mix records.
         """
-        generator = torch.Generator().manual_seed(0)
-        features = torch.randn((_TRIED, records.features.shape[1]), generator=generator)
-        if records.target.ndim == 1:
-            target = torch.arange(_TRIED) % max(self.classes, 1)
-        else:
-            target = torch.rand((_TRIED, records.target.shape[1]), generator=generator)
-        made_up = Records(features, torch.zeros(_TRIED, dtype=torch.int64), target, torch.arange(_TRIED))
-        with torch.no_grad():
-            together = self._values(model, made_up)
-            for row in range(_TRIED):
-                alone = self._values(model, made_up.take([row]))
-                for whole, own in zip(together, alone, strict=True):
-                    if not torch.allclose(whole[row : row + 1], own, rtol=1e-3, atol=1e-5, equal_nan=True):
-                        raise ValueError(
-                            "the task's outputs or loss, or a penalty's outputs, are different for a record alone and "
-                            "in a batch: row i may depend on record i only. Leave means over a batch out of them"
-                        )
-
-    def _values(self, model: nn.Module, records: Records) -> list[Tensor]:
-        """The outputs of every penalty and the losses, one row for each record."""
-        inputs = self._inputs(model, records)
-        raw = model(inputs.features)
-        return [*self._selected(raw, inputs), self._losses(raw, inputs)]
+        if model in self._tried:
+            return
+        width, targets = records.features.shape[1], 0 if records.target.ndim == 1 else records.target.shape[1]
+        features, target = made_up_features(0, width), made_up_targets(self.classes, targets)
+        made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
+        require_per_record(
+            model,
+            self._inputs(model, made_up),
+            lambda raw, inputs: [*self._selected(raw, inputs), self._losses(raw, inputs)],
+        )
+        self._tried.add(model)
 
     @flushing_to_zero
     def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
@@ -202,9 +190,7 @@ class Objective:
             start += len(chunk)
         return total
 
-    def _terms(
-        self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float
-    ) -> list[Term]:
+    def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         terms = []
         for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True):
             if penalty.weight > 0:

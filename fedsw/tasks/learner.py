@@ -72,7 +72,10 @@ class PublicFeatures(Learner):
         self._loss: Tensor | None = None
 
     def gradient(self, cotangents: Tensor) -> Tensor:
-        """alpha times the gradient of the loss of the features plus (1 - alpha) times that of the public task loss."""
+        """alpha times the gradient (r,) of the features' loss plus (1 - alpha) times that of the public task loss.
+
+        `cotangents` (m, d) are the derivative of the former in the features.
+        """
         assert self._points is not None and self._loss is not None
         alpha = self._task.experiment.objective.alpha
         weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping import UnsupportedModule, probe_independence
+from fedsw.clipping import UnsupportedModule
 from fedsw.clipping.outputs import Form
 from fedsw.experiment import Experiment, ExperimentError, Objective
 from fedsw.experiment.choices import shipped_task
@@ -18,10 +16,8 @@ from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.extensions import is_reference, load_object
 from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.sources import Shape
-from fedsw.randomness import Stream
+from fedsw.tasks.per_record import MADE_UP, made_up_targets, require_per_record
 from fedsw.tasks.task import Inputs, Task
-
-_RECORDS = 3
 
 
 def task_of(experiment: Experiment) -> Task:
@@ -60,18 +56,17 @@ def require_fit(
     Raises:
         ExperimentError, UnsupportedModule: naming what is wrong and what to write instead.
     """
-    given = Inputs(features.double(), made_up_targets(task, shape), shape)
+    given = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
     fresh = copy.deepcopy(model).double()
     with torch.random.fork_rng(devices=[]):
         raw = _run(lambda: fresh(given.features), f"{name}: the model does not take records {tuple(features.shape)}")
-        form = _run(lambda: Form.of(raw), f"{name}: the model returned nothing that can be clipped")
+        _run(lambda: Form.of(raw), f"{name}: the model returned nothing that can be clipped")
         outputs = _run(lambda: task.outputs(raw, given), f"{name}: the task's outputs cannot be computed")
         losses = _run(lambda: task.loss(raw, given), f"{name}: the task's loss cannot be computed")
-    _require_values(f"{name}: outputs", outputs, (_RECORDS, dimension), trained=alpha > 0)
-    _require_values(f"{name}: the loss", losses, (_RECORDS,), trained=alpha < 1)
-    probed = _WithTargets(fresh, task, shape, form)
+    _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
+    _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)
     try:
-        probe_independence(probed, given.features, given.target, heads=probed.heads)
+        require_per_record(fresh, given, lambda raw, inputs: [task.outputs(raw, inputs), task.loss(raw, inputs)])
     except UnsupportedModule as fault:
         raise UnsupportedModule(f"{name}: {fault}") from None
     except ValueError as fault:
@@ -93,40 +88,6 @@ def require_same_frozen(one: nn.Module, other: nn.Module, *, name: str) -> None:
                 f"{name}: {key!r} is not trained and differs between two makings of the model, so that server and "
                 "clients would not have the same one; read it from a file, or draw it from torch after the seed is set"
             )
-
-
-def made_up_features(experiment: Experiment, width: int) -> Tensor:
-    """Three distinct made-up records (3, width) float32, uniform in the unit cube."""
-    drawn = Stream.seeded(experiment.model.seed, "made-up records").uniforms(_RECORDS * width)
-    return torch.from_numpy(drawn.reshape(_RECORDS, width).astype(np.float32))
-
-
-def made_up_targets(task: Task, shape: Shape) -> Tensor:
-    """Targets for them: classes (3,) int64, or numbers (3, t) in (0, 1)."""
-    if shape.targets:
-        drawn = Stream.seeded(0, "made-up targets").uniforms(_RECORDS * shape.targets)
-        return torch.from_numpy(drawn.reshape(_RECORDS, shape.targets))
-    return torch.arange(_RECORDS) % max(1, shape.classes)
-
-
-class _WithTargets(nn.Module):
-    """A model that hands its inputs through, so that what is probed is a function of what it returns."""
-
-    def __init__(self, model: nn.Module, task: Task, shape: Shape, form: Form) -> None:
-        super().__init__()
-        self.model = model
-        self._of = (task, shape)
-        self._form = form
-
-    def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-        return (*self._form.parts(self.model(features)), features, target)
-
-    def heads(self, raw: Any) -> Sequence[Tensor]:
-        """Outputs and losses of what `forward` returned."""
-        task, shape = self._of
-        *parts, features, target = raw
-        own, given = self._form.arranged(parts), Inputs(features, target, shape)
-        return [task.outputs(own, given), task.loss(own, given)]
 
 
 def _made(found: Any, goal: Objective) -> Task:

@@ -29,6 +29,7 @@ from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.models import build
 from fedsw.tasks.own import task_of
+from fedsw.tasks.per_record import made_up_features
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
@@ -135,7 +136,7 @@ class Problem:
         return model
 
     def inputs(self, records: Records) -> Tensor:
-        """Features as the model takes them."""
+        """Features (n, p) as the model takes them."""
         features = records.features.to(self.device, self.dtype)
         norm = self.experiment.data.row_norm
         return features if norm is None else norm * F.normalize(features, dim=1)
@@ -169,32 +170,32 @@ class Problem:
         return self.task.outputs(raw, batch) - self.experiment.clip.centre
 
     def heads(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The outputs of all penalties side by side, centred and unprojected: (n, `columns`)."""
+        """The outputs of all penalties side by side, centred and unprojected: (n, columns)."""
         if not isinstance(self.objective, Composite):
             return self.outputs(raw, batch)
         return torch.cat([p.selected(raw, batch, self.task.outputs) for p in self.objective.penalties], dim=1)
 
     def projected(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The outputs inside their balls: what a client may send under `central`."""
+        """The outputs (n, columns) inside their balls: what a client may send under `central`."""
         return self.inside(self.heads(raw, batch))
 
     def inside(self, heads: Tensor) -> Tensor:
-        """Outputs of all penalties, each projected on the ball of its radius M, as they travel."""
+        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M, as they travel."""
         return self.in_balls(heads).to(self.dtype).cpu()
 
     def in_balls(self, heads: Tensor) -> Tensor:
-        """Outputs of all penalties, each projected on the ball of its radius M."""
+        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M."""
         if len(self.compared) == 1:
             return project(heads, self.compared[0].clip.output)
         return torch.cat([project(heads[:, each.columns], each.clip.output) for each in self.compared], dim=1)
 
     def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
-        """The most that a client's contribution weighs for these rows, if it clips as asked; `contribution_bound`."""
+        """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
         bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def no_outputs(self) -> Tensor:
-        """The outputs of an empty batch."""
+        """The outputs (0, columns) of an empty batch."""
         return torch.zeros((0, self.columns), dtype=self.dtype)
 
     def losses(self, raw: Raw, batch: Inputs) -> Tensor:
@@ -202,7 +203,7 @@ class Problem:
         return self.task.loss(raw, batch)
 
     def fixed_outputs(self, records: Records) -> Tensor:
-        """Outputs of records that no parameter moves (a generator's target), inside the ball of radius M."""
+        """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
         return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
 
     @property
@@ -238,14 +239,14 @@ class Problem:
         ]
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """The prior that a further penalty compares with: fresh uniform points of an attempt, public."""
+        """The prior (count, d) that a further penalty compares with: fresh uniform points of an attempt, public."""
         penalty = self.compared[number].penalty
         assert isinstance(penalty, ToSample)
         stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
         return uniform_ball(count, self.compared[number].width, penalty.radius, stream)
 
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
-        """Positions of the records of every cell (stratum of sampling), in the objective's order."""
+        """Positions (n_j,) of the records of every cell j (stratum of sampling), in the objective's order."""
         cell = self.objective.cell_of(records.sensitive, records.target).numpy()
         return tuple(np.flatnonzero(cell == index) for index in range(len(self.objective.cells)))
 
@@ -259,7 +260,7 @@ class Problem:
         Raises:
             ExperimentError: if the model does not return one of them, or with other columns.
         """
-        features = own.made_up_features(self.experiment, self.features)
+        features = made_up_features(self.experiment.model.seed, self.features)
         classes = torch.zeros(len(features), dtype=torch.int64)
         numbers = torch.zeros((len(features), self.shape.targets))
         batch = Inputs(features, numbers if self.shape.targets else classes, self.shape)
@@ -281,16 +282,14 @@ class Problem:
         """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
         spec, goal = self.experiment.model, self.experiment.objective
         name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
-        features = own.made_up_features(self.experiment, self.features)
+        features = made_up_features(self.experiment.model.seed, self.features)
         if self.task.facts.other_side == "generator":
-            features = own.made_up_features(self.experiment, spec.latent)
+            features = made_up_features(self.experiment.model.seed, spec.latent)
         elif (norm := self.experiment.data.row_norm) is not None:
             features = norm * F.normalize(features, dim=1)
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
-            own.require_fit(
-                self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name
-            )
+            own.require_fit(self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name)
         if is_reference(spec.kind):
             width = self.task.width(self.shape, spec)
             own.require_same_frozen(model, _build(self.experiment, self.features, width, self.classes), name=name)

@@ -39,12 +39,12 @@ class Prior(PublicSide):
     """Uniform points in a ball; they have no parameters."""
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
-        """Fresh points for the attempt."""
+        """Fresh points (count, d) for the attempt; `theta` (r,) does not matter."""
         stream = Stream.seeded(self._task.experiment.slicing.seed, "prior", round_, attempt)
         return uniform_ball(count, self._task.dimension, self._task.experiment.objective.prior_radius, stream)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
-        """Nothing."""
+        """Nothing: zeros (r,), whatever the cotangents (count, d) are."""
         return torch.zeros(self._task.parameters, dtype=torch.float64)
 
 
@@ -58,7 +58,7 @@ class Generator(PublicSide):
         self._given: Inputs | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
-        """Samples of fresh inputs.
+        """Samples (count, d) of fresh inputs under `theta` (r,).
 
         They are projected only where the noise is that of both sides: the bound for public samples does not look at
         their radius, and a sample that strayed out of the ball must be pulled back along its whole way.
@@ -71,7 +71,7 @@ class Generator(PublicSide):
         return self._task.outputs(self._tape.raw, self._given).detach().cpu()
 
     def contribution(self, cotangents: Tensor) -> Tensor:
-        """Clipped Jacobians of the samples, transposed, applied to their cotangents."""
+        """Clipped Jacobians of the samples, transposed, applied to their cotangents (count, d): (r,), float64."""
         assert self._tape is not None and self._given is not None
         return _matched(self._task, self._tape, self._given, cotangents)
 
@@ -87,14 +87,14 @@ class Domain(PublicSide):
         self._given: Inputs | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
-        """Features of a public batch."""
+        """Features (m, d) of a public batch under `theta` (r,); the batch decides m."""
         self._given = self._task.given(self._public.batch(round_, attempt))
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._given.features)
         return self._task.projected(self._tape.raw, self._given)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
-        """The clipped matching gradient plus the plain gradient of (1 - alpha) * the public task loss."""
+        """The clipped matching gradient (r,) of cotangents (m, d), plus that of (1 - alpha) * the public task loss."""
         assert self._tape is not None and self._given is not None
         return _matched(self._task, self._tape, self._given, cotangents) + self._supervised()
 

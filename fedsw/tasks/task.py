@@ -81,7 +81,7 @@ class HeldOut(Protocol):
         """The largest squared (sliced) Wasserstein distance between the outputs of two groups."""
 
     def samples(self, count: int) -> Tensor:
-        """What a generator makes of `count` inputs of its own, the same at every call; or where particles are."""
+        """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
 
     def decoded(self, codes: Tensor) -> Tensor | None:
         """What the model's own `decode` makes of codes (n, d), on the CPU; None for a model without."""
@@ -131,7 +131,7 @@ class Task(ABC):
 
 
 def part(raw: Raw, name: str, position: int) -> Tensor:
-    """One of a model's outputs: by name of a dict, by position of a tuple, or the tensor itself where it is the first.
+    """One of a model's outputs (n, ...): by name of a dict, by position of a tuple, or the tensor itself as the first.
 
     Raises:
         ValueError: if the model returned no such output.

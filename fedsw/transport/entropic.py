@@ -86,7 +86,8 @@ def entropic_loss(
 def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Matching:
     """W_p^p with cost ||x - y||_p^p, by the network simplex: fits the released law, noise included.
 
-    Args and errors as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of infinity.
+    Arguments, shapes and errors as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of
+    infinity.
     """
     import ot  # only here and below: it takes a second to import, and few runs need it
 
@@ -110,7 +111,7 @@ def sinkhorn_divergence(
 ) -> Matching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included. Arguments and errors as in `entropic_loss`.
+    Like W_p it fits the released law, noise included. Arguments, shapes and errors as in `entropic_loss`.
 
     Source: Feydy et al. 2019.
     """

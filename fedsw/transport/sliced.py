@@ -81,7 +81,7 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
 
 
 def spread(directions: Tensor) -> float:
-    """Largest eigenvalue of directions @ directions.T / k, between 1/d and 1: how unevenly they cover R^d."""
+    """Largest eigenvalue of directions @ directions.T / k for (d, k), from 1/d to 1: how unevenly they cover R^d."""
     theta = directions.to(torch.float64)
     if len(theta) == 1:
         return float(theta.square().mean())

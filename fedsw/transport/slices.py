@@ -74,7 +74,7 @@ class UnprotectedSlices(Slices):
 
 
 def check_unit_columns(theta: Tensor, tolerance: float) -> None:
-    """Raise a ValueError unless every column's norm is within `tolerance` of 1."""
+    """Raise a ValueError unless the norm of every column of (d, k) is within `tolerance` of 1."""
     worst = float((torch.linalg.vector_norm(theta, dim=0) - 1).abs().max())
     if not worst <= tolerance:
         raise ValueError(f"a direction's norm is {worst:.3g} from 1, above {tolerance:g}; directions are unit columns")

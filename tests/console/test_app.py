@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsw.cli.app import app
 from fedsw.deploy.bundle import bundle_files, write_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,3 +68,15 @@ def test_importing_the_library_loads_no_framework(module: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_every_verb_has_a_file_of_its_own() -> None:
+    verbs = {each.name: each.callback for each in app.registered_commands}
+    verbs |= {
+        group.name: each.callback
+        for group in app.registered_groups
+        for each in group.typer_instance.registered_commands
+    }
+    assert len(verbs) >= 15
+    for verb, callback in verbs.items():
+        assert callback.__module__ == f"fedsw.cli.{verb}"

@@ -29,8 +29,19 @@ from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
+SEVERAL = (
+    "objective.task=tests.single.examples:ScoreTask",
+    "model.kind=tests.single.examples:TwoHeads",
+    "objective.alpha=0.3",
+    "objective.also=[{penalty='equality-of-odds', weight=0.2}, {penalty='prior-matching', weight=0.4, outputs='codes',"
+    " dimension=2, radius=0.9, jacobian=0.5, prior_radius=0.8}]",
+    "slicing.directions=5",
+)
+
 RUNS = {
     "central": lambda: small("seed=1"),
+    "several penalties": lambda: small(*SEVERAL),
+    "several penalties, iid": lambda: small(*SEVERAL, "slicing.scheme=iid", "training.rounds=2"),
     "none": lambda: small("privacy.trust=none"),
     "unsafe": lambda: small("privacy.noise_multiplier=2.0", "unsafe_metrics=true"),
     "local-gradient": lambda: small("privacy.trust=local-gradient", "privacy.epsilon=5.0"),
@@ -247,6 +258,21 @@ def test_a_sensitivity_or_rate_below_the_settings_is_named_although_all_else_was
 
     forge(directory, change)
     assert noise.NAME in failed(audit(directory))
+
+
+@pytest.mark.parametrize("name", ["several penalties", "several penalties, iid"])
+@pytest.mark.parametrize("stratum", [0, 3])
+def test_a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was_forged(copied, name, stratum):
+    directory = copied(name)
+
+    def change(row):
+        row["charges"][stratum]["sensitivity"] *= 0.999
+
+    forge(directory, change)
+    found = audit(directory)
+    assert noise.NAME in failed(found) and chain.NAME not in failed(found)
+    said = {each["name"]: each["found"] for each in found.details["checks"]}[noise.NAME]
+    assert "is less than" in said and "by the formula" in said
 
 
 def test_sensitivity_and_noise_lowered_together_are_named_in_a_clients_ledger(copied):

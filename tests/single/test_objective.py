@@ -226,3 +226,19 @@ def test_what_mixes_the_records_of_a_batch_is_refused_before_anything_is_compute
     ):
         with pytest.raises(ValueError, match="row i may depend on record i only"):
             found.gradient(net, batch_of(found, records()), CLIP)
+
+
+def test_a_model_is_tried_once_and_another_one_again():
+    class Counted(Scores):
+        rows: list[int] = []
+
+        def loss(self, raw, batch):
+            self.rows.append(len(batch.features))
+            return super().loss(raw, batch)
+
+    found, net = fedsw.Objective(Counted(), SETS["parity"]), model()
+    for _ in range(3):
+        found.gradient(net, batch_of(found, records()), CLIP)
+    tried = [rows for rows in Counted.rows if rows <= 3]
+    found.gradient(model(1), batch_of(found, records()), CLIP)
+    assert tried and [rows for rows in Counted.rows if rows <= 3] == 2 * tried

@@ -10,7 +10,8 @@ from fedsw.accounting import Ledger
 from fedsw.cli.execution import run_summary
 from fedsw.engines.driver import resume, run
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.extensions import _held, held, load_object
+from fedsw.experiment.extensions import load_object
+from fedsw.experiment.held import _held, held, in_this_process
 from fedsw.models import mlp
 from fedsw.report.plots import draw_run
 from tests.federations import small
@@ -92,6 +93,15 @@ def test_names_of_held_objects_end_with_their_block():
             assert other != name
     with pytest.raises(ExperimentError, match="hand it over again"):
         load_object(name, what="model.kind")
+
+
+def test_a_name_that_is_held_again_within_its_block_is_what_it_was_after_it():
+    one, other = object(), object()
+    with held(one, "module:name"):
+        with held(other, "module:name"):
+            assert in_this_process("module:name") is other
+        assert in_this_process("module:name") is one
+    assert in_this_process("module:name") is None
 
 
 def test_a_refused_object_leaves_nothing_held_and_no_folder(tmp_path):

@@ -6,7 +6,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsw.audit.record import sensitivity
 from fedsw.audit.record.check import Check, Faults
@@ -102,7 +101,7 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rows:
             (charge,), where = row.charges, f"{book.name}, row {row.sequence}"
-            spread = spread_of(folder, row)
+            (spread,) = spreads_of(folder, row)
             bounds = sensitivity.of_contribution(folder.experiment, largest, spread=spread)
             least = min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
@@ -118,9 +117,6 @@ def _sums(folder: Folder, faults: Faults) -> str:
     processes = sum(line.get("event") == "run begins" for line in folder.log)
     if processes > 1 and not _sizes_stayed(folder):
         faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
-        return faults.left
-    if folder.experiment["objective"].get("also"):
-        faults.left = "Δ against the settings: the formula here is for one penalty, and objective.also has more"
         return faults.left
     for row in folder.books[0].rows:
         where = f"{folder.books[0].name}, row {row.sequence}"
@@ -141,7 +137,7 @@ def _sums(folder: Folder, faults: Faults) -> str:
             batch[group] = largest
         if not known:
             continue
-        bounds = sensitivity.of_sum(folder.experiment, batch, spread=spread_of(folder, row))
+        bounds = sensitivity.of_sum(folder.experiment, batch, spreads=spreads_of(folder, row))
         for charge in row.charges:
             least, has = bounds[charge["group"]], charge["sensitivity"]
             fault = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
@@ -200,13 +196,12 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")
 
 
-def spread_of(folder: Folder, row: Row) -> float:
-    """lambda_max of the directions of an attempt: known for orthogonal blocks, of the public draw for others."""
-    d, slicing = folder.task.dimension, folder.experiment["slicing"]
-    if d == 1:
-        return 1.0
-    if slicing["scheme"] == "orthogonal":
-        k = int(slicing["directions"])
-        return math.ceil(k / d) / k
-    directions: NDArray[np.float64] = np.asarray(folder.task.directions(row.round, row.attempt), dtype=np.float64)
-    return float(max(np.linalg.eigvalsh(directions @ directions.T / directions.shape[1]).tolist()))
+def spreads_of(folder: Folder, row: Row) -> list[float]:
+    """lambda_max of every penalty's directions of an attempt: known for orthogonal blocks, else of the public draw."""
+    goal, slicing = folder.experiment["objective"], folder.experiment["slicing"]
+    widths = [folder.task.dimension, *(each.get("dimension") or folder.task.dimension for each in goal.get("also", ()))]
+    k = int(slicing["directions"])
+    if slicing["scheme"] == "orthogonal" or max(widths) == 1:
+        return [1.0 if d == 1 else math.ceil(k / d) / k for d in widths]
+    drawn = [np.asarray(each, dtype=np.float64) for each in folder.task.all_directions(row.round, row.attempt)]
+    return [float(np.linalg.eigvalsh(each @ each.T / each.shape[1]).max()) for each in drawn]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SLACK = 1.001
@@ -50,28 +50,54 @@ def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, sp
     return min(found.values()) if bound == "auto" else found[bound]
 
 
-def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spread: float) -> dict[str, float]:
-    """Delta of every group of a sum under `central`, SLACK included (sections 4.4 and 4.6), for these batch sizes."""
+def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]) -> dict[str, float]:
+    """Delta of every stratum of a sum under `central`, SLACK included (sections 4.4 and 4.6), for these batch sizes.
+
+    Of several penalties it is the sum of what each moves, with its own weight, clip and directions: a record is in one
+    cell of each, and the cell's size is that of all its strata.
+
+    Args:
+        spreads: of the directions of every penalty.
+    """
     goal, clip, bound = experiment["objective"], experiment["clip"], experiment["privacy"]["bound"]
-    alpha, radius, jacobian = goal["alpha"], clip["output"], clip["jacobian"]
-    task = (1 - alpha) * 2 * clip["loss"] / sum(batch.values())
-    side, still = (radius, jacobian), (radius, 0.0)
-
-    def between(n: int, own: tuple[float, float], other: tuple[float, float]) -> float:
-        return distance(n, own, other, spread=spread, bound=bound)
-
-    if goal["penalty"] == "prior-matching":
-        return {g: SLACK * (task + alpha * between(n, side, (goal["prior_radius"], 0.0))) for g, n in batch.items()}
     if goal["penalty"] == "distribution-matching":
-        if goal["task"] != "generation":
-            return {group: SLACK * alpha * between(n, side, side) for group, n in batch.items()}
-        both = goal["protected"] == "both"
-        return {
-            group: SLACK * alpha * max(between(n, still, side), between(n, side, still) if both else 0.0)
-            for group, n in batch.items()
-        }
-    weight = comparisons(batch, odds=goal["penalty"] == "equality-of-odds")
-    return {group: SLACK * (task + alpha * weight * between(n, side, side)) for group, n in batch.items()}
+        return _to_other_records(experiment, batch, spreads[0])
+    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
+    left = max(0.0, 1 - sum(each["weight"] for each in penalties))
+    task = left * 2 * clip["loss"] / sum(batch.values())
+    total = dict.fromkeys(batch, SLACK * task)
+    for each, spread in zip(penalties, spreads, strict=True):
+        own = (each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"])
+        cell_of = {name: _cell(name, each["penalty"]) for name in batch}
+        cells = {cell: sum(n for name, n in batch.items() if cell_of[name] == cell) for cell in cell_of.values()}
+        if each["penalty"] == "prior-matching":
+            other, times = (each["prior_radius"], 0.0), 1.0
+        else:
+            other, times = own, comparisons(cells, odds=each["penalty"] == "equality-of-odds")
+        for name, cell in cell_of.items():
+            moved = distance(cells[cell], own, other, spread=spread, bound=bound)
+            total[name] += SLACK * each["weight"] * times * moved
+    return total
+
+
+def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], spread: float) -> dict[str, float]:
+    """Delta where the private records are matched with a generator's samples or with public records."""
+    goal, clip, bound = experiment["objective"], experiment["clip"], experiment["privacy"]["bound"]
+    side, still = (clip["output"], clip["jacobian"]), (clip["output"], 0.0)
+    pairs = [(side, side)]
+    if goal["task"] == "generation":
+        pairs = [(still, side), *([(side, still)] if goal["protected"] == "both" else [])]
+    return {
+        name: SLACK * goal["alpha"] * max(distance(n, *pair, spread=spread, bound=bound) for pair in pairs)
+        for name, n in batch.items()
+    }
+
+
+def _cell(stratum: str, penalty: str) -> str:
+    """The cell of a penalty that a stratum "Y=1,A=0" or "A=0" is in."""
+    if penalty == "prior-matching":
+        return "all"
+    return stratum if penalty == "equality-of-odds" else stratum.split(",")[-1]
 
 
 def of_contribution(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spread: float) -> dict[str, float]:

@@ -12,7 +12,7 @@ TILE = 2**20
 
 
 def tiled(n: int, floats_per_record: int, part_gram: Callable[[slice], Tensor]) -> Tensor:
-    """Concatenate `part_gram` over slices of the n records whose temporaries stay near TILE floats."""
+    """Join `part_gram` over slices of the n records whose temporaries stay near TILE floats: (n, ...)."""
     rows = max(1, TILE // max(1, floats_per_record))
     if rows >= n:
         return part_gram(slice(0, n))

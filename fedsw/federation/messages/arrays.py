@@ -77,12 +77,12 @@ class Values(ArrayField):
         return super().believed if self.limits is None else str(self.limits)
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
+        """See `Field`; an array of the field's shape, or of fewer rows where it is filled."""
         rows = wire.padded(value, terms.sizes[self.shape[0]]) if self.filled else value
         return {self.name: Array(*wire.encode(rows.to(getattr(torch, self._dtype(terms)))))}
 
     def take(self, get: Get, terms: Terms) -> Tensor:
-        """See `Field`."""
+        """See `Field`; an array of the field's shape."""
         array = get(self.name)
         self._check(array, self.shape, terms, self.name)
         values = _decoded(array, self.name)
@@ -187,7 +187,7 @@ class Broadcast:
 
     @classmethod
     def of(cls, values: Tensor, terms: Terms) -> Broadcast:
-        """Values in the run's precision, ready to be sent."""
+        """Values of any shape in the run's precision, ready to be sent."""
         return cls(Array(*wire.encode(values.to(terms.agreed.dtype))))
 
     def record(self, name: str) -> ArrayRecord:

@@ -10,6 +10,7 @@ from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.exchanges import EXCHANGES, Exchange
 from fedsw.federation.messages.fields import SEEN, Field
 from fedsw.federation.messages.terms import SYMBOLS
+from fedsw.markdown import table
 
 BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
 """Lines between which a document holds the table."""
@@ -20,8 +21,8 @@ _HEADINGS = ("", "field", "what it is", "type and shape", "believed", "who may s
 def markdown() -> str:
     """Every exchange with its two messages, what the symbols of shapes stand for, and who may see what."""
     parts = [_exchange(exchange) for exchange in EXCHANGES]
-    symbols = _table(("symbol", "length"), [(f"`{name}`", meaning) for name, meaning in SYMBOLS.items()])
-    seen = _table(("who may see it", "what"), [(each.value, meaning) for each, meaning in SEEN.items()])
+    symbols = table(("symbol", "length"), [(f"`{name}`", meaning) for name, meaning in SYMBOLS.items()])
+    seen = table(("who may see it", "what"), [(each.value, meaning) for each, meaning in SEEN.items()])
     return "\n\n".join([*parts, "Lengths in shapes:", symbols, "What the words of the last column but one mean:", seen])
 
 
@@ -56,7 +57,7 @@ def _exchange(exchange: Exchange[Message, Message]) -> str:
     trusts = ", ".join(f"`{trust}`" for trust in exchange.trusts)
     rows = [_row("down", field) for field in fields_of(exchange.down).values()]
     rows += [_row("up", field) for field in fields_of(exchange.up).values()]
-    return f"### `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{_table(_HEADINGS, rows)}"
+    return f"### `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_HEADINGS, rows)}"
 
 
 def _row(way: str, field: Field) -> tuple[str, ...]:
@@ -64,11 +65,6 @@ def _row(way: str, field: Field) -> tuple[str, ...]:
     travels = "always" if field.when is None else field.when.text
     where = f"`{field.record}` `{field.name}`"
     return way, where, field.about, field.kind, believed, field.seen.value, travels
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

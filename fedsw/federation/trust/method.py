@@ -18,7 +18,7 @@ class Method(Protocol):
     """A trust model in a run; a context manager that holds its ledger."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """Run one round at the model `theta` (flat, float64).
+        """Run one round at the model `theta` (r,), flat, float64.
 
         Raises:
             BudgetExhausted: when it would cost more than was asked for; nothing of it is then used.

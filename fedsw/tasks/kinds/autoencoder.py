@@ -58,7 +58,7 @@ class Autoencoder(Task):
         return {"loss": held_out.loss, "sw2_to_prior": distance}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
-        """Codes by label, and images: held out, reconstructed, and decoded from the prior where a model decodes."""
+        """Codes (n, d) by label, and images (m, p): held out, reconstructed, or of the prior if a model decodes."""
         import torch
 
         found = super().arrays(model, held_out)

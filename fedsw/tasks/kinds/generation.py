@@ -51,7 +51,7 @@ class Generation(Task):
         return {"sw2": sliced_w2_to(_generated(held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
-        """Samples, and held-out records to see them beside."""
+        """Samples (m, p), and held-out records (n, p) to see them beside."""
         return {"outputs": _generated(held_out), "reference": held_out.inputs.features.cpu()[:_MOST_POINTS]}
 
     @classmethod

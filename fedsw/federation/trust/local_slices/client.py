@@ -54,8 +54,8 @@ def noised_slices(
 
     Args:
         place: of its ledger; None without privacy, where there is nothing to account for.
-        theta: the model; looked at only if the features pass through it. They are detached: private features are never
-            differentiated.
+        theta: the model (r,); looked at only if the features pass through it. They are detached: private features are
+            never differentiated.
         federation: records of the whole federation, for a delta such as "0.1/n".
 
     Returns:

@@ -1,0 +1,62 @@
+"""`fedsw server`: a federation's server, for clients on other machines."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli.options import RUNS, Json, Quiet, Runs, Settings, Stock
+from fedsw.cli.shell import ending_on_sigterm
+
+if TYPE_CHECKING:
+    from fedsw.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port clients connect to.")]
+_LOOK_SECONDS = 1.0
+
+
+def server_command(
+    certs: Annotated[Path, typer.Option(metavar="DIR", help="The server's folder, made by `fedsw certs`.")],
+    experiment: Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]")] = None,
+    settings: Settings = None,
+    port: Port = 9092,
+    home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
+    runs: Runs = RUNS,
+    stock: Stock = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Serve clients on other machines; with an experiment, run it when they are there, and end.
+
+    Without an experiment it serves until it is stopped; runs are then submitted with `flwr run` (docs/deploy.md).
+    """
+    from fedsw.cli.execution import execute
+    from fedsw.deploy.serving import serving
+    from fedsw.experiment import load_experiment
+    from fedsw.experiment.catalogue import find_experiment
+
+    if experiment is None and resume is None:
+        with ending_on_sigterm(), serving(certs, home, port=port, stock=stock) as link:
+            typer.echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
+            while link.process.poll() is None:
+                time.sleep(_LOOK_SECONDS)
+            raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
+    if experiment is not None and resume is not None:
+        raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
+    from fedsw.engines import served
+
+    if resume is not None:
+        directory = resume
+    else:
+        directory = served.prepare(load_experiment(find_experiment(str(experiment)), settings or ()), runs)
+
+    def start(observer: Observer) -> RunResult:
+        with ending_on_sigterm(), serving(certs, home, port=port, stock=stock) as link:
+            return served.run(link, directory, observer, resume=resume is not None)
+
+    execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)

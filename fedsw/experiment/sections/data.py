@@ -1,0 +1,127 @@
+"""Which records there are, and how they are spread over clients."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedsw.columns import Columns
+from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.held import OBJECT, is_held
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
+
+SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps")
+"""The data sets that have a name."""
+
+_OWN = ("files", OBJECT)
+
+
+class Held(Section):
+    """What is on record of a Python object that a run's records came from: public, and no fingerprint of a record.
+
+    Attributes:
+        kind: its type, "pandas.DataFrame".
+        rows: number of records of every group.
+    """
+
+    kind: str
+    rows: dict[str, int]
+
+
+class Data(Section):
+    """Which records the clients hold.
+
+    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
+    bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
+    round.
+
+    With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
+    file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
+    refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+
+    With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
+    another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
+    "object:" and a random name, and writes down in `objects` what is public of them.
+    """
+
+    source: str = "synthetic"
+    public: Literal["mnist", "usps"] | None = None
+    public_batch: PositiveInt = 512
+    records: PositiveInt = 30_000
+    test_records: PositiveInt = 10_000
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
+    core_features: PositiveInt = 8
+    spurious_features: PositiveInt = 8
+    core_variance: PositiveFloat = 0.2
+    spurious_variance: PositiveFloat = 0.4
+    seed: Seed = 0
+    row_norm: PositiveFloat | None = None
+    data_dir: str | None = None
+    columns: Columns | None = None
+    held_out: str | None = None
+    held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    objects: tuple[Held, ...] = ()
+
+    @field_validator("source")
+    @classmethod
+    def _known_source(cls, source: str) -> str:
+        if source in SOURCES or source in _OWN or is_reference(source):
+            return source
+        known = (*SOURCES, *_OWN)
+        near = difflib.get_close_matches(source, known, n=1)
+        raise ValueError(
+            f"source {source!r} is unknown; {f'nearest: {near[0]!r}; ' if near else ''}choose one of "
+            f"{', '.join(known)}, or write module:name for records of your own"
+        )
+
+    @model_validator(mode="after")
+    def _declared_for_files(self) -> Data:
+        if self.source == "files" and self.columns is None:
+            raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
+        if not self.own and (self.columns is not None or self.held_out is not None):
+            raise ValueError(
+                f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
+                "('object', module:name); leave them out"
+            )
+        if self.objects and self.family != "object":
+            raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
+        if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
+            raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
+        return self
+
+    @property
+    def family(self) -> str:
+        """Where records come from: a named data set, "files", "object" (of this process) or "module"."""
+        if self.source in SOURCES or self.source == "files":
+            return self.source
+        return OBJECT if self.source == OBJECT or is_held(self.source) else "module"
+
+    @property
+    def own(self) -> bool:
+        """Whether records are somebody's own, described by `columns`, and not a named data set."""
+        return self.source not in SOURCES
+
+    @property
+    def label(self) -> str:
+        """What the data is called in a report."""
+        if self.family != "object":
+            return self.source
+        return " and ".join(dict.fromkeys(held.kind for held in self.objects)) or "own"
+
+    @property
+    def shows_private_rows(self) -> bool:
+        """Whether metrics may be those of private records, un-noised: by the operator's own word."""
+        return self.held_out_overlap == "allow"
+
+
+class Partition(Section):
+    """How the records are spread over simulated clients."""
+
+    scheme: Literal["iid", "group", "dirichlet"] = "iid"
+    concentration: PositiveFloat = 0.5
+    by: Literal["sensitive", "target"] = "sensitive"
+    seed: Seed = 0

@@ -1,0 +1,60 @@
+"""What every section of an experiment is, and the kinds of values that several of them have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from fedsw.experiment.extensions import is_reference
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+_MOST_DEEP = 8
+
+
+class Section(BaseModel):
+    """Unknown keys are refused; values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __hash__(self) -> int:
+        """Of all settings; some of them are tables of arguments, which have no hash of their own."""
+        return hash(self.model_dump_json())
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value that TOML and JSON can write and read back, lists as lists."""
+    if depth > _MOST_DEEP:
+        raise ValueError(f"arguments are nested over {_MOST_DEEP} deep; give numbers, texts, and lists of them")
+    if isinstance(value, bool | str) or (isinstance(value, int) and abs(value) <= 2**53):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    raise ValueError(f"an argument of type {type(value).__name__} is no finite number, text, truth value or list")
+
+
+Arguments = Annotated[dict[str, Any], AfterValidator(_plain)]
+"""Arguments by name of something of a user's own, as TOML and JSON can write them."""
+
+
+def one_of(name: str, known: tuple[str, ...], own: str) -> str:
+    """The name, if it is one of those that are known, or `module:name`.
+
+    Args:
+        own: what is behind `module:name`, for the message: "a model".
+
+    Raises:
+        ValueError: naming all that are known.
+    """
+    if name not in known and not is_reference(name):
+        names = ", ".join(repr(each) for each in known)
+        raise ValueError(f"Input should be {names}, or 'module:name' for {own} of your own")
+    return name
