@@ -18,6 +18,7 @@ from benchmarks.performance.arithmetic import (
     rows_that_weigh_as_much_as_tables,
 )
 from benchmarks.performance.timing import in_turns, spread
+from fedsw import markdown
 from fedsw.data.synthetic import synthetic as draw
 from fedsw.models import mlp
 from fedsw.single.batches import draw_batch
@@ -120,7 +121,7 @@ def _bytes() -> str:
         network = [f"{_size(way)}, {_time(way / _BYTES_A_SECOND)}" for way in ways]
         rows.append([_count(clients), _size(records * _BYTES_OF_A_RECORD), _count(_batch(clients)), *network])
     headings = ("clients", "their records", "batch", "1 site", f"{_SOME_SITES} sites", "every client a site")
-    return _markdown(headings, rows)
+    return markdown.table(headings, rows)
 
 
 def _central(clients: int, sites: int) -> Any:
@@ -138,7 +139,7 @@ def _binds() -> str:
             more = "outputs and cotangents" if outputs > models else "models and contributions"
             rows.append([name, str(shape.dimension), _count(batch), _size(outputs), _size(models), more])
     headings = ("model", "d", "batch", "outputs and cotangents", "models and contributions", "what binds")
-    return _markdown(headings, rows)
+    return markdown.table(headings, rows)
 
 
 def _histograms() -> str:
@@ -155,7 +156,7 @@ def _histograms() -> str:
         "tables of a client, both ways",
         "tables are smaller above, records a round",
     )
-    return _markdown(headings, rows)
+    return markdown.table(headings, rows)
 
 
 def _seconds(stored: dict[str, dict[str, Any]]) -> str:
@@ -173,7 +174,7 @@ def _seconds(stored: dict[str, dict[str, Any]]) -> str:
         f"a message {_time(message)}."
     )
     headings = ("clients", "batch", "a round, 1 site", "a round, every client a site", "500 rounds, 1 site")
-    return f"{costs_text}\n\n{_markdown(headings, rows)}"
+    return f"{costs_text}\n\n{markdown.table(headings, rows)}"
 
 
 def _costs(stored: dict[str, dict[str, Any]]) -> tuple[float, float, float, float] | None:
@@ -209,8 +210,3 @@ def _time(seconds: float) -> str:
         if seconds < most:
             return f"{seconds * scale:.3g} {unit}"
     return f"{seconds / 3600:.3g} h"
-
-
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

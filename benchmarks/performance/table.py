@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.timing import exponent
+from fedsw import markdown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance"
@@ -42,7 +43,7 @@ def page(folder: Path = RESULTS) -> str:
 
 def comparisons(stored: dict[str, dict[str, Any]]) -> str:
     """One table of all rows that are no curves."""
-    return _table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
+    return markdown.table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
@@ -79,7 +80,7 @@ def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
     if not rows:
         return None
     text = "\n## Cost curves\n\nThe exponent is the slope of log seconds on log size, by least squares.\n"
-    return f"{text}\n{_table(_CURVES, [_curve(name, row) for name, row in rows])}"
+    return f"{text}\n{markdown.table(_CURVES, [_curve(name, row) for name, row in rows])}"
 
 
 def _curve(name: str, row: dict[str, Any]) -> list[str]:
@@ -142,8 +143,3 @@ def _figure(value: float | None, unit: str = "") -> str:
 
 def _link(name: str) -> str:
     return f"[{name}](../benchmarks/results/performance/{name}.json)"
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

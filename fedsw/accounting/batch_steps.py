@@ -49,7 +49,7 @@ class Steps:
         return torch.maximum(self.above, self.below)[:, 0]
 
     def rows(self, index: Tensor) -> Steps:
-        """Some of them."""
+        """Those at some places (i,)."""
         return Steps(self.p[index], self.mu[index], self.above[index], self.below[index], self.orientation)
 
     def masses(self, losses: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ class Masses:
     counts: Tensor
 
     def rows(self, index: Tensor) -> Masses:
-        """Some of them."""
+        """Those at some places (i,)."""
         return Masses(self.down[index], self.up[index], self.counts[index])
 
 

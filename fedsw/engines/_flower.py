@@ -33,9 +33,7 @@ def identify(run_id: int) -> None:
 
 def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
     """A fresh app context."""
-    return Context(
-        run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={}
-    )
+    return Context(run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={})
 
 
 def number(message: Message, message_id: str) -> None:
@@ -66,8 +64,12 @@ def _twin(original: _Any) -> _Any:
     return twin
 
 
-def simulate_with_ray(server_app: ServerApp, client_app: ClientApp, clients: int, *, cpus: int) -> None:
-    """Run both apps on Flower's simulation engine (Ray actors), one CPU a client; returns when nothing is left.
+def simulate_with_ray(
+    server_app: ServerApp, client_app: ClientApp, clients: int, *, cpus: int, gpus: float = 0.0
+) -> None:
+    """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share `gpus` of a GPU.
+
+    Returns when nothing is left.
 
     Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
     their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
@@ -84,7 +86,7 @@ def simulate_with_ray(server_app: ServerApp, client_app: ClientApp, clients: int
             server_app=server_app,
             exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "client_resources": {"num_cpus": 1, "num_gpus": gpus},
                 "init_args": {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cpus},
             },
             app_dir=str(Path(__file__).resolve().parents[2]),

@@ -143,7 +143,7 @@ def _drive(
             from fedsw.engines import ray
 
             with ledgers_in(ledgers):
-                ray.run(hosted, client_app, nodes)
+                ray.run(hosted, client_app, nodes, device=experiment.training.device)
         elif engine == "flwr":
             from fedsw.engines import flwr_run
 

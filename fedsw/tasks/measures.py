@@ -106,7 +106,7 @@ class Measuring:
         return metrics.w2_squared(self.outputs, self.records.sensitive, directions=self.directions, groups=groups)
 
     def samples(self, count: int) -> Tensor:
-        """What a generator makes of `count` inputs of its own (the same at every call), or where particles are."""
+        """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
         if count not in self._samples:
             self._samples[count] = self._made(count)
         return self._samples[count]

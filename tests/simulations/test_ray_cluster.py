@@ -9,7 +9,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.engines import _flower
+from fedsw.engines import _flower, ray
 
 
 @pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
@@ -25,3 +25,20 @@ def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
         monkeypatch.setenv("RAY_ADDRESS", address)
     _flower.simulate_with_ray(cast(ServerApp, None), cast(ClientApp, None), 2, cpus=3)
     assert [each["init_args"] for each in found] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("device", "address", "share"), [("cpu", None, 0.0), ("cuda", None, 0.5), ("cuda", "10.0.0.1:6379", 1.0)]
+)
+def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
+    device: str, address: str | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs of this machine between four sites; in a cluster one for each."""
+    found: list[float] = []
+    monkeypatch.setattr(_flower, "simulate_with_ray", lambda *given, gpus, **more: found.append(gpus))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    ray.run(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
+    assert found == [share]

@@ -111,18 +111,18 @@ class WholeValues(ArrayField):
     totals: str | None = None
 
     def bound(self, value: Tensor) -> Mapping[str, int]:
-        """See `Field`."""
+        """See `Field`; a value of the field's shape."""
         found = {} if self.length is None else {self.length: len(value)}
         if self.totals is not None:
             found |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
         return found
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
+        """See `Field`; a value of the field's shape."""
         return {self.name: Array(*wire.encode(value))}
 
     def take(self, get: Get, terms: Terms) -> Tensor:
-        """See `Field`."""
+        """See `Field`; a value of the field's shape."""
         array = get(self.name)
         self._check(array, self.shape, terms, self.name)
         return self._within(_decoded(array, self.name), self.name)
@@ -156,15 +156,15 @@ class RecordIds(WholeValues):
         return tuple(str(cell) for cell in range(terms.sizes["c"]))
 
     def bound(self, value: tuple[Tensor, ...]) -> Mapping[str, int]:  # type: ignore[override]
-        """See `Field`."""
+        """See `Field`; (n_j,) of every cell j."""
         return {}
 
     def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:  # type: ignore[override]
-        """See `Field`."""
+        """See `Field`; (n_j,) of every cell j."""
         return {str(cell): Array(*wire.encode(ids)) for cell, ids in enumerate(value)}
 
     def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """See `Field`."""
+        """See `Field`; (n_j,) of every cell j."""
         return tuple(self._cell(get(key), key, terms) for key in self.keys(terms))
 
     def _cell(self, array: Array, key: str, terms: Terms) -> Tensor:

@@ -101,7 +101,7 @@ class Node:
 
     @property
     def ids(self) -> list[NDArray[np.int64]]:
-        """Global record ids in each cell, client after client; shared in seeded runs only."""
+        """Global record ids (n_j,) in each cell j, client after client; shared in seeded runs only."""
         ids = self.records.ids.numpy()
         return [ids[cell] for cell in self.cells]
 
@@ -123,9 +123,10 @@ class Node:
         return self._alone[place]
 
     def lost(self, round_: int, attempt: int) -> NDArray[np.int64]:
-        """Which of its clients are lost between the exchanges of an attempt, where drop-outs are simulated; public.
+        """Positions (L,) of its clients that are lost between the exchanges of an attempt; public.
 
-        Each client is, with the probability `federation.drop_out`, whatever process it is in: positions, ascending.
+        Where drop-outs are simulated each client is, with the probability `federation.drop_out`, whatever process it
+        is in.
         """
         experiment = self.task.experiment
         if experiment.federation.drop_out == 0:

@@ -215,7 +215,7 @@ def _tail_exponent(batch: int, count: int, share: float) -> float:
 
 
 def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Present]) -> tuple[float, ...]:
-    """p of every cell when each client's count is fixed and visible: the largest over the clients."""
+    """p of every cell when each client's count is fixed and visible: the largest over the clients; counts (S, c)."""
     drawn, held = np.concatenate(counts), np.concatenate([each.sizes for each in present])
     rates = np.divide(drawn, held, out=np.zeros(held.shape), where=held > 0)
     return tuple(float(rate) for rate in rates.max(axis=0))
