@@ -197,6 +197,15 @@ class Node:
         return left, cotangents[torch.from_numpy(rows)]
 
     @flushing_to_zero
+    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> Batch:
+        """A batch under the model `theta` (r,), recorded where it is one piece; nothing of it is compared."""
+        model = self.task.prepared(self.model, theta)
+        whole = len(list(self.task.chunks(records))) == 1
+        return Batch(
+            round_, attempt, records, model, record(model, self.task.given(records).features) if whole else None
+        )
+
+    @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
