@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fedsw.clipping.blocks import Block
 from fedsw.clipping.clip import require_cotangents
+from fedsw.clipping.columns import columns
 from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums
-from fedsw.clipping.limits import Part, cuts, part_of, summed
+from fedsw.clipping.limits import Part, cuts
 from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
+
+Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
+ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Tape:
             if slope is None:
                 gram = self._layers_gram([self._below([head], [unit]) for unit in units])
             else:
-                gram = self._chained(slope)
+                gram = chained(slope, self.squared_gradient())
             health = row_sums(gram) + row_sums(head)
         self._measured.append(_Measured(get_gradient_edge(head), health, slope))
         return gram
@@ -132,8 +137,7 @@ class Tape:
         self._require_intact()
         if self._squared_gradient is None:
             with full_precision(self.device), torch.no_grad():
-                ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
-                self._squared_gradient = self._layers_gram([ones]).reshape(-1)
+                self._squared_gradient = self._layers_gram([self._ones()]).reshape(-1)
         return self._squared_gradient
 
     def pull_back_column(self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None) -> Tensor:
@@ -190,24 +194,86 @@ class Tape:
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
             return self._assembled(self._through(used, keep), keep, limits)
 
+    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor) -> Tensor:
+        """Sum over heads and records of J_i^T w_i for weights that follow from the Gram matrices of each record.
+
+        What `gram` and `pull_back` do, block by block and with the same passes: the backprops that were measured are
+        weighed and added, and no other backward pass is made.
+
+        Args:
+            heads: (n,) or (n, d), as in `gram`.
+            clip: (slice of records, Gram matrices (m, d, d) of the heads) to the weights (m, d) of the heads, float64.
+            limits: as in `pull_back`.
+
+        Returns:
+            (r,), float64, as `pull_back`. A record with a head or a Gram matrix that is not finite contributes 0.
+
+        Raises:
+            UnsupportedModule, ValueError: as `gram`.
+        """
+        for head in heads:
+            self._require_head(head)
+        self._require_intact()
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        with full_precision(self.device), torch.no_grad():
+            widths = [head.shape[1:].numel() for head in heads]
+            rows = [
+                self._below([head], [_unit(head, r)]) for head, d in zip(heads, widths, strict=True) for r in range(d)
+            ]
+            for block in self._blocks:
+                found = columns(block, rows)
+                starts = itertools.accumulate(widths, initial=0)
+                grams = [found.gram(slice(start, start + d)) for start, d in zip(starts, widths, strict=False)]
+                keep = finite(
+                    [
+                        each
+                        for g, head in zip(grams, heads, strict=True)
+                        for each in (row_sums(g), row_sums(self._part(head, block)))
+                    ]
+                )
+                weights = clip(block.rows, grams)
+                self._add(total, found.parts(torch.cat(list(weights), dim=1)), self._part(limits, block), keep)
+        return total
+
+    def clipped_column(self, clip: ColumnClip, limits: Tensor) -> Tensor:
+        """`clipped` of a module of one column: the sum of w_i u_i for weights that follow from the squares |u_i|^2.
+
+        Args:
+            clip: (slice of records, |u_i|^2 (m,)) to the weights (m,), float64, and which records are kept.
+            limits: as in `pull_back`.
+
+        Returns:
+            (r,), float64, as `pull_back`.
+        """
+        self._require_column()
+        self._require_intact()
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        with full_precision(self.device), torch.no_grad():
+            ones = self._ones()
+            for block in self._blocks:
+                found = columns(block, [ones])
+                weights, keep = clip(block.rows, found.gram(slice(0, 1)).reshape(-1))
+                self._add(total, found.parts(weights.unsqueeze(1)), self._part(limits, block), keep)
+        return total
+
     def _assembled(self, row: Sequence[Tensor | None], keep: Tensor, limits: Tensor | None) -> Tensor:
         """The sum (r,) over the kept records, from what arrives at the module's outputs, each within its limit."""
         total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         if limits is None:
             limits = torch.full((self.records,), math.inf, dtype=torch.float64, device=self.device)
         for block in self._blocks:
-            pairs = zip(block.calls, block.backprops(row), strict=True)
-            reached = [part_of(call, delta) for call, delta in pairs if delta is not None]
-            if reached:
-                cut = cuts(reached, self._part(limits, block)).mul_(self._part(keep, block))
-                for part in reached:
-                    self._add(total, part, cut)
+            parts = columns(block, [row]).parts(None)
+            self._add(total, parts, self._part(limits, block), self._part(keep, block))
         return total
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
-        grams = [block.gram(rows) for block in self._blocks]
+        grams = [columns(block, rows).gram(slice(None)) for block in self._blocks]
         return grams[0] if len(grams) == 1 else torch.cat(grams)
+
+    def _ones(self) -> list[Tensor | None]:
+        """The cotangents that select the module's one column."""
+        return [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
         """A view of the values of a block's records."""
@@ -221,19 +287,17 @@ class Tape:
             found.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
         return torch.stack(found).to(torch.float64)
 
-    def _chained(self, slope: Tensor) -> Tensor:
-        """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
-        squares = self.squared_gradient().reshape(-1, 1, 1)
-        if slope.shape[1] == 1:
-            return slope.square().unsqueeze(2).mul_(squares)
-        return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
-
-    def _add(self, total: Tensor, part: Part, cut: Tensor) -> None:
-        """Add one call's sum over its records, each times its factor, to the flat total, in float64."""
-        for name, value in summed(part, cut).items():
-            parameter, start = part.call.place(name)
-            offset = self._offsets[id(parameter)] + start
-            total[offset : offset + value.numel()].add_(value.reshape(-1))
+    def _add(self, total: Tensor, parts: Sequence[Part], limits: Tensor, keep: Tensor) -> None:
+        """Add a block's parts to the flat total, every record within its limit, in float64."""
+        if not parts:
+            return
+        cut = cuts(parts, limits).mul_(keep)
+        for part in parts:
+            factors = cut if part.scale is None else (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for name, value in part.summed(factors).items():
+                parameter, start = part.call.place(name)
+                offset = self._offsets[id(parameter)] + start
+                total[offset : offset + value.numel()].add_(value.reshape(-1))
 
     def _below(self, heads: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         """Pull cotangents of heads back to the module's outputs; None where none arrives."""
@@ -268,9 +332,7 @@ class Tape:
 
     def _require_head(self, head: Tensor) -> None:
         if head.dim() not in (1, 2) or head.shape[0] != self.records or not head.shape[1:].numel():
-            raise ValueError(
-                f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {self.records}."
-            )
+            raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {self.records}.")
         if head.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
         reached = list(leaves([head], {})) if head.requires_grad else []
@@ -304,3 +366,10 @@ def _unit(head: Tensor, r: int) -> Tensor:
     unit = torch.zeros_like(head)
     unit[:, r].fill_(1.0)
     return unit
+
+
+def chained(slope: Tensor, squares: Tensor) -> Tensor:
+    """Gram matrices (n, d, d) of a head from its slopes (n, d) and the squared gradient (n,) of the one column."""
+    if slope.shape[1] == 1:
+        return slope.square().unsqueeze(2).mul_(squares.reshape(-1, 1, 1))
+    return slope.unsqueeze(2) * slope.unsqueeze(1) * squares.reshape(-1, 1, 1)
