@@ -36,7 +36,8 @@ class Call:
     @property
     def entries(self) -> int:
         """Numbers of the parameters that the rule measures."""
-        return sum(getattr(self.layer, name).numel() for name in ("weight", "bias") if trains(self.layer, name))
+        trained = [name for name in ("weight", "bias") if trains(self.layer, name)]
+        return sum(int(getattr(self.layer, name).numel()) for name in trained)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Block:
     @property
     def records(self) -> int:
         """How many there are."""
-        return self.rows.stop - self.rows.start
+        return int(self.rows.stop - self.rows.start)
 
     @property
     def floats(self) -> int:
