@@ -163,13 +163,17 @@ def _engines(stored: dict[str, Any]) -> str:
         f"| its quick rounds (a tenth are quicker) | {stored['inprocess_quick_round_ms']:.1f} ms |",
     ]
     loop = stored["plain_loop_ms"]
-    rows.append(f"| a plain loop before and after each run: the cores' speed meanwhile | {min(loop):.1f} to {max(loop):.1f} ms |")
+    rows.append(
+        f"| a plain loop before and after each run: the cores' speed meanwhile | {min(loop):.1f} to {max(loop):.1f} ms |"
+    )
     if "ray_seconds" in stored:
         ray = stored["ray_seconds"]
         rows.append(f"| the same run on Flower's Ray engine | {ray:.1f} s |")
         rows.append(f"| its quick rounds | {stored['ray_quick_round_ms']:.0f} ms |")
         rows.append(f"| ratio of the runs | {stored['ratio']:.1f} ({ray / max(runs):.1f} to {ray / min(runs):.1f}) |")
-        rows.append(f"| ratio of the quick rounds: what is left where nobody else uses the cores | {stored['quick_ratio']:.1f} |")
+        rows.append(
+            f"| ratio of the quick rounds: what is left where nobody else uses the cores | {stored['quick_ratio']:.1f} |"
+        )
     return "\n".join(rows) + "\n" + _machine(stored["machine"]) + _earlier_engines(stored)
 
 
@@ -187,7 +191,11 @@ def _earlier_engines(stored: dict[str, Any]) -> str:
             each["machine"]["python"].split()[0],
             f"{min(loop):.1f} to {max(loop):.1f}" if loop else "not timed",
             f"{each['inprocess_seconds']:.1f} ({min(runs):.1f} to {max(runs):.1f})",
-            *((f"{each['ray_seconds']:.1f}", f"{each['ratio']:.1f}", f"{each['quick_ratio']:.1f}") if "ratio" in each else "–––"),
+            *(
+                (f"{each['ray_seconds']:.1f}", f"{each['ratio']:.1f}", f"{each['quick_ratio']:.1f}")
+                if "ratio" in each
+                else "–––"
+            ),
         ]
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines)

@@ -24,7 +24,9 @@ def comparison(stored: dict[str, Any]) -> str:
         ]
         for row in group["rows"]:
             measured = [_mean(row["metrics"].get(name)) for name in names]
-            epsilon = "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
+            epsilon = (
+                "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
+            )
             delta = "–" if row["delta"] is None else f"{row['delta']:.2g}"
             traffic = [f"{row['bytes_up'] / 1e6:.1f}", f"{row['bytes_down'] / 1e6:.1f}"]
             cells = [row["method"], epsilon, delta, *measured, str(row["rounds"]), *traffic]
