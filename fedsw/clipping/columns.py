@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -72,19 +72,31 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
             room -= floats if call.rule.factored is not None else 0
             found.append(_Formed.of(call, reached, deltas))
         else:
-            found.append(_Factored(call, reached, deltas))
+            found.append(_Factored.of(call, reached, deltas))
     return Columns(block.records, len(rows), found, block.outputs[0].device)
 
 
 @dataclass(frozen=True)
 class _Factored:
-    """A call whose columns are measured by their factors; `deltas` of the columns that reach it."""
+    """A call whose columns are measured by their factors; `deltas` of the columns that reach it.
+
+    The factors of a `single` column are converted and measured once, for its Gram matrix and for what leaves.
+    """
 
     call: Call
     reached: Sequence[int]
     deltas: Sequence[Tensor]
+    single: Products | None = None
+
+    @staticmethod
+    def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
+        assert call.rule.factored is not None
+        single = Products.of(call, call.rule.factored, deltas[0]) if len(deltas) == 1 else None
+        return _Factored(call, reached, deltas, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
+        if self.single is not None and list(wanted) == list(self.reached):
+            return self.single.gram.clone()
         known = dict(zip(self.reached, self.deltas, strict=True))
         deltas = [known[each] if each in known else torch.zeros_like(self.deltas[0]) for each in wanted]
         assert self.call.rule.factored is not None
@@ -92,9 +104,8 @@ class _Factored:
 
     def part(self, weights: Tensor | None) -> Part:
         assert self.call.rule.factored is not None
-        if len(self.deltas) == 1:
-            scale = None if weights is None else weights[:, self.reached[0]]
-            return Products.of(self.call, self.call.rule.factored, self.deltas[0], scale)
+        if self.single is not None:
+            return self.single if weights is None else replace(self.single, scale=in_range(weights[:, self.reached[0]]))
         units, scale = _units(_taken(weights, self.reached))
         units = units.to(self.deltas[0].dtype)
         shape = (-1, *[1] * (self.deltas[0].dim() - 1))

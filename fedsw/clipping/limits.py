@@ -56,22 +56,26 @@ class Products:
     Attributes:
         input: the layer's input (n, ...), float64, in range or infinite (indices stay integers).
         delta: its backprop (n, ...), likewise.
+        gram: Gram matrices (n, 1, 1) of these factors.
     """
 
     call: Call
     rule: Factored
     input: Tensor
     delta: Tensor
+    gram: Tensor
     scale: Tensor | None = None
 
     @staticmethod
-    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None) -> Products:
-        """The factors that arrived, in float64, 0 or infinite if out of range."""
-        return Products(call, rule, in_range(call.input), in_range(delta), None if scale is None else in_range(scale))
+    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
+        """The factors that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
+        a, delta = in_range(call.input), in_range(delta)
+        gram = rule.gram(call.layer, a, [delta])
+        return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
 
     def squares(self) -> Tensor:
         """As `Part.squares`, with what rounding may have hidden where products cancel."""
-        squares = self.rule.gram(self.call.layer, self.input, [self.delta]).reshape(-1)
+        squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
             squares = squares + reach.mul_(_lost(self.input, self.delta))
