@@ -49,7 +49,7 @@ class Columns:
 
 
 def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> Columns:
-    """Measure what D rows of cotangents of a block's outputs send to its calls.
+    """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
     Args:
         block: of the tape.

@@ -34,7 +34,7 @@ def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Ma
 
 
 def units(head: Tensor) -> list[Tensor]:
-    """The cotangents that select each column of a head, for every record."""
+    """The cotangents that select each column of a head (n, ...), for every record; each of the head's shape."""
     if head.shape[1:].numel() == 1:
         return [torch.ones_like(head)]
     found = []

@@ -68,13 +68,13 @@ class Products:
 
     @staticmethod
     def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
-        """The factors that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
+        """The factors (n, ...) that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
         a, delta = in_range(call.input), in_range(delta)
         gram = rule.gram(call.layer, a, [delta])
         return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
 
     def squares(self) -> Tensor:
-        """As `Part.squares`, with what rounding may have hidden where products cancel."""
+        """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
@@ -82,7 +82,7 @@ class Products:
         return squares
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`."""
+        """As `Part.summed`; each of its parameter's shape."""
         for factor in (self.input, self.delta):
             if factor.is_floating_point():
                 factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -102,14 +102,14 @@ class Numbers:
     scale: Tensor | None = None
 
     def squares(self) -> Tensor:
-        """As `Part.squares`: sums of squares, in which nothing cancels."""
+        """As `Part.squares`, (n,): sums of squares, in which nothing cancels."""
         total, *others = [squared_norms(each) for each in self.values.values()]
         for other in others:
             total.add_(other)
         return total
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`."""
+        """As `Part.summed`; each of its parameter's shape."""
         return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
 
 
@@ -136,7 +136,7 @@ def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
 
 
 def in_range(values: Tensor) -> Tensor:
-    """A float64 copy with 0 for magnitudes below the range and infinity above it; indices as they are."""
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are."""
     if not values.is_floating_point():
         return values
     if values.dtype == torch.float64:
