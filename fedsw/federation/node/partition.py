@@ -88,7 +88,7 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         )
     everybody = load_dataset(experiment, node_config.get("data-dir")).train
     held = _part(everybody, experiment, clients, total)
-    task.validate(held.records, name=_called(clients))
+    _validate(task, held)
     return held
 
 
@@ -117,10 +117,16 @@ def _part(everybody: Records, experiment: Experiment, clients: range, total: int
     return Held(with_substitutes(everybody.take(rows)), owner[rows] - clients.start, numbers)
 
 
-def _called(clients: range) -> str:
-    if len(clients) == 1:
-        return f"client {clients.start}"
-    return f"clients {clients.start} to {clients.stop - 1}"
+def _validate(task: Problem, held: Held) -> None:
+    """Check all records at once; a fault is looked for again client by client, to name whose it is."""
+    if len(held.clients) == 1:
+        return task.validate(held.records, name=f"client {held.clients[0]}")
+    try:
+        task.validate(held.records, name=f"clients {held.clients[0]} to {held.clients[-1]}")
+    except ValueError:
+        for place, client in enumerate(held.clients):
+            task.validate(held.records.take(np.flatnonzero(held.owner == place)), name=f"client {client}")
+        raise
 
 
 def own_records(
