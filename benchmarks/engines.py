@@ -58,10 +58,15 @@ def overhead(clients: int, exchanges: int = 400) -> dict[str, float]:
     return {"median_ms": statistics.median(times), "p90_ms": statistics.quantiles(times, n=10)[-1]}
 
 
-def whole_run(engine: str, rounds: int, clients: int) -> tuple[float, list[float]]:
-    """Seconds of one private run of the shipped fair classification, set-up included, and of each of its rounds."""
+def whole_run(engine: str, rounds: int, clients: int, *, sites: int | None = None) -> tuple[float, list[float]]:
+    """Seconds of one private run of the shipped fair classification, set-up included, and of each of its rounds.
+
+    On Ray every client is a node of its own, as Flower has it, unless `sites` says otherwise.
+    """
+    nodes = (clients if engine == "ray" else 1) if sites is None else sites
+    settings = {"training.rounds": rounds, "federation.clients": clients, "federation.sites": nodes}
     experiment = load_experiment(
-        EXPERIMENT, [f"training.rounds={rounds}", f"federation.clients={clients}", f"evaluate_every={rounds}"]
+        EXPERIMENT, [*(f"{name}={value}" for name, value in settings.items()), f"evaluate_every={rounds}"]
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

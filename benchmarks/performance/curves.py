@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from benchmarks.performance.comparing import Row, figure, sides
 from benchmarks.performance.transport import directions, points
-from benchmarks.performance.turns import Row, figure, in_turns
 from fedsw.clipping import Term, clipped_sum, record
 from fedsw.transport import sliced
 
@@ -73,8 +73,8 @@ def _curve(
     *,
     size: Callable[[int], int] = lambda given: given,
 ) -> Row:
-    times = in_turns({str(given): at(given) for given in sizes}, turns=turns)
-    least = [min(times[str(given)]) for given in sizes]
+    times = sides({str(given): at(given) for given in sizes}, turns=turns)
+    least = [times[str(given)].best for given in sizes]
     logs = [math.log(size(given)) for given in sizes]
     slope = float(np.polyfit(logs, np.log(least), 1)[0])
     seen = ", ".join(f"{size(given)}: {seconds:.3g} s" for given, seconds in zip(sizes, least, strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.performance.turns import Row, faster, in_turns
+from benchmarks.performance.comparing import Row, faster, sides
 from fedsw.transport.entropic import _costs, _marginal_error, entropic_loss
 
 _ITERATIONS = 400
@@ -42,7 +42,7 @@ def _row(x: Tensor, y: Tensor, scale: float, name: str, solver: Callable[..., ob
     ours = entropic_loss(x, y, order=2, scale=scale, tolerance=error, iterations=20_000)
     if not ours.marginal_error <= error:
         raise AssertionError(f"our marginal error {ours.marginal_error} is above {error}")
-    sides = {
+    ways = {
         "ours": lambda: entropic_loss(x, y, order=2, scale=scale, tolerance=error, iterations=20_000).loss.backward(),
         "other": functools.partial(_pots_step, x, y, scale, solver),
     }
@@ -50,7 +50,7 @@ def _row(x: Tensor, y: Tensor, scale: float, name: str, solver: Callable[..., ob
     note = "iterations follow the problem's own rate, and each reads the kernel twice: memory"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return faster(what, f"{name}, {_ITERATIONS} iterations", in_turns(sides, turns=turns), goal=3.0, note=note)
+        return faster(what, f"{name}, {_ITERATIONS} iterations", sides(ways, turns=turns), goal=3.0, note=note)
 
 
 def _pots_plan(x: Tensor, y: Tensor, scale: float, solver: Callable[..., object]) -> np.ndarray:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.performance.turns import Row, figure
+from benchmarks.performance.comparing import Row, figure
 
 _ROOT = Path(__file__).parents[2]
 _LEAST_ROUNDS = 3

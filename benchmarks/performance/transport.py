@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.performance.turns import Row, at_most, faster, in_turns
+from benchmarks.performance.comparing import Row, at_most, faster, sides
 from fedsw.transport import sliced
 
 _DIRECTIONS = 100
@@ -44,12 +44,12 @@ def _cotangents(n: int, d: int, *, turns: int) -> list[Row]:
     slices = (own @ theta).T.contiguous()
     ours = {"ours": lambda: sliced.cotangents(own, other, theta)}
     what = f"cotangents of both sides, n = {n} each, d = {d}, k = {_DIRECTIONS}"
-    times = in_turns({**ours, "other": lambda: torch.sort(slices, dim=-1)}, turns=turns)
+    times = sides({**ours, "other": lambda: torch.sort(slices, dim=-1)}, turns=turns)
     rows = [at_most(what, f"torch.sort of one ({_DIRECTIONS}, {n}) array", times, goal=2.5, note=_PROJECTION)]
     if n <= 100_000:
         smooth = torch.randn(n, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
         _require_near(sliced.cotangents(smooth, other, theta)[0], _by_autograd(smooth, other, theta)[0])
-        times = in_turns({**ours, "other": lambda: _by_autograd(own, other, theta)}, turns=turns)
+        times = sides({**ours, "other": lambda: _by_autograd(own, other, theta)}, turns=turns)
         rows.append(faster(what, "POT's distance and autograd", times, goal=3.0, note=_PROJECTION))
     return rows
 
@@ -67,15 +67,15 @@ def _distance(n: int, d: int, *, turns: int) -> list[Row]:
 
     own, other, theta = points(n, d, 0), points(n, d, 2) + 0.1, directions(d)[:, :_DIRECTIONS]
     arrays = own.numpy(), other.numpy()
-    sides = {
+    ways = {
         "ours": lambda: float(sliced.sliced_w2(own, other, theta)) ** 0.5,
         "tensors": lambda: float(ot.sliced_wasserstein_distance(own, other, projections=theta, p=2)),
         "arrays": lambda: float(ot.sliced_wasserstein_distance(*arrays, projections=theta.numpy(), p=2)),
     }
-    values = [side() for side in sides.values()]
+    values = [side() for side in ways.values()]
     if max(values) - min(values) > 1e-6:
         raise AssertionError(f"distances {values} differ by more than 1e-6")
-    times = in_turns(sides, turns=turns)
+    times = sides(ways, turns=turns)
     what = f"SW2 of {n} x {d}, k = {theta.shape[1]}, {torch.get_num_threads()} thread(s)"
     note = "two products of (n, d) with the directions take most of ours, and POT's does the same two"
     return [
