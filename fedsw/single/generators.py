@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import math
@@ -114,7 +115,7 @@ def fit_generator(
     if every < 1:
         raise ValueError(f"every = {every}; it must be at least 1")
     like = next(network.parameters())
-    drawn = _sketcher_of(sketch, sketcher).to(like.device)
+    drawn = _sketcher_of(sketch, sketcher, like)
     conditional = _conditional(network, sketch)
     target = Target.of(sketch, weights=weights, like=like)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
@@ -178,7 +179,7 @@ def sketch_distance(
         cells: (m,) int64, theirs.
         sketcher: the sketch's law, drawn, if it is there already.
     """
-    drawn = _sketcher_of(sketch, sketcher).to(features.device)
+    drawn = _sketcher_of(sketch, sketcher, features)
     target = Target.of(sketch, like=features.to(torch.float64))
     with torch.no_grad():
         vectors = torch.cat([drawn(part) for part in torch.split(features, _CHUNK)]).to(torch.float64)
@@ -230,11 +231,12 @@ def _generator(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(word >> 1)
 
 
-def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None) -> Sketcher:
-    drawn = sketch.law.drawn() if sketcher is None else sketcher
+def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
+    """A sketcher of its own for training, where `like` is and of its precision."""
+    drawn = sketch.law.drawn(like.dtype) if sketcher is None else copy.deepcopy(sketcher).to(like.dtype)
     if drawn.law != sketch.law or drawn.coordinates != sketch.coordinates:
         raise ValueError("the sketcher is not the sketch's: draw it from the same law, seed included")
-    return drawn
+    return drawn.to(like.device)
 
 
 def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:

@@ -13,7 +13,7 @@ from fedsw.randomness import Stream
 from fedsw.transport.sliced import Scheme, direction_shape, directions
 
 LARGEST_FREQUENCY = 2.0**40
-"""Above it the product of a frequency and a record could leave single precision."""
+"""Above it angles in single precision have no digits left."""
 
 
 @dataclass(frozen=True, eq=False)

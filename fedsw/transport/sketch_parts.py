@@ -181,7 +181,7 @@ class Waves(Measured):
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
     def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
-        """Uniformly drawn frequencies, with their places (2 m,)."""
+        """Uniformly drawn frequencies, with the places (m,) of their cosines, then of their sines."""
         count = self.coordinates // 2
         taken = max(1, round(fraction * count))
         if taken == count:

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.transport.sketch_parts import Measured, Part
+from fedsw.subnormal import flushing_to_zero
+from fedsw.transport.sketch_parts import Measured, Part, Waves
 
 STEP = 2.0**-26
 """What is summed are whole multiples of this: sums are exact, in any order, up to MOST_RECORDS."""
 
 MOST_RECORDS = 2**26
 MOST_COORDINATES = 2**24
-"""Of one record's vector: rounding each to a whole multiple moves the vector by less than 2^-14."""
+"""Of one record's vector: rounding each to a whole multiple moves the vector by at most 2^-15."""
 
 MOST_COUNTS = 4.0
 """With it sums of counts are exact, too."""
 
-_LARGEST = 2.0**40  # features are cut there, so that no product with a frequency leaves single precision
 _CHUNK_NUMBERS = 2**23
 
 
@@ -127,13 +127,14 @@ class Sketcher(nn.Module):
         found = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
         return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
+    @flushing_to_zero
     def sums(self, features: Tensor, cells: Tensor, *, chunk: int = 0) -> Tensor:
         """Sum of the records' vectors by cell, WITHOUT NOISE; it leaves as a `Bounded` only.
 
         Every coordinate of every record is rounded to a whole multiple of STEP before it is added: the float64 sum is
-        then exact, and does not depend on the order. Values that are not finite count as 0, before the feature map and
-        after it, and features beyond +-2^40 as +-2^40; nothing branches or raises on a value. A cell that does not
-        exist takes its record out. Maps are in evaluation mode, where every record is treated by itself.
+        then exact, and does not depend on the order. Coordinates that are not finite, because a feature is not or a map
+        overflows, count as 0; nothing branches or raises on a value. A cell that does not exist takes its record out.
+        Maps are in evaluation mode, where every record is treated by itself.
 
         Args:
             features: (n, p), of the sketcher's precision, on its device.
@@ -145,15 +146,16 @@ class Sketcher(nn.Module):
             `law.counts`, rounded likewise.
 
         Raises:
-            ValueError: if shapes do not fit, or there are more than MOST_RECORDS records.
+            ValueError: if shapes or precision do not fit, or there are more than MOST_RECORDS records.
         """
         _require_records(features, cells, self.law)
+        self._require_precision(features)
         self.eval()
         size = chunk or max(1, _CHUNK_NUMBERS // self.coordinates)
         blocks = torch.arange(self.law.cells, device=features.device)
         total = torch.zeros((self.law.cells, self.coordinates + 1), dtype=torch.float64, device=features.device)
         for start in range(0, len(features), size):
-            rows = features[start : start + size].detach().nan_to_num(0.0, 0.0, 0.0).clamp(-_LARGEST, _LARGEST)
+            rows = features[start : start + size].detach()
             members = (cells[start : start + size].unsqueeze(1) == blocks).to(torch.float64)
             with torch.no_grad():
                 steps = (self(rows).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
@@ -180,6 +182,14 @@ class Sketcher(nn.Module):
             factors.append(torch.full((len(place),), factor, dtype=torch.float64))
             start += part.coordinates
         return _Some(self.law, taken), torch.cat(places), torch.cat(factors)
+
+    def _require_precision(self, features: Tensor) -> None:
+        for part in self.parts:
+            if isinstance(part, Waves) and (part.turns.dtype, part.turns.device) != (features.dtype, features.device):
+                raise ValueError(
+                    f"features are {features.dtype} on {features.device}, the frequencies {part.turns.dtype} on "
+                    f"{part.turns.device}: draw them as law.drawn({features.dtype}).to({str(features.device)!r})"
+                )
 
     def _measured(self) -> Iterator[Measured]:
         return (cast(Measured, part) for part in self.parts)

@@ -123,6 +123,15 @@ def test_an_observer_sees_every_interval_and_may_draw_samples_without_changing_t
     assert not watched.training
 
 
+def test_a_sketcher_of_other_precision_serves_and_stays_as_it_is():
+    precise = LAW.drawn(torch.float64)
+    ours = fit_generator(SKETCH, VectorGenerator(2, 3, hidden=(32, 32)), Settings(3, 40), sketcher=precise)
+    plain = fitted(Settings(3, 40))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(value, ours.state_dict()[name], rtol=1e-3, atol=1e-4)
+    assert precise.parts[0].turns.dtype == torch.float64
+
+
 def test_torchs_global_generator_is_neither_read_nor_moved():
     torch.manual_seed(11)
     state = torch.get_rng_state()

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.privacy.sketches import PUBLIC, RELATION, sketch_sensitivity
 from fedsw.transport.sketch_parts import GaussianKernel, Indicators, SlicedCramer
-from fedsw.transport.sketches import STEP, Law, Sketcher
+from fedsw.transport.sketches import MOST_COORDINATES, STEP, Law, Sketcher
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 DRAWN = {name: law.drawn() for name, law in LAWS.items()}
@@ -86,7 +86,7 @@ def test_two_is_attained_by_a_move_of_one_period_along_a_direction_of_a_cramer_s
     sketcher = law.drawn(torch.float64)
     directions = sketcher.parts[0].turns[:, ::50] * 5.0  # whole block: orthonormal
     moved = movement(sketcher, torch.zeros(3, dtype=torch.float64), 0, 2.5 * directions.sum(dim=1), 0)
-    assert moved == pytest.approx(2.0, abs=1e-6)
+    assert moved == pytest.approx(2.0, abs=1e-6) and moved <= sketch_sensitivity(law).value
 
 
 def test_the_count_makes_it_two_between_cells_and_the_bound_is_attained():
@@ -162,10 +162,8 @@ def test_cosines_and_sines_of_reduced_angles_are_as_accurate_as_the_proof_asks(d
 
 
 def test_rounding_to_whole_steps_moves_the_longest_vector_by_less_than_the_proof_allows():
-    from fedsw.transport.sketches import MOST_COORDINATES
-
-    assert math.sqrt(MOST_COORDINATES) * STEP / 2 <= 2.0**-14
-    assert 2 * (2.0**-14 + math.sqrt(2) * 2.0**-20 + 1e-6) < 2 * (SLACK - 1)
+    assert math.sqrt(MOST_COORDINATES) * STEP / 2 <= 2.0**-15
+    assert 2 * (2.0**-15 + math.sqrt(2) * 2.0**-20 + 1e-6) < 2 * (SLACK - 1)
 
 
 def test_the_bound_says_which_relation_it_is_for_and_what_stays_public():
@@ -174,6 +172,6 @@ def test_the_bound_says_which_relation_it_is_for_and_what_stays_public():
     assert "label and group included" in bound.relation and bound.value == 2 * SLACK
 
 
-def test_a_part_of_a_part_keeps_its_own_diameter():
+def test_every_part_states_its_diameter():
     assert KERNEL.diameter == SlicedCramer(1, 1, 1.0).diameter == 2.0
     assert Indicators((0,)).diameter == math.sqrt(2)

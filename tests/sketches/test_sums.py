@@ -206,6 +206,7 @@ def test_some_frequencies_have_the_squared_norms_of_all_in_the_mean():
         (lambda: Law(3, (GaussianKernel((1.0,), 4, columns=(3,)),)), "columns 0 .. 2"),
         (lambda: Law(3, (GaussianKernel((1.0,), 2**23 + 1, scheme="iid"),)).drawn(), "at most 16777216"),
         (lambda: LAWS["kernel"].drawn().sums(torch.zeros(2, 4), torch.zeros(2).long()), "the law is for"),
+        (lambda: LAWS["kernel"].drawn().sums(torch.zeros(2, 3).double(), torch.zeros(2).long()), "drawn.torch.float64"),
         (lambda: LAWS["kernel"].drawn().sums(torch.zeros(0, 3), torch.zeros(0).long()), "0 records"),
     ],
 )
