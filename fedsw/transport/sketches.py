@@ -92,7 +92,8 @@ class Law:
         float64 whatever the precision.
 
         Raises:
-            ValueError: if a part does not fit the features, or a record's vector is too long.
+            ValueError: if a part does not fit the features, a record's vector is too long, or the precision is neither
+                float32 nor float64.
         """
         return Sketcher(self, dtype)
 
@@ -107,6 +108,8 @@ class Sketcher(nn.Module):
 
     def __init__(self, law: Law, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"a sketch in {dtype}; its bound is for torch.float32 and torch.float64")
         self.law = law
         built = []
         for index, part in enumerate(law.parts):
@@ -133,8 +136,8 @@ class Sketcher(nn.Module):
 
         Every coordinate of every record is rounded to a whole multiple of STEP before it is added: the float64 sum is
         then exact, and does not depend on the order. Coordinates that are not finite, because a feature is not or a map
-        overflows, count as 0; nothing branches or raises on a value. A cell that does not exist takes its record out.
-        Maps are in evaluation mode, where every record is treated by itself.
+        overflows, count as 0, and a cell that does not exist as the nearest one; nothing branches or raises on a value.
+        Maps are in evaluation mode, where every record is treated by itself, and autocast is off.
 
         Args:
             features: (n, p), of the sketcher's precision, on its device.
@@ -156,8 +159,10 @@ class Sketcher(nn.Module):
         total = torch.zeros((self.law.cells, self.coordinates + 1), dtype=torch.float64, device=features.device)
         for start in range(0, len(features), size):
             rows = features[start : start + size].detach()
-            members = (cells[start : start + size].unsqueeze(1) == blocks).to(torch.float64)
-            with torch.no_grad():
+            members = (cells[start : start + size].clamp(0, self.law.cells - 1).unsqueeze(1) == blocks).to(
+                torch.float64
+            )
+            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
                 steps = (self(rows).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
             total[:, :-1] += members.T @ steps
             total[:, -1] += members.sum(dim=0) * count_steps(self.law)

@@ -111,6 +111,21 @@ def test_a_value_that_is_not_finite_or_huge_spoils_no_other_record_and_weighs_no
     )
 
 
+def test_every_record_is_in_one_cell_whatever_its_label_says():
+    for law in (LAWS["kernel"], LAWS["kernel, one cell"]):
+        sketcher, rows = law.drawn(), normal(3, 3).float()
+        wrong, nearest = torch.tensor([-7, 0, 99]), torch.tensor([0, 0, law.cells - 1])
+        assert torch.equal(sketcher.sums(rows, wrong), sketcher.sums(rows, nearest))
+
+
+def test_autocast_changes_nothing():
+    law = LAWS["kernel"]
+    sketcher, rows, cells = law.drawn(), normal(20, 3).float(), cells_of(law, 20)
+    plain = sketcher.sums(rows, cells)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(sketcher.sums(rows, cells), plain)
+
+
 class Overflowing(nn.Module):
     def forward(self, rows):
         return rows / rows.abs().sum(dim=1, keepdim=True)  # not a number for a row of zeros
@@ -205,6 +220,7 @@ def test_some_frequencies_have_the_squared_norms_of_all_in_the_mean():
         (lambda: Law(3, (GaussianKernel((1.0,), 4, weight=-1.0),)), "weight is -1"),
         (lambda: Law(3, (GaussianKernel((1.0,), 4, columns=(3,)),)), "columns 0 .. 2"),
         (lambda: Law(3, (GaussianKernel((1.0,), 2**23 + 1, scheme="iid"),)).drawn(), "at most 16777216"),
+        (lambda: LAWS["kernel"].drawn(torch.bfloat16), "torch.bfloat16"),
         (lambda: LAWS["kernel"].drawn().sums(torch.zeros(2, 4), torch.zeros(2).long()), "the law is for"),
         (lambda: LAWS["kernel"].drawn().sums(torch.zeros(2, 3).double(), torch.zeros(2).long()), "drawn.torch.float64"),
         (lambda: LAWS["kernel"].drawn().sums(torch.zeros(0, 3), torch.zeros(0).long()), "0 records"),
