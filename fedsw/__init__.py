@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from fedsw.objectives.stated import Stated
     from fedsw.privacy.release import Bounded, Released, release
     from fedsw.privacy.sensitivity import Sensitivity
+    from fedsw.single.generators import fit_generator, generate
     from fedsw.single.objective import Objective
     from fedsw.single.plan import Plan, plan
+    from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
     from fedsw.single.trainer import PrivateTrainer, set_gradient
     from fedsw.tasks.task import Task
 
@@ -41,10 +43,15 @@ _HOMES = {
     "Stated": "objectives.stated",
     "Task": "tasks.task",
     "ToSample": "objectives.penalties",
+    "SketchPlan": "single.sketching",
     "as_records": "data",
+    "fit_generator": "single.generators",
+    "generate": "single.generators",
     "load_experiment": "experiment",
     "plan": "single.plan",
+    "plan_sketch": "single.sketching",
     "release": "privacy.release",
+    "release_sketch": "single.sketching",
     "resume": "engines.driver",
     "run": "engines.driver",
     "set_gradient": "single.trainer",
@@ -64,13 +71,18 @@ __all__ = [
     "PrivateTrainer",
     "Released",
     "Sensitivity",
+    "SketchPlan",
     "Stated",
     "Task",
     "ToSample",
     "as_records",
+    "fit_generator",
+    "generate",
     "load_experiment",
     "plan",
+    "plan_sketch",
     "release",
+    "release_sketch",
     "resume",
     "run",
     "set_gradient",

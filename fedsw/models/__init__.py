@@ -1,5 +1,6 @@
 """The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
 
+from fedsw.models.conditional import Conditional, ImageGenerator, VectorGenerator
 from fedsw.models.flat import count_parameters, flatten, load_flat
 from fedsw.models.images import Adaptor, ImageAutoencoder
 from fedsw.models.initial import Seed
@@ -9,10 +10,13 @@ from fedsw.models.perceptrons import ACTIVATIONS, EncoderDecoder, generator, log
 __all__ = [
     "ACTIVATIONS",
     "Adaptor",
+    "Conditional",
     "EncoderDecoder",
     "ImageAutoencoder",
+    "ImageGenerator",
     "Particles",
     "Seed",
+    "VectorGenerator",
     "count_parameters",
     "flatten",
     "generator",

@@ -14,6 +14,7 @@ from fedsw.privacy.release import Bounded, Part, Released
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.transport import sliced
 from fedsw.transport.denoise import image_side
+from fedsw.transport.feature_maps import cosine_matrix
 
 Norm = Literal["l2", "l1"]
 Diameter = Literal["replacement", "paper"]
@@ -120,7 +121,7 @@ class Release:
         if not self.dct:
             return features
         side = image_side(features.shape[1])
-        basis = _cosines(side).to(features)
+        basis = cosine_matrix(side).to(features)
         return (basis @ features.reshape(-1, side, side) @ basis.T).reshape(features.shape)
 
     def decode(self, released: Tensor) -> Tensor:
@@ -128,7 +129,7 @@ class Release:
         if not self.dct:
             return released
         side = image_side(released.shape[1])
-        basis = _cosines(side).to(released)
+        basis = cosine_matrix(side).to(released)
         return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
 
     def project(self, features: Tensor) -> Tensor:
@@ -211,15 +212,6 @@ def _project_l1(rows: Tensor, radius: float) -> Tensor:
     projected = (height - gaps).clamp(min=0.0)
     projected = projected * (radius / projected.sum(dim=1, keepdim=True))  # what rounding moved, of the order p^2 2^-53
     return torch.where(outside, torch.sign(rows) * projected, rows)
-
-
-def _cosines(side: int) -> Tensor:
-    """Matrix of the orthonormal cosine transform (DCT-II), float64: its inverse is its transpose."""
-    place = torch.arange(side, dtype=torch.float64)
-    angles = math.pi / side * (place + 0.5) * place.unsqueeze(1)
-    matrix = torch.cos(angles) * math.sqrt(2 / side)
-    matrix[0] = math.sqrt(1 / side)
-    return matrix
 
 
 def _numbers(centre: float | tuple[float, ...]) -> tuple[float, ...]:

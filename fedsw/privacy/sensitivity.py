@@ -29,7 +29,8 @@ class Sensitivity:
     Attributes:
         value: the most the l2 norm moves between neighbours.
         bound: the theorems behind it, joined by " + ".
-        relation: "replace-one": one record is replaced at its position within its group, sizes are fixed.
+        relation: "replace-one": one record is replaced at its position within its group, sizes are fixed; sketches
+            have a wider one (`fedsw.privacy.sketches.RELATION`).
         public: what the guarantee does not hide.
     """
 

@@ -13,7 +13,7 @@ from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
     "accounting", "clipping", "deploy", "ledger", "local", "messages", "noise", "ranks", "records", "sampling",
-    "sensitivity", "tasks",
+    "sensitivity", "sketches", "tasks",
 }  # fmt: skip
 
 

@@ -1,0 +1,158 @@
+"""A sketch on one machine: how much noise one release needs, and the release."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsw.accounting import Ledger, Step, epsilon_by, noise_multiplier
+from fedsw.experiment import resolve_delta
+from fedsw.privacy.release import release
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.sketches import STRATUM, bounded_sketch, noised_sketch, sketch_sensitivity
+from fedsw.randomness import Stream
+from fedsw.transport.noised_sketches import NoisedSketch
+from fedsw.transport.sketches import MOST_RECORDS, Law, Sketcher
+
+
+@dataclass(frozen=True)
+class SketchPlan:
+    """Noise and the guarantee of one sketch of all records, once; everything here is public. Made by `plan_sketch`.
+
+    Attributes:
+        law: what is measured.
+        records: how many.
+        epsilon, delta: of the release, for the replacement of one record, label and group included.
+        multiplier: noise multiplier sigma / Delta; 0 without noise.
+        accountant: what computed it.
+        seed: of the noise; None for a secret one. With a seed epsilon is nominal.
+    """
+
+    law: Law
+    records: int
+    epsilon: float
+    delta: float
+    multiplier: float
+    accountant: str = "pld"
+    seed: int | None = None
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """One: all records are taken, whatever their label and group."""
+        return (STRATUM,)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Of the sum, safety factor included."""
+        return sketch_sensitivity(self.law)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in every number of the sum."""
+        return self.multiplier * self.sensitivity.value
+
+    @property
+    def nominal(self) -> bool:
+        """Whether the noise can be reproduced, so that epsilon is what a secret seed would give."""
+        return self.seed is not None
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in words."""
+        if not self.multiplier:
+            return "None: no noise is added, epsilon is infinite."
+        kind = "nominal " if self.nominal else ""
+        return (
+            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each record, for its replacement by "
+            f"any other, label and group included, against everybody who sees the sketch and everything computed from "
+            f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured."
+        )
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise comes from: the operating system's entropy, or the seed's stream."""
+        return Stream.secure() if self.seed is None else Stream.seeded(self.seed, "noise", round_, attempt)
+
+    def __str__(self) -> str:
+        rows = [
+            ("records", f"{self.records}, in {self.law.cells} cells"),
+            ("sensitivity", f"{self.sensitivity.value:.6g} ({self.sensitivity.bound})"),
+            ("noise multiplier", f"{self.multiplier:.6g}"),
+            ("sigma", f"{self.sigma:.6g}"),
+            ("accountant", self.accountant),
+            ("guarantee", self.guarantee),
+        ]
+        return "\n".join(f"{name:17} {value}" for name, value in rows)
+
+
+def plan_sketch(
+    law: Law,
+    *,
+    records: int,
+    delta: float | str,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    accountant: str = "pld",
+    seed: int | None = None,
+) -> SketchPlan:
+    """Settle the noise of one release of all records, from public numbers.
+
+    Guarantee: one release with this multiplier satisfies (epsilon, delta)-differential privacy for the replacement of
+    one record, label and group included: T = 1 and sampling rate 1, so the exact profile of the Gaussian mechanism.
+
+    Args:
+        law: what is measured.
+        records: how many; public.
+        delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
+        epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
+        seed: makes the noise reproducible; epsilon is then nominal. For experiments only.
+
+    Raises:
+        ValueError: naming the number that does not fit, and what would.
+    """
+    if not 1 <= records <= MOST_RECORDS:
+        raise ValueError(f"{records} records; a sketch takes 1 to {MOST_RECORDS}")
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
+    resolved = resolve_delta(delta, records=records)
+    multiplier, found = _noise(epsilon, noise_multiplier, resolved, accountant)
+    return SketchPlan(law, records, found, resolved, multiplier, accountant, seed)
+
+
+def release_sketch(
+    sketcher: Sketcher, features: Tensor, cells: Tensor, plan: SketchPlan, ledger: Ledger, *, attempt: int = 0
+) -> NoisedSketch:
+    """Sketch all records, charge the ledger, add the noise, and hand it out.
+
+    Guarantee: `plan.guarantee`, if it is the ledger's only release.
+
+    Args:
+        sketcher: the plan's law, drawn; on the features' device, of their precision.
+        features: (n, p), n as planned.
+        cells: (n,) int64; see `Law.cell_of`.
+        plan: see `plan_sketch`.
+        ledger: made from the plan (`Ledger.create(path, plan)`).
+        attempt: counts releases of the same records, each of which is charged.
+
+    Raises:
+        BudgetExhausted, AlreadySpent: as `fedsw.release`; nothing leaves.
+        ValueError: if there are more or fewer records than planned, or the sketcher has another law; nothing is
+            charged.
+    """
+    if sketcher.law != plan.law:
+        raise ValueError("the sketcher was drawn from another law than the plan's; take plan.law.drawn()")
+    if len(features) != plan.records:
+        raise ValueError(f"{len(features)} records, and the plan is for {plan.records}: make it with their number")
+    bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
+    return noised_sketch(plan.law, release(bounded, plan, ledger), plan.records)
+
+
+def _noise(epsilon: float | None, multiplier: float | None, delta: float, accountant: str) -> tuple[float, float]:
+    """(noise multiplier, epsilon) of one release at sampling rate 1."""
+    if multiplier is not None:
+        return multiplier, epsilon_by(accountant, {Step(1.0, 1 / multiplier): 1}, delta)
+    assert epsilon is not None
+    if math.isinf(epsilon):
+        return 0.0, math.inf
+    return noise_multiplier(epsilon, delta, sampling_rate=1.0, steps=1, accountant=accountant), epsilon

@@ -1,0 +1,216 @@
+"""What a sketch measures of a record: parts, each a vector of norm at most 1 that depends on public numbers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.randomness import Stream
+from fedsw.transport.feature_maps import FeatureMap, Raw
+from fedsw.transport.frequencies import Frequencies, cramer_frequencies, cramer_scale, gaussian_frequencies
+from fedsw.transport.sliced import Scheme
+
+Columns = tuple[int, ...] | None
+
+
+class Part(Protocol):
+    """One block of a record's vector."""
+
+    @property
+    def columns(self) -> Columns:
+        """Which features it reads; None for all."""
+
+    @property
+    def weight(self) -> float:
+        """Its part of the squared norm, before the weights of a law's parts are divided by their sum."""
+
+    @property
+    def diameter(self) -> float:
+        """How far apart two records' vectors can be: 2 in a ball of norm 1, sqrt(2) where inner products are >= 0."""
+
+    def built(self, features: int, stream: Stream) -> Measured:
+        """A module (n, p) -> (n, coordinates) with rows of norm at most 1; differentiable."""
+
+
+class Measured(nn.Module):
+    """A part with its public numbers drawn.
+
+    Attributes:
+        coordinates: numbers of a record's vector.
+    """
+
+    coordinates: int
+
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
+        """A random subset whose squared norms have the mean of the whole's, for cheap steps of training.
+
+        Returns:
+            The module, its places (m,) among the coordinates, and what coordinates of the whole are multiplied by.
+        """
+        return self, torch.arange(self.coordinates), 1.0
+
+
+@dataclass(frozen=True)
+class GaussianKernel:
+    """Cosines and sines at random frequencies, whose inner products estimate a Gaussian kernel.
+
+    Attributes:
+        bandwidths, pairs, fractions, scheme: see `frequencies.gaussian_frequencies`.
+        map: what the frequencies look at.
+        columns, weight: see `Part`.
+    """
+
+    bandwidths: tuple[float, ...]
+    pairs: int
+    fractions: tuple[float, ...] = ()
+    scheme: Scheme = "orthogonal"
+    map: FeatureMap = field(default_factory=Raw)
+    columns: Columns = None
+    weight: float = 1.0
+
+    @property
+    def diameter(self) -> float:
+        """2: finitely many cosines have a kernel that is negative somewhere."""
+        return 2.0
+
+    def built(self, features: int, stream: Stream) -> Measured:
+        """The waves of features (n, p)."""
+        drawn = gaussian_frequencies(
+            self.map.width(features),
+            self.pairs,
+            self.bandwidths,
+            stream=stream.child("gaussian"),
+            fractions=self.fractions,
+            scheme=self.scheme,
+        )
+        return Waves(drawn, self.map.built(features, stream.child("map")))
+
+
+@dataclass(frozen=True)
+class SlicedCramer:
+    """Cosines and sines along random directions, whose squared distance is the sliced Cramer distance over `scale`.
+
+    Attributes:
+        directions, harmonics, period, scheme: see `frequencies.cramer_frequencies`.
+        map: what the directions look at.
+        columns, weight: see `Part`.
+    """
+
+    directions: int
+    harmonics: int
+    period: float
+    scheme: Scheme = "orthogonal"
+    map: FeatureMap = field(default_factory=Raw)
+    columns: Columns = None
+    weight: float = 1.0
+
+    @property
+    def diameter(self) -> float:
+        """2: a move by `period` along a direction turns every one of its waves round."""
+        return 2.0
+
+    @property
+    def scale(self) -> float:
+        """Sliced Cramer distance over the squared distance of two means of this part."""
+        return cramer_scale(self.harmonics, self.period)
+
+    def built(self, features: int, stream: Stream) -> Measured:
+        """The waves of features (n, p)."""
+        drawn = cramer_frequencies(
+            self.map.width(features),
+            self.directions,
+            self.harmonics,
+            self.period,
+            stream=stream.child("cramer"),
+            scheme=self.scheme,
+        )
+        return Waves(drawn, self.map.built(features, stream.child("map")))
+
+
+@dataclass(frozen=True)
+class Indicators:
+    """The columns of a one-hot code as they are: negative numbers count as 0, a longer row is shortened to norm 1.
+
+    Inner products of two records are not negative, whatever they hold, so they are at most sqrt(2) apart.
+
+    Attributes:
+        columns: of the code.
+        weight: see `Part`.
+    """
+
+    columns: tuple[int, ...]
+    weight: float = 1.0
+
+    @property
+    def diameter(self) -> float:
+        """sqrt(2)."""
+        return math.sqrt(2)
+
+    def built(self, features: int, stream: Stream) -> Measured:
+        """The code of features (n, p); nothing is drawn."""
+        return Codes(features)
+
+
+class Waves(Measured):
+    """sqrt(weight_j) (cos<w_j, x>, sin<w_j, x>) of every row: norm 1.
+
+    Angles are reduced to [-pi, pi] first, so that cosines take the same time and are as accurate for every record.
+
+    Args:
+        frequencies: vectors (q, D) and weights (D,).
+        looked_at: the feature map, (n, p) -> (n, q).
+    """
+
+    def __init__(self, frequencies: Frequencies, looked_at: nn.Module) -> None:
+        super().__init__()
+        self.looked_at = looked_at
+        self.turns: Tensor
+        self.amplitudes: Tensor
+        self.register_buffer("turns", frequencies.vectors / (2 * math.pi))
+        self.register_buffer("amplitudes", frequencies.weights.sqrt())
+        self.coordinates = 2 * len(frequencies.weights)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The vectors (n, 2 D) of rows (n, p): cosines, then sines."""
+        turned = self.looked_at(rows) @ self.turns
+        angles = (turned - turned.detach().round()) * (2 * math.pi)
+        return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
+
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
+        """Uniformly drawn frequencies, with the places (m,) of their cosines, then of their sines."""
+        count = self.coordinates // 2
+        taken = max(1, round(fraction * count))
+        if taken == count:
+            return super().some(fraction, generator)
+        chosen = torch.randperm(count, generator=generator)[:taken]
+        return _Chosen(self, chosen), torch.cat([chosen, count + chosen]), math.sqrt(count / taken)
+
+
+class _Chosen(Waves):
+    """Some of the frequencies, so much longer that squared norms keep their mean."""
+
+    def __init__(self, whole: Waves, chosen: Tensor) -> None:
+        Measured.__init__(self)
+        places = chosen.to(whole.turns.device)
+        self.looked_at, self.turns = whole.looked_at, whole.turns[:, places]
+        self.amplitudes = whole.amplitudes[places] * math.sqrt(len(whole.amplitudes) / len(chosen))
+        self.coordinates = 2 * len(chosen)
+
+
+class Codes(Measured):
+    """Rows with negative numbers cut off, in the ball of norm 1."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.coordinates = columns
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows (n, p) as rows (n, p) of norm at most 1, without a negative number."""
+        positive = rows.clamp(min=0)
+        length = torch.linalg.vector_norm(positive, dim=1, keepdim=True)
+        inside: Tensor = positive / length.clamp(min=1)
+        return inside
