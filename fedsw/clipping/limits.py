@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,21 @@ class Part:
 def part_of(call: Call, delta: Tensor) -> Part:
     """The factors (n, ...) that are measured, cut and added: what arrived, float64, 0 or infinite if out of range."""
     return Part(call, _in_range(call.input), _in_range(delta))
+
+
+def rows_of(part: Part, rows: slice) -> Part:
+    """What some of the records add."""
+    return Part(part.call, part.input[rows], part.delta[rows])
+
+
+def overlaps(runs: Sequence[int], block: slice) -> Iterator[tuple[int, slice]]:
+    """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
+    end = 0
+    for run, length in enumerate(runs):
+        start, end = end, end + length
+        first, last = max(start, block.start), min(end, block.stop)
+        if first < last:
+            yield run, slice(first - block.start, last - block.start)
 
 
 def summed(part: Part, cut: Tensor) -> dict[str, Tensor]:

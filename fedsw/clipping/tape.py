@@ -17,7 +17,7 @@ from fedsw.clipping.blocks import Block
 from fedsw.clipping.clip import require_cotangents
 from fedsw.clipping.coverage import leaves, refuse_strays
 from fedsw.clipping.finite import clean, finite, row_sums
-from fedsw.clipping.limits import Part, cuts, part_of, summed
+from fedsw.clipping.limits import Part, cuts, overlaps, part_of, rows_of, summed
 from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
@@ -136,25 +136,32 @@ class Tape:
                 self._squared_gradient = self._layers_gram([ones]).reshape(-1)
         return self._squared_gradient
 
-    def pull_back_column(self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None) -> Tensor:
+    def pull_back_column(
+        self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None, runs: Sequence[int] | None = None
+    ) -> Tensor:
         """Sum over the kept records of cotangent_i u_i, the gradients of the module's one column.
 
         Args:
             cotangents: (n,).
             keep: (n,) bool; the other records contribute 0, whatever their values.
-            limits: as in `pull_back`.
+            limits, runs: as in `pull_back`.
 
         Returns:
-            (r,), float64, as `pull_back`.
+            (r,) or (S, r), float64, as `pull_back`.
         """
         self._require_column()
         self._require_intact()
         with full_precision(self.device), torch.no_grad():
             (live,) = self._live
             down = cotangents.to(live.dtype).reshape(live.shape)
-            return self._assembled([down if leaf is live else None for leaf in self._leaves], keep, limits)
+            return self._assembled([down if leaf is live else None for leaf in self._leaves], keep, limits, runs)
 
-    def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]], limits: Tensor | None = None) -> Tensor:
+    def pull_back(
+        self,
+        terms: Sequence[tuple[Tensor, Tensor | None]],
+        limits: Tensor | None = None,
+        runs: Sequence[int] | None = None,
+    ) -> Tensor:
         """Sum over heads and records of J_i^T cotangent_i, in one backward pass for all heads.
 
         The cotangents are injected at the heads that were measured, and the result is assembled from the
@@ -167,9 +174,10 @@ class Tape:
                 of the head, or None for a term without contribution.
             limits: (n,), float64: the norm that a record's part of the sum is cut to, measured as it is added, after
                 the backward pass; None for no limit.
+            runs: (S,), lengths of runs of consecutive records, n in all; each run is summed by itself. None for one.
 
         Returns:
-            (r,), float64: the trainable parameters in the order of `module.parameters()`, flattened.
+            (r,), float64: the trainable parameters in the order of `module.parameters()`, flattened. With runs (S, r).
 
         Raises:
             ValueError: if a head was never measured, or a cotangent has another shape.
@@ -183,16 +191,23 @@ class Tape:
                 require_cotangents(head, cotangent)
                 used.append((head, cotangent.detach(), self._found(head)))
             if not used:
-                return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+                rows = () if runs is None else (len(runs),)
+                return torch.zeros((*rows, self.size), dtype=torch.float64, device=self.device)
             if self.column:
                 down = self._along(used)
-                return self.pull_back_column(down, finite([*(found.health for _, _, found in used), down]), limits)
+                keep = finite([*(found.health for _, _, found in used), down])
+                return self.pull_back_column(down, keep, limits, runs)
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
-            return self._assembled(self._through(used, keep), keep, limits)
+            return self._assembled(self._through(used, keep), keep, limits, runs)
 
-    def _assembled(self, row: Sequence[Tensor | None], keep: Tensor, limits: Tensor | None) -> Tensor:
-        """The sum (r,) over the kept records, from what arrives at the module's outputs, each within its limit."""
-        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+    def _assembled(
+        self, row: Sequence[Tensor | None], keep: Tensor, limits: Tensor | None, runs: Sequence[int] | None
+    ) -> Tensor:
+        """The sums (r,), or (S, r) by runs, over the kept records, from what arrives at the module's outputs.
+
+        Each record's part is within its limit.
+        """
+        totals = torch.zeros((1 if runs is None else len(runs), self.size), dtype=torch.float64, device=self.device)
         if limits is None:
             limits = torch.full((self.records,), math.inf, dtype=torch.float64, device=self.device)
         for block in self._blocks:
@@ -201,8 +216,12 @@ class Tape:
             if reached:
                 cut = cuts(reached, self._part(limits, block)).mul_(self._part(keep, block))
                 for part in reached:
-                    self._add(total, part, cut)
-        return total
+                    if runs is None:
+                        self._add(totals[0], part, cut)
+                    else:
+                        for run, rows in overlaps(runs, block.rows):
+                            self._add(totals[run], rows_of(part, rows), cut[rows])
+        return totals[0] if runs is None else totals
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
