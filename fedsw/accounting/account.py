@@ -13,7 +13,6 @@ from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
 from fedsw.accounting.profiles import Step
 
-
 _Steps = tuple[tuple[str, Step], ...]
 
 

@@ -342,9 +342,9 @@ class Spending:
 def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
     """:meth:`Ledger.spend` for many ledgers with one wait for the disk.
 
-    Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that refuses,
-    or that the disk does not take, keeps nobody else from spending. Where the disk failed, the charge may be in the file
-    all the same: it is then counted and nothing is released for it.
+    Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that
+    refuses, or that the disk does not take, keeps nobody else from spending. Where the disk failed, the ledger is
+    closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
 
     Args:
         spendings: at most one for each ledger.

@@ -329,8 +329,11 @@ def release_paid_together(
     for places in alike.values():
         values = [bounded[place]._take() for place in places]
         together = _noised(torch.cat([value.reshape(-1) for value in values]), parts[places[0]], stream)
-        for place, value, own in zip(places, values, together.split([v.numel() for v in values]), strict=True):
-            found[place] = Released(own.reshape(value.shape), parts[place].scale, paid[place].spent)
+        start = 0
+        for place, each in zip(places, values, strict=True):
+            own = together[start : start + each.numel()].reshape(each.shape).clone()
+            found[place] = Released(own, parts[place].scale, paid[place].spent)
+            start += each.numel()
     return found
 
 

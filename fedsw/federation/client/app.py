@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.node.account import ledger_path, spent_epsilon
+from fedsw.federation.node.account import Due, ledger_path, paid_together, spent_epsilon
 from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.privacy.release import Paid
 from fedsw.subnormal import flushing_to_zero
 
 app = ClientApp()
@@ -127,7 +128,9 @@ def noised_tables(message: Message, context: Context) -> Message:
         places, theta = _ledgers(site, context, positions), asked.theta.tensor()
         found = local_gradient_site.noised_tables(site, places, theta, request, _state_of_site(context))
         return {
-            position: each if isinstance(each, Exception) else messages.NoisedTable(each.epsilon, each.values, each.sigma)
+            position: each
+            if isinstance(each, Exception)
+            else messages.NoisedTable(each.epsilon, each.values, each.sigma)
             for position, each in found.items()
         }
 
@@ -167,39 +170,63 @@ def local_gradients(message: Message, context: Context) -> Message:
 def noised_slices(message: Message, context: Context) -> Message:
     """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
 
-    def release(node: Node, asked: messages.SlicesAsked) -> messages.NoisedSlices:
+    def release(node: Node, asked: messages.SlicesAsked, paid: Paid | None = None) -> messages.NoisedSlices:
         theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
         place = _ledger(node, context) if node.task.experiment.privacy.noisy else None
         request = (asked.round, asked.attempt, asked.records)
-        slices, spent = local_slices.noised_slices(node, place, theta, *request)
+        slices, spent = local_slices.noised_slices(node, place, theta, *request, paid)
         public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
         directions = None if public else slices.directions
         return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
 
-    return _released(messages.SLICES, message, context, release, _each(release))
+    def due(node: Node, asked: messages.SlicesAsked) -> Due | None:
+        if not node.task.experiment.privacy.noisy:
+            return None
+        return local_slices.slices_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.SLICES, message, context, release, _each(due, release))
 
 
 @app.train(messages.RELEASE.action)
 def released_records(message: Message, context: Context) -> Message:
     """`local-release`: all of a client's records, privatised once, charged to its ledger."""
 
-    def release(node: Node, asked: messages.ReleaseAsked) -> messages.ReleasedRecords:
+    def release(node: Node, asked: messages.ReleaseAsked, paid: Paid | None = None) -> messages.ReleasedRecords:
         request = (asked.round, asked.attempt, asked.records)
-        released, spent = local_slices.released_records(node, _ledger(node, context), *request)
+        released, spent = local_slices.released_records(node, _ledger(node, context), *request, paid)
         return messages.ReleasedRecords(spent, released)
 
-    return _released(messages.RELEASE, message, context, release, _each(release))
+    def due(node: Node, asked: messages.ReleaseAsked) -> Due:
+        return local_slices.release_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.RELEASE, message, context, release, _each(due, release))
 
 
-def _each(release: Callable[[Node, _Down], _Up]) -> Callable[[Node, _Down, Sequence[int]], Mapping[int, _Up | Exception]]:
-    """Of a site, one client after the other."""
+def _each(
+    due: Callable[[Node, _Down], Due | None], release: Callable[[Node, _Down, Paid | None], _Up]
+) -> Callable[[Node, _Down, Sequence[int]], Mapping[int, _Up | Exception]]:
+    """Of a site: its clients pay together, and then release one after the other.
+
+    Args:
+        due: what a client pays; None where nothing is accounted for.
+        release: what it releases for that.
+    """
 
     def together(site: Node, asked: _Down, positions: Sequence[int]) -> Mapping[int, _Up | Exception]:
         found: dict[int, _Up | Exception] = {}
+        dues: dict[int, Due] = {}
         for position in positions:
             try:
-                found[position] = release(site.alone(position), asked)
+                if (own := due(site.alone(position), asked)) is not None:
+                    dues[position] = own
             except Exception as fault:  # of this client alone: the others answer
+                found[position] = fault
+        paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
+        for position in [each for each in positions if each not in found]:
+            said = paid.get(position)
+            try:
+                found[position] = said if isinstance(said, Exception) else release(site.alone(position), asked, said)
+            except Exception as fault:
                 found[position] = fault
         return found
 

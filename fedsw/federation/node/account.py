@@ -276,7 +276,7 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
     bills: dict[int, Bill] = {}
     try:
         for place, due in enumerate(dues):
-            use = opened(due.place, due.promise)
+            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
             try:
                 ledger = use.__enter__()
             except Exception as fault:
@@ -286,9 +286,9 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
             bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
         found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
     finally:
-        for place, use in uses.items():
+        for place, used in uses.items():
             try:
-                use.__exit__(None, None, None)
+                used.__exit__(None, None, None)
             except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
                 found[place] = fault
     return [found[place] for place in range(len(dues))]

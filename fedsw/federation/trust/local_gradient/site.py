@@ -51,6 +51,7 @@ class _Member:
     delta: float
     divided: split.BudgetSplit
     noise: split.Noise
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,13 @@ def noised_contributions(
             rows = (drawn.cell == cell).nonzero()[:, 0]
             size = sizes[drawn.owner[rows], cell][:, None]
             q[rows] = tables.cotangents(
-                outputs[rows], directions, table[cell], objective_of(node), cell=cell, size=size, radius=task.clip.output
+                outputs[rows],
+                directions,
+                table[cell],
+                objective_of(node),
+                cell=cell,
+                size=size,
+                radius=task.clip.output,
             )
     vectors = node.contributions(batch, q, _task_weights(node, members, positions, drawn), drawn.runs)
     node.batch = None
@@ -156,9 +163,7 @@ def noised_contributions(
     return found
 
 
-def _task_weights(
-    node: Node, members: Mapping[int, _Member], positions: Sequence[int], drawn: _Drawn
-) -> Tensor | None:
+def _task_weights(node: Node, members: Mapping[int, _Member], positions: Sequence[int], drawn: _Drawn) -> Tensor | None:
     """Weight (n,) of every record's task loss; None where the penalty is everything."""
     weights = [objective_of(node).task_weight(sum(members[position].sizes)) for position in positions]
     return torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
@@ -168,8 +173,7 @@ def _begin(
     node: Node, places: Mapping[int, Path], request: Request, state: MutableMapping[str, Any]
 ) -> tuple[dict[int, _Member], dict[int, Paid], dict[int, Answer | Exception]]:
     """Charge an attempt, whole, to every asked client, and settle the key of their samples."""
-    state.clear()
-    members = _members(node, places, request)
+    members, found = _members(node, places, request)
     dues = [
         account.Due(
             each.place,
@@ -178,36 +182,49 @@ def _begin(
             request.attempt,
             [each.noise.charge(each.divided.rate)],
             each.noise.contribution,
-            each.noise.parts,
+            each.parts,
         )
         for each in members.values()
     ]
-    said = dict(zip(members, account.paid_together(dues), strict=True))
-    paid = {position: each for position, each in said.items() if isinstance(each, Paid)}
-    state["key"] = batch_key(node.task, request.round, request.attempt)
-    return members, paid, {position: each for position, each in said.items() if isinstance(each, Exception)}
+    paid = {}
+    for position, said in zip(members, account.paid_together(dues), strict=True):
+        if isinstance(said, Paid):
+            paid[position] = said
+        else:
+            found[position] = said
+    if paid:
+        state.clear()
+        state["key"] = batch_key(node.task, request.round, request.attempt)
+    return members, paid, found
 
 
-def _members(node: Node, places: Mapping[int, Path], request: Request) -> dict[int, _Member]:
-    """What every client makes of the request by itself. Clients of the same sizes make the same of it.
-
-    Raises:
-        ValueError: as `client.noised_table`; nothing is charged.
-    """
+def _members(
+    node: Node, places: Mapping[int, Path], request: Request
+) -> tuple[dict[int, _Member], dict[int, Answer | Exception]]:
+    """What every client makes of the request by itself, or why it refuses. Clients of the same sizes do the same."""
     experiment, directions = node.task.experiment, node.task.directions(request.round, request.attempt)
-    known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-    found = {}
+    known: dict[tuple[int, ...], tuple[Any, ...] | Exception] = {}
+    members: dict[int, _Member] = {}
+    refusals: dict[int, Answer | Exception] = {}
     for position, place in places.items():
         held = tuple(node.held[position].tolist())
         if held not in known:
-            own = split.own_batch(held, experiment.training.batch_fraction)
-            rate = split.sampling_rate(held, experiment.training.batch_fraction)
-            delta = resolve_delta(experiment.privacy.delta, records=max(request.records, sum(held)))
-            divided = split.budget_split(experiment, rate=rate, delta=delta)
-            sizes = believed(request.sizes, own)
-            known[held] = (sizes, own, delta, divided, noise_of(node, directions, sizes, own, divided))
-        found[position] = _Member(place, *known[held])
-    return found
+            try:
+                own = split.own_batch(held, experiment.training.batch_fraction)
+                rate = split.sampling_rate(held, experiment.training.batch_fraction)
+                delta = resolve_delta(experiment.privacy.delta, records=max(request.records, sum(held)))
+                divided = split.budget_split(experiment, rate=rate, delta=delta)
+                sizes = believed(request.sizes, own)
+                noise = noise_of(node, directions, sizes, own, divided)
+                known[held] = (sizes, own, delta, divided, noise, noise.parts)
+            except Exception as fault:
+                known[held] = fault
+        found = known[held]
+        if isinstance(found, Exception):
+            refusals[position] = found
+        else:
+            members[position] = _Member(place, *found)
+    return members, refusals
 
 
 def _draw(node: Node, members: Mapping[int, _Member], positions: Sequence[int], key: bytes) -> _Drawn:
@@ -264,7 +281,7 @@ def _keep(
     released: Mapping[int, Released | Exception],
     request: Request,
 ) -> None:
-    """Keep what the second exchange needs of the clients whose tables left: payments, and the sizes that they noised for."""
+    """Keep what the second exchange needs of the clients whose tables left: their payments, and the sizes asked."""
     there = [position for position in paid if not isinstance(released[position], Exception)]
     parts = [paid[position].parts["contribution"] for position in there]
     state.update(
@@ -292,8 +309,8 @@ def _kept(
     kept = {int(position): numbers for position, *numbers in zip(*columns, strict=True)}
     found: dict[int, Answer | Exception] = {
         position: RuntimeError(
-            f"a contribution was asked for round {asked[0]}, attempt {asked[1]}, but this client holds no batch for it; "
-            "the server must start a fresh attempt"
+            f"a contribution was asked for round {asked[0]}, attempt {asked[1]}, but this client holds no batch for "
+            "it; the server must start a fresh attempt"
         )
         for position in places
         if position not in kept
@@ -308,7 +325,7 @@ def _kept(
         return {}, paid, found
     first = Request(*asked, tuple(int(size) for size in state["sizes"]), int(state["records"]))
     drawn = {int(position): places.get(int(position), Path()) for position in state["drawn"]}
-    return _members(node, drawn, first), paid, found
+    return _members(node, drawn, first)[0], paid, found
 
 
 def _forget(state: MutableMapping[str, Any], answered: Mapping[int, Paid]) -> None:
