@@ -19,7 +19,7 @@ from fedsw.accounting.composition import (
     lower_epsilon,
 )
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
+from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger, Spending, spend_together
 from fedsw.accounting.profiles import Step, joint, step_profile
 from fedsw.accounting.slicing import Slicing, slicing_rdp
 
@@ -38,6 +38,7 @@ __all__ = [
     "LedgerReplaced",
     "Setting",
     "Slicing",
+    "Spending",
     "Step",
     "Wish",
     "budget_report",
@@ -51,6 +52,7 @@ __all__ = [
     "noise_multiplier",
     "noise_multipliers",
     "slicing_rdp",
+    "spend_together",
     "step_profile",
     "steps",
 ]

@@ -5,12 +5,38 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from weakref import WeakValueDictionary
 
 import torch
 
 from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
 from fedsw.accounting.profiles import Step
+
+_Steps = tuple[tuple[str, Step], ...]
+
+
+class _History:
+    """Releases one after the other, and what they cost: one object for all accounts of this process that took the same.
+
+    Clients with the same settings spend the same, round after round: the first that asks computes it for all.
+    """
+
+    __slots__ = ("__weakref__", "_next", "epsilons")
+
+    def __init__(self) -> None:
+        self.epsilons: dict[float, float] = {}
+        self._next: WeakValueDictionary[_Steps, _History] = WeakValueDictionary()
+
+    def after(self, steps: _Steps) -> _History:
+        """The history that one more release makes of this one."""
+        found = self._next.get(steps)
+        if found is None:
+            found = self._next[steps] = _History()
+        return found
+
+
+_beginnings: WeakValueDictionary[tuple[tuple[str, ...], str, str], _History] = WeakValueDictionary()
 
 
 class Account:
@@ -22,18 +48,23 @@ class Account:
         self._counts = {group: Counter[Step]() for group in groups}
         self._compositions = {group: Composition(device=device) for group in self._counts}
         self._worst = next(iter(self._counts))  # at the last reading
+        self._waiting: list[Mapping[str, Step]] = []  # releases that the compositions have not taken yet
+        beginning = (tuple(self._counts), accountant, str(device))
+        self._history = _beginnings.setdefault(beginning, _History())
 
     def add(self, round_: int, attempt: int, steps: Mapping[str, Step]) -> None:
         """One release: the step that every group takes in it."""
         self.spent.add((round_, attempt))
         for group, step in steps.items():
             self._counts[group][step] += 1
-            self._compositions[group].add(step)
+        if self._accountant == "pld":
+            self._waiting.append(steps)
+        self._history = self._history.after(tuple(steps.items()))
 
     def by_group(self, delta: float) -> dict[str, float]:
         """Epsilon of each group at delta."""
         if self._accountant == "pld":
-            return {group: composition.epsilon(delta) for group, composition in self._compositions.items()}
+            return {group: composition.epsilon(delta) for group, composition in self._composed().items()}
         return {
             group: epsilon_by(self._accountant, counts, delta, device=self._device)
             for group, counts in self._counts.items()
@@ -43,12 +74,18 @@ class Account:
         """Epsilon of the worst group at delta.
 
         Asked after every release, so the group that was worst before is read first: whether the others stay below it
-        is cheaper to find than where they are.
+        is cheaper to find than where they are. An account of the same releases that asked before has the answer.
         """
+        if delta not in self._history.epsilons:
+            self._history.epsilons[delta] = self._worst_epsilon(delta)
+        return self._history.epsilons[delta]
+
+    def _worst_epsilon(self, delta: float) -> float:
         if self._accountant != "pld":
             return max(self.by_group(delta).values())
-        most = self._compositions[self._worst].epsilon(delta)
-        for group, composition in self._compositions.items():
+        compositions = self._composed()
+        most = compositions[self._worst].epsilon(delta)
+        for group, composition in compositions.items():
             if group == self._worst or composition.within(most, delta):
                 continue
             if (own := composition.epsilon(delta)) > most:
@@ -62,3 +99,11 @@ class Account:
             return max(epsilon_by(self._accountant, counts, delta, device=self._device) for counts in planned)
         except DeltaTooSmall:
             return math.inf
+
+    def _composed(self) -> Mapping[str, Composition]:
+        """The compositions of the groups, with all releases in them."""
+        for steps in self._waiting:
+            for group, step in steps.items():
+                self._compositions[group].add(step)
+        self._waiting.clear()
+        return self._compositions

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,8 @@ class Journal:
             self._database = _connect(path, "ro" if lock is None else "rw")
             self.header, self._origin = self._read_header()
             self.refresh()
-            self._database.execute("PRAGMA synchronous = FULL")
+            self._synchronous = "FULL"
+            self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
         except BaseException:
             self.close()
             raise
@@ -113,7 +114,26 @@ class Journal:
             LedgerBusy: if this process does not hold the journal, or somebody else wrote to it.
             sqlite3.Error: if the disk refuses, or the key exists; the row is then there in full or not at all.
         """
+        self._write(key, row, "FULL")
+
+    def append_unsynced(self, key: str, row: dict[str, Any]) -> None:
+        """Add one row without a wait for the disk: it is on disk when a later :func:`sync_together` says so.
+
+        Raises:
+            LedgerBusy, sqlite3.Error: as :meth:`append`.
+        """
+        self._write(key, row, "NORMAL")
+
+    @property
+    def log(self) -> Path:
+        """The file that the rows since the last checkpoint are in; a checkpoint waits for the disk by itself."""
+        return _companions(self.path)[0]
+
+    def _write(self, key: str, row: dict[str, Any], synchronous: str) -> None:
         self.require_writer()
+        if self._synchronous != synchronous:
+            self._open_database().execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
         body = _canonical(row)
         sequence, previous = self.head.sequence + 1, self.head.digest
         digest = _digest(previous, sequence, key, body)
@@ -145,6 +165,11 @@ class Journal:
         if head.sequence == 0:
             return head.digest == self._origin
         return self._query("SELECT 1 FROM rows WHERE sequence = ? AND digest = ?", head.sequence, head.digest) != []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be used: false once it is closed."""
+        return self._database is not None
 
     @property
     def read_only(self) -> bool:
@@ -218,6 +243,15 @@ class Journal:
         return self._database
 
 
+def sync_together(journals: Sequence[Journal]) -> list[OSError | None]:
+    """Wait until the disk has all rows of some journals, which :meth:`Journal.append_unsynced` added; all in one wait.
+
+    Returns:
+        What the disk said of each journal, in their order: None where all of its rows are on it.
+    """
+    return files.sync_all([journal.log for journal in journals])
+
+
 def _hold(path: Path) -> int:
     """Take the lock that one process holds for as long as it may write; the kernel frees it when the process dies."""
     beside = path.with_name(path.name + ".lock")
@@ -243,9 +277,11 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
     body = _canonical(header)
     database = _connect(draft, "rw")
     try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.executescript(_SCHEMA)
+        database.execute("PRAGMA synchronous = OFF")  # until it has its name, nobody counts on it
+        database.executescript(f"BEGIN;{_SCHEMA}")
         database.execute("INSERT INTO header VALUES (?, ?)", (body, hashlib.sha256(body.encode()).hexdigest()))
+        database.execute("COMMIT")
+        database.execute("PRAGMA journal_mode = WAL")
     finally:
         database.close()
     files.settle(draft, path)

@@ -6,9 +6,9 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -22,7 +22,7 @@ from fedsw.accounting.calibration import MOST_STEPS, largest_count
 from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.comparison import ACCOUNTANTS
 from fedsw.accounting.composition import check_delta
-from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
+from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
@@ -176,6 +176,12 @@ class Ledger:
             ValueError: if a group is missing, repeated or unknown, or a number is out of range.
             LedgerBusy: if this process may not write. In all these cases nothing is written.
         """
+        return self._spend(round, attempt, charges, sigma, self._journal.append)
+
+    def _spend(
+        self, round: int, attempt: int, charges: Sequence[Charge], sigma: float, append: Callable[..., None]
+    ) -> float:
+        """`spend`, with what puts the row into the journal."""
         with self._mutex:
             self._journal.require_writer()
             steps = as_steps(charges, sigma, self.groups)
@@ -193,7 +199,7 @@ class Ledger:
                         f"round {round} would bring epsilon to {total:.4f} at delta {self.delta:g}{used_up}; the "
                         f"budget is {self.budget:g}. Stop here, or plan a new run with more noise or fewer rounds."
                     )
-                self._journal.append(f"{row['round']}/{row['attempt']}", row)
+                append(f"{row['round']}/{row['attempt']}", row)
             return total
 
     def epsilon(self) -> float:
@@ -205,6 +211,11 @@ class Ledger:
         """Epsilon spent so far by each group."""
         with self._mutex, self._current() as account:
             return account.by_group(self.delta)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be used: false once it is closed."""
+        return self._journal.is_open
 
     @property
     def guarantee(self) -> bool:
@@ -315,6 +326,53 @@ class Ledger:
             account = self._replayed()
         yield account
         self._account = account
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one ledger is charged; see :meth:`Ledger.spend`."""
+
+    ledger: Ledger
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+
+
+def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
+    """:meth:`Ledger.spend` for many ledgers with one wait for the disk.
+
+    Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that
+    refuses, or that the disk does not take, keeps nobody else from spending. Where the disk failed, the ledger is
+    closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
+
+    Args:
+        spendings: at most one for each ledger.
+
+    Returns:
+        For each, in their order, the epsilon that its ledger has spent, this release included, or what `spend` raises
+        (OSError where the disk failed).
+
+    Raises:
+        ValueError: if a ledger is named twice; nothing is written.
+    """
+    if len({id(each.ledger) for each in spendings}) < len(spendings):
+        raise ValueError("a ledger is named twice; one release is charged to each at a time")
+    found: list[float | Exception] = []
+    for each in spendings:
+        ledger = each.ledger
+        try:
+            found.append(
+                ledger._spend(each.round, each.attempt, each.charges, each.sigma, ledger._journal.append_unsynced)
+            )
+        except Exception as fault:
+            found.append(fault)
+    written = [place for place, spent in enumerate(found) if not isinstance(spent, Exception)]
+    for place, said in zip(written, sync_together([spendings[p].ledger._journal for p in written]), strict=True):
+        if said is not None:
+            spendings[place].ledger.close()  # its file is read again before anything more is charged to it
+            found[place] = said
+    return found
 
 
 def _number(value: float) -> float | str:

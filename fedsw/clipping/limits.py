@@ -42,6 +42,9 @@ class Part(Protocol):
     def squares(self) -> Tensor:
         """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
 
+    def rows(self, rows: slice) -> Part:
+        """What some of the records add."""
+
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
 
@@ -81,6 +84,11 @@ class Products:
             squares = squares + reach.mul_(_lost(self.input, self.delta))
         return squares
 
+    def rows(self, rows: slice) -> Products:
+        """As `Part.rows`."""
+        scale = None if self.scale is None else self.scale[rows]
+        return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
+
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """As `Part.summed`; each of its parameter's shape."""
         for factor in (self.input, self.delta):
@@ -107,6 +115,11 @@ class Numbers:
         for other in others:
             total.add_(other)
         return total
+
+    def rows(self, rows: slice) -> Numbers:
+        """As `Part.rows`."""
+        scale = None if self.scale is None else self.scale[rows]
+        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """As `Part.summed`; each of its parameter's shape."""

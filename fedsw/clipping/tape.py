@@ -22,7 +22,7 @@ from fedsw.clipping.heads import chained, require_head, units
 from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
-from fedsw.clipping.total import Total
+from fedsw.clipping.total import Total, overlaps
 
 Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
 ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
@@ -187,7 +187,9 @@ class Tape:
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
             return self._assembled(self._through(used, keep), keep, limits)
 
-    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor) -> Tensor:
+    def clipped(
+        self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None = None
+    ) -> Tensor:
         """Sum over heads and records of J_i^T w_i for weights that follow from the Gram matrices of each record.
 
         What `gram` and `pull_back` do, block by block and with the same passes: the backprops that were measured are
@@ -197,9 +199,11 @@ class Tape:
             heads: (n,) or (n, d), as in `gram`.
             clip: (slice of records, Gram matrices (m, d, d) of the heads) to the weights (m, d) of the heads, float64.
             limits: as in `pull_back`.
+            runs: (S,), lengths of runs of consecutive records, each with a sum of its own.
 
         Returns:
-            (r,), float64, as `pull_back`. A record with a head or a Gram matrix that is not finite contributes 0.
+            (r,), float64, as `pull_back`; (S, r) with runs. A record with a head or a Gram matrix that is not finite
+            contributes 0.
 
         Raises:
             UnsupportedModule, ValueError: as `gram`.
@@ -207,9 +211,9 @@ class Tape:
         for head in heads:
             self._require_head(head)
         if self.column:
-            return self._clipped_along(heads, clip, limits)
+            return self._clipped_along(heads, clip, limits, runs)
         self._require_intact()
-        total = self._total.zeros(self.device)
+        total = self._total.zeros(self.device, None if runs is None else len(runs))
         with full_precision(self.device), torch.no_grad():
             rows = [[self._below([head], [unit]) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
@@ -218,31 +222,35 @@ class Tape:
                 grams = [found.gram(slice(end - len(own), end)) for end, own in zip(ends, rows, strict=True)]
                 weights = torch.cat(list(clip(block.rows, grams)), dim=1)
                 keep = self._healthy(heads, grams, block.rows)
-                self._total.add(total, found.parts(weights), self._part(limits, block), keep)
+                self._total.add(total, found.parts(weights), self._part(limits, block), keep, _in(runs, block))
         return total
 
-    def clipped_column(self, clip: ColumnClip, limits: Tensor) -> Tensor:
+    def clipped_column(self, clip: ColumnClip, limits: Tensor, runs: Sequence[int] | None = None) -> Tensor:
         """`clipped` of a module of one column: the sum of w_i u_i for weights that follow from the squares |u_i|^2.
 
         Args:
             clip: (slice of records, |u_i|^2 (m,)) to the weights (m,), float64, and which records are kept.
             limits: as in `pull_back`.
+            runs: (S,), lengths of runs of consecutive records, each with a sum of its own.
 
         Returns:
-            (r,), float64, as `pull_back`.
+            (r,), float64, as `pull_back`; (S, r) with runs.
         """
         self._require_column()
         self._require_intact()
-        total = self._total.zeros(self.device)
+        total = self._total.zeros(self.device, None if runs is None else len(runs))
         with full_precision(self.device), torch.no_grad():
             ones = self._ones()
             for block in self._blocks:
                 found = columns(block, [ones])
                 weights, keep = clip(block.rows, found.gram(slice(None)).reshape(-1))
-                self._total.add(total, found.parts(weights.unsqueeze(1)), self._part(limits, block), keep)
+                parts = found.parts(weights.unsqueeze(1))
+                self._total.add(total, parts, self._part(limits, block), keep, _in(runs, block))
         return total
 
-    def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor) -> Tensor:
+    def _clipped_along(
+        self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None
+    ) -> Tensor:
         """`clipped` of a module of one column, whose gradients are measured once for all heads."""
         with full_precision(self.device), torch.no_grad():
             slopes = [self._slopes([head] * len(units(head)), units(head)).T for head in heads]
@@ -252,7 +260,7 @@ class Tape:
             parts = [row_sums(w * slope[rows]) for w, slope in zip(clip(rows, grams), slopes, strict=True)]
             return functools.reduce(operator.add, parts), self._healthy(heads, grams, rows)
 
-        return self.clipped_column(along, limits)
+        return self.clipped_column(along, limits, runs)
 
     def _healthy(self, heads: Sequence[Tensor], grams: Sequence[Tensor], rows: slice) -> Tensor:
         """Which of some records have finite heads and Gram matrices."""
@@ -340,3 +348,7 @@ def _leaf(parts: Sequence[Tensor]) -> Tensor:
     """The blocks of one output as a leaf of its own graph."""
     joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
     return joined.requires_grad_(any(part.requires_grad for part in parts))
+
+
+def _in(runs: Sequence[int] | None, block: Block) -> list[tuple[int, slice]] | None:
+    return None if runs is None else overlaps(runs, block.rows)

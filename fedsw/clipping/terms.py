@@ -37,7 +37,9 @@ class Term:
         require_cotangents(self.head, self.cotangents)
 
 
-def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = None) -> Tensor:
+def clipped_sum(
+    tape: Tape, terms: Sequence[Term], *, safety: Safety | None = None, runs: Sequence[int] | None = None
+) -> Tensor:
     """Sum over terms and records of (J_i clipped to the term's bound)^T q_i, as one flat float64 vector.
 
     Guarantee: record i moves the result by at most sum over terms of bound * ||q_i||, whatever its values, and
@@ -49,15 +51,23 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
         tape: the recorded forward pass.
         terms: heads, cotangents and bounds.
         safety: margins of the clip; the default is Safety().
+        runs: (S,), lengths of runs of consecutive records, n in all: each run has a sum of its own. All passes through
+            the network are taken once for all of them.
 
     Returns:
-        (r,), float64, the trainable parameters in the order of `module.parameters()`.
+        (r,), float64, the trainable parameters in the order of `module.parameters()`; (S, r) with runs.
+
+    Raises:
+        ValueError: if the runs do not add up to the records.
     """
+    if runs is not None and (sum(runs) != tape.records or min(runs, default=0) < 0):
+        raise ValueError(f"runs hold {sum(runs)} records, and the tape {tape.records}; every record is in one run.")
     with full_precision(tape.device):
         if not terms:
-            return torch.zeros(tape.size, dtype=torch.float64, device=tape.device)
+            rows = () if runs is None else (len(runs),)
+            return torch.zeros((*rows, tape.size), dtype=torch.float64, device=tape.device)
         if tape.column and all(term.head.shape[1:].numel() == 1 for term in terms):
-            return _joint_sum(tape, terms, safety)
+            return _joint_sum(tape, terms, safety, runs)
         norms = [torch.linalg.vector_norm(_rows(term.cotangents), dim=1, dtype=torch.float64) for term in terms]
         limits = _limits(torch.stack(norms), _bounds(tape, terms), safety)
 
@@ -67,10 +77,10 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
                 for term, gram in zip(terms, grams, strict=True)
             ]
 
-        return tape.clipped([term.head for term in terms], clip, limits)
+        return tape.clipped([term.head for term in terms], clip, limits, runs)
 
 
-def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tensor:
+def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int] | None) -> Tensor:
     """The sum where every Jacobian is one row s_i u_i^T along the same gradient u_i: all heads are clipped at once.
 
     Clipping s_i u_i^T at the bound has the cotangents of clipping (s_i / bound) u_i^T at 1.
@@ -86,7 +96,7 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tens
         clipped = clip_numbers(gram / bounds.square(), q[:, rows], 1.0, safety)
         return clipped.mul_(slopes[:, rows]).sum(0), finite([gram.sum(0), heads[:, rows].sum(0)])
 
-    return tape.clipped_column(clip, _limits(q.abs(), bounds, safety))
+    return tape.clipped_column(clip, _limits(q.abs(), bounds, safety), runs)
 
 
 def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:

@@ -28,18 +28,49 @@ class Total:
             self._offsets[id(parameter)] = self.size
             self.size += parameter.numel()
 
-    def zeros(self, device: torch.device) -> Tensor:
-        """An empty sum (r,)."""
-        return torch.zeros(self.size, dtype=torch.float64, device=device)
+    def zeros(self, device: torch.device, runs: int | None = None) -> Tensor:
+        """An empty sum (r,), or one for each run, (runs, r)."""
+        shape = (self.size,) if runs is None else (runs, self.size)
+        return torch.zeros(shape, dtype=torch.float64, device=device)
 
-    def add(self, total: Tensor, parts: Sequence[Part], limits: Tensor, keep: Tensor) -> None:
-        """Add the parts of some records, each cut to its limit (n,), of those that are kept (n,)."""
+    def add(
+        self,
+        total: Tensor,
+        parts: Sequence[Part],
+        limits: Tensor,
+        keep: Tensor,
+        runs: Sequence[tuple[int, slice]] | None = None,
+    ) -> None:
+        """Add the parts of some records, each cut to its limit (n,), of those that are kept (n,).
+
+        Args:
+            total: (r,), or (S, r) where there are runs.
+            runs: which rows of the records belong to which sum; one sum of all without them.
+        """
         if not parts:
             return
         cut = cuts(parts, limits).mul_(keep)
         for part in parts:
             factors = cut if part.scale is None else (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-            for name, value in part.summed(factors).items():
-                parameter, start = part.call.place(name)
-                offset = self._offsets[id(parameter)] + start
-                total[offset : offset + value.numel()].add_(value.reshape(-1))
+            if runs is None:
+                self._add(total, part, factors)
+                continue
+            for run, rows in runs:
+                self._add(total[run], part.rows(rows), factors[rows])
+
+    def _add(self, total: Tensor, part: Part, factors: Tensor) -> None:
+        for name, value in part.summed(factors).items():
+            parameter, start = part.call.place(name)
+            offset = self._offsets[id(parameter)] + start
+            total[offset : offset + value.numel()].add_(value.reshape(-1))
+
+
+def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:
+    """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
+    found, end = [], 0
+    for run, length in enumerate(runs):
+        start, end = end, end + length
+        first, last = max(start, block.start), min(end, block.stop)
+        if first < last:
+            found.append((run, slice(first - block.start, last - block.start)))
+    return found

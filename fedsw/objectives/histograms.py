@@ -41,9 +41,24 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
 
     Un-noised: they stay with the client until noise of standard deviation sigma is added, at `table_sensitivity`.
     """
-    where = bin_of(_slices(outputs, directions), radius, bins).T.contiguous()
-    counts = torch.zeros((directions.shape[1], bins), dtype=torch.float64)
-    return counts.scatter_add_(1, where, torch.ones_like(where, dtype=torch.float64))
+    return histograms_by(outputs, torch.zeros(len(outputs), dtype=torch.int64), 1, directions, radius, bins)[0]
+
+
+def histograms_by(
+    outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int
+) -> Tensor:
+    """`histograms` of many holders at once: counts (owners, k, bins), float64.
+
+    Args:
+        outputs: (n, d), of all holders together.
+        owner: (n,), int64: whose each row is, from 0.
+        owners: how many holders there are.
+    """
+    k = directions.shape[1]
+    where = bin_of(_slices(outputs, directions), radius, bins)
+    where = where.add_(torch.arange(k) * bins).add_((owner * (k * bins))[:, None]).reshape(-1)
+    counts = torch.zeros(owners * k * bins, dtype=torch.float64)
+    return counts.scatter_add_(0, where, torch.ones_like(where, dtype=torch.float64)).reshape(owners, k, bins)
 
 
 def monotone(noisy: Tensor, total: float) -> Tensor:
@@ -102,7 +117,14 @@ def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> li
 
 
 def cotangents(
-    outputs: Tensor, directions: Tensor, table: Tensor, objective: Objective, *, cell: int, size: int, radius: float
+    outputs: Tensor,
+    directions: Tensor,
+    table: Tensor,
+    objective: Objective,
+    *,
+    cell: int,
+    size: int | Tensor,
+    radius: float,
 ) -> Tensor:
     """Cotangents (n, d) of one client's outputs of a cell: alpha times the penalty's, with ranks from a table; float64.
 
@@ -115,7 +137,8 @@ def cotangents(
         outputs: (n, d), projected onto the ball of radius M.
         directions: unit columns (d, k).
         table: slot means (k, bins) by bin; see `matched`.
-        size: records of the cell in the batch of the whole federation.
+        size: records of the cell in the batch of the whole federation; or (n, 1), float64, what each row's client
+            takes them for.
     """
     radius_ = float(radius)
     means = table.to(torch.float64).nan_to_num().clamp(-radius_, radius_)

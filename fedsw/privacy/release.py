@@ -4,7 +4,8 @@
 
 Nothing else in fedsw adds noise to private values or spends from a ledger. Several values that are computed from one
 sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and leave one by one with
-`release_paid`.
+`release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once: one wait for the disk,
+one draw of noise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Charge
+from fedsw.accounting import Charge, Ledger, Spending, spend_together
 from fedsw.privacy.gaussian import noised, spacing
 from fedsw.privacy.laplace import laplace_noised
 from fedsw.privacy.mechanisms import Mechanism
@@ -224,6 +225,60 @@ def pay(
         BudgetExhausted, AlreadySpent: as `release`.
         ValueError: if the parts cost more than is charged, or no noise has such a scale; nothing is charged.
     """
+    _require_charged(charges, sigma, parts)
+    spent = ledger.spend(round_, attempt, charges, sigma)
+    return Paid(round_, attempt, spent, {part.name: part for part in parts})
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one ledger pays for an attempt; see `pay`."""
+
+    ledger: Ledger
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+    parts: Sequence[Part]
+
+
+def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
+    """`pay` for many ledgers, with one wait for the disk: every charge is on it before any payment is handed out.
+
+    Guarantee: that of `pay`, for each ledger by itself. A ledger that refuses keeps no other from paying.
+
+    Args:
+        bills: at most one for each ledger.
+
+    Returns:
+        For each, in their order, the payment, or what `pay` raises.
+    """
+    found: list[Paid | Exception] = []
+    due: list[int] = []
+    for place, bill in enumerate(bills):
+        try:
+            _require_charged(bill.charges, bill.sigma, bill.parts)
+        except ValueError as fault:
+            found.append(fault)
+            continue
+        found.append(Paid(bill.round, bill.attempt, math.nan, {part.name: part for part in bill.parts}))
+        due.append(place)
+    spendings = [Spending(b.ledger, b.round, b.attempt, b.charges, b.sigma) for b in (bills[place] for place in due)]
+    for place, spent in zip(due, spend_together(spendings), strict=True):
+        paid = found[place]
+        if isinstance(spent, Exception):
+            found[place] = spent
+        elif isinstance(paid, Paid):
+            paid.spent = spent
+    return found
+
+
+def _require_charged(charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
+    """Refuse parts that cost more than is charged.
+
+    Raises:
+        ValueError: naming both.
+    """
     charged = max(_mu(charge.sensitivity, sigma) for charge in charges)
     needed = math.hypot(*(_mu(part.sensitivity, part.scale) for part in parts))
     if needed > charged * (1 + _SAME):
@@ -231,8 +286,6 @@ def pay(
             f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "
             "Charge the joint sensitivity of all parts"
         )
-    spent = ledger.spend(round_, attempt, charges, sigma)
-    return Paid(round_, attempt, spent, {part.name: part for part in parts})
 
 
 def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Released:
@@ -243,6 +296,52 @@ def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Rel
 
     Raises:
         ValueError: if nothing, or less, was paid for such a part, or it has left.
+    """
+    part = _leaving(bounded, paid, name)
+    return Released(_noised(bounded._take(), part, stream), part.scale, paid.spent)
+
+
+def release_paid_together(
+    bounded: Sequence[Bounded], paid: Sequence[Paid], name: str, stream: Stream
+) -> list[Released | Exception]:
+    """`release_paid` of the same part of many payments; values of one scale are noised in one call.
+
+    Every number has noise of its own, independent of all others: it is the next of one stream.
+
+    Args:
+        bounded, paid: a value and its payment for each, in one order.
+        stream: where the noise of all of them comes from; secret, and used for nothing else.
+
+    Returns:
+        For each, in their order, what is released, or what `release_paid` raises.
+    """
+    found: list[Released | Exception] = []
+    alike: dict[tuple[float, str], list[int]] = {}
+    parts: dict[int, Part] = {}
+    for place, (value, payment) in enumerate(zip(bounded, paid, strict=True)):
+        try:
+            part = parts[place] = _leaving(value, payment, name)
+        except ValueError as fault:
+            found.append(fault)
+            continue
+        found.append(RuntimeError("not noised yet"))
+        alike.setdefault((part.scale, part.mechanism), []).append(place)
+    for places in alike.values():
+        values = [bounded[place]._take() for place in places]
+        together = _noised(torch.cat([value.reshape(-1) for value in values]), parts[places[0]], stream)
+        start = 0
+        for place, each in zip(places, values, strict=True):
+            own = together[start : start + each.numel()].reshape(each.shape).clone()
+            found[place] = Released(own, parts[place].scale, paid[place].spent)
+            start += each.numel()
+    return found
+
+
+def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
+    """The part that a value leaves as, which is then no longer there.
+
+    Raises:
+        ValueError: as `release_paid`.
     """
     part = paid.parts.get(name)
     if part is None:
@@ -255,7 +354,7 @@ def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Rel
             f"{name!r} moves by up to {bounded.sensitivity.value:.6g}, and was paid for as {part.sensitivity:.6g}"
         )
     del paid.parts[name]
-    return Released(_noised(bounded._take(), part, stream), part.scale, paid.spent)
+    return part
 
 
 def _noised(value: Tensor, part: Part, stream: Stream) -> Tensor:

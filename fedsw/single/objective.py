@@ -197,8 +197,11 @@ class Objective:
             for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True)
             if penalty.weight > 0
         ]
-        losses = self._losses(tape.raw, inputs) if weight > 0 else None
-        return terms_of(pulled, losses, weight, clip.loss, self.mode)
+        if not weight > 0:
+            return terms_of(pulled, None, None, clip.loss, self.mode)
+        losses = self._losses(tape.raw, inputs)
+        weights = torch.full((len(losses),), weight, dtype=torch.float64)
+        return terms_of(pulled, losses, weights, clip.loss, self.mode)
 
     def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
         losses = self.learnt.loss(raw, inputs)

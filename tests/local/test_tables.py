@@ -262,3 +262,13 @@ def test_the_parts_of_a_round_s_budget_add_up_to_the_calibrated_step():
     assert share.table**2 + share.contribution**2 == pytest.approx(share.multiplier**-2, rel=1e-12)
     assert share.table**2 == pytest.approx(0.25 * share.multiplier**-2)
     assert share.epsilon == 2.0
+
+
+def test_histograms_of_many_holders_are_those_of_each_alone():
+    outputs, directions = torch.randn(200, 3, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    owner = torch.randint(0, 6, (200,))
+    owner[owner == 2] = 3  # who holds nothing has counts of 0
+    found = tables.histograms_by(outputs, owner, 6, directions, 1.5, 8)
+    for holder in range(6):
+        own = tables.histograms(outputs[owner == holder], directions, 1.5, 8)
+        assert torch.equal(found[holder], own) and own.sum() == 5 * (owner == holder).sum()

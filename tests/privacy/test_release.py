@@ -19,11 +19,12 @@ import fedsw
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.privacy import release as door
-from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid
+from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid, release_paid_together
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from tests.doors import Unaccounted
 from tests.federations import Federation
+from tests.noises import require_gaussian
 from tests.server.test_local_slices import RELEASE, SLICES
 
 PACKAGE = Path(fedsw.__file__).parent
@@ -158,8 +159,33 @@ def test_a_part_without_noise_says_so():
             Part("a", 1.0, scale, mechanism)
 
 
+def _paid(count: int, scales: list[float]) -> list[Paid]:
+    return [
+        pay(Unaccounted(), 1, 0, [Charge("A", 1.0, 1.0)], scale, [Part("table", 1.0, scale)])
+        for scale in scales[:count]
+    ]
+
+
+def test_values_released_together_have_noise_of_their_own_scale_and_share_none():
+    scales = [2.0, 5.0, 2.0, 5.0]
+    values = [Bounded(torch.zeros(500, 4, dtype=torch.float64), Sensitivity(1.0, "stated")) for _ in scales]
+    found = release_paid_together(values, _paid(4, scales), "table", Stream.seeded(1))
+    assert [each.sigma for each in found] == scales and [tuple(each.value.shape) for each in found] == [(500, 4)] * 4
+    require_gaussian(torch.stack([(each.value / each.sigma).reshape(-1) for each in found]), 1.0)
+
+
+def test_what_is_not_paid_for_keeps_nothing_else_that_is_released_with_it():
+    values = [Bounded(VALUE, Sensitivity(delta, "stated")) for delta in (1.0, 1.1, 1.0)]
+    paid = _paid(3, [2.0] * 3)
+    first, refused, last = release_paid_together(values, paid, "table", Stream.seeded(1))
+    assert isinstance(refused, ValueError) and "moves by up to 1.1, and was paid for as 1" in str(refused)
+    assert first.sigma == last.sigma == 2.0 and "table" in paid[1].parts and not paid[0].parts
+    (again, *_) = release_paid_together(values[:1], paid[:1], "table", Stream.seeded(1))
+    assert isinstance(again, ValueError) and "left already" in str(again)
+
+
 def test_no_other_file_of_the_package_adds_noise_or_spends():
-    found = {name: set() for name in (*NOISE, "spend")}
+    found = {name: set() for name in (*NOISE, "spend", "spend_together")}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -167,7 +193,8 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
                 if called in found:
                     found[called].add(path)
     laws = {PACKAGE / "privacy" / "gaussian.py", PACKAGE / "privacy" / "laplace.py"}
-    assert found == {"noised": {THE_DOOR}, "laplace_noised": {THE_DOOR}, "released_on_grid": laws, "spend": {THE_DOOR}}
+    door_only = dict.fromkeys(("noised", "laplace_noised", "spend", "spend_together"), {THE_DOOR})
+    assert found == {**door_only, "released_on_grid": laws}
 
 
 def test_no_other_file_of_the_package_imports_what_adds_noise():
@@ -198,8 +225,9 @@ RUNS = {
 }
 
 
+@pytest.mark.parametrize("sites", [None, 1])
 @pytest.mark.parametrize("trust", RUNS)
-def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkeypatch, trust):
+def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkeypatch, trust, sites):
     """The frame that calls a noise or a ledger is the door's, for every call of a whole run."""
     callers: dict[str, set[str]] = {}
 
@@ -213,9 +241,12 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
         monkeypatch.setattr(owner, name, watched)
 
     watch(Ledger, "spend")
-    for name in ("noised", "laplace_noised"):
+    for name in ("noised", "laplace_noised", "spend_together"):
         watch(door, name)
     raw, overrides = RUNS[trust]
-    Federation(tmp_path).run(parse_experiment(raw, overrides))
-    assert callers["spend"] == {str(THE_DOOR)}
+    at_sites = () if sites is None else (f"federation.sites={sites}",)
+    Federation(tmp_path).run(parse_experiment(raw, (*overrides, *at_sites)))
+    together = sites == 1 and trust.startswith("local-")
+    assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
+    assert ("spend" in callers) != together
     assert ("noised" in callers) == (trust != "none") and callers.get("noised", {str(THE_DOOR)}) == {str(THE_DOOR)}

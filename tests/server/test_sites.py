@@ -210,51 +210,6 @@ def test_a_site_that_is_lost_and_comes_back_takes_part_again_with_all_of_its_cli
     assert summary["status"] == "completed" and clients == [6, 3, 6, 6] and asked == [1, 2, 3, 4]
 
 
-LOCAL = {
-    "local-gradient": ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-5"),
-    "local-gradient, alpha 0": ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "objective.alpha=0.0"),
-}
-
-
-@pytest.mark.parametrize("trust", LOCAL)
-@pytest.mark.parametrize("seed", [("seed=5",), ()])
-def test_under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise(federation, trust, seed):
-    common = (*LOCAL[trust], *seed, "federation.clients=4", "training.precision=float64")
-    alone, apart, first = _model(federation, *common)
-    together, summary, second = _model(federation, *common, "federation.sites=1")
-    kept = sorted(path.name for path in (second / "clients").glob("*.sqlite"))
-    assert kept == [f"client-{client}.sqlite" for client in range(4)]
-    for client in range(4):
-        with (
-            Ledger.open(first / "clients" / f"client-{client}.sqlite", read_only=True) as one,
-            Ledger.open(second / "clients" / f"client-{client}.sqlite", read_only=True) as other,
-        ):
-            assert one.entries() == other.entries()
-    assert summary["epsilon_spent_by_client"] == apart["epsilon_spent_by_client"]
-    difference = float((together - alone).abs().max())
-    assert difference <= 1e-9 if seed else difference > 1e-3
-
-
-def test_a_client_of_a_site_that_fails_is_missing_and_the_others_are_not(federation, monkeypatch):
-    from fedsw.federation.trust.local_gradient import client as local_gradient
-
-    genuine = local_gradient.noised_table
-
-    def failing(node, *arguments):
-        if int(node.clients[0]) == 2:
-            raise OSError("gone")
-        return genuine(node, *arguments)
-
-    monkeypatch.setattr(local_gradient, "noised_table", failing)
-    settings_ = (*LOCAL["local-gradient"], "federation.clients=4", "federation.sites=1", "federation.min_clients=3")
-    summary = federation.run(small(*settings_))
-    directory = federation.folder / "run1"
-    assert summary["status"] == "completed"
-    assert [json.loads(line)["clients"] for line in (directory / "metrics.jsonl").open()] == [3, 3, 3, 3]
-    with pytest.raises(FederationError, match=r"Client 2: OSError: gone"):
-        federation.run(small(*settings_, "federation.min_clients=4"))
-
-
 def test_an_envelope_gives_back_what_was_packed_and_nothing_that_was_not_asked():
     answers = {
         0: RecordDict({"metrics": MetricRecord({"epsilon": 1.0})}),
@@ -282,7 +237,10 @@ def test_a_request_that_names_clients_which_a_node_has_not_is_refused(positions)
     [
         (("federation.sites=5",), "federation.sites is 5, above federation.clients = 3"),
         (("federation.drop_out=0.1",), r"drop_out is 0.1, and without federation.min_clients a round needs all 3"),
-        (("federation.drop_out=0.1", "federation.min_clients=1", *LOCAL["local-gradient"]), "a local trust model"),
+        (
+            ("federation.drop_out=0.1", "federation.min_clients=1", "privacy.trust=local-gradient"),
+            "a local trust model",
+        ),
         (("federation.drop_out=1.0", "federation.min_clients=1"), "drop_out"),
     ],
 )

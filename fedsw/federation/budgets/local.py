@@ -112,7 +112,7 @@ def local_accountant(experiment: Experiment) -> str:
     return "laplace" if laplace else experiment.privacy.accountant
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _calibrated(
     epsilon: float | None,
     multiplier: float | None,

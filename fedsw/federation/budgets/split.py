@@ -123,7 +123,7 @@ def noise(
     return Noise(table.value / split.table, sigma, together, table, bound)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _calibrated(
     epsilon: float | None, multiplier: float | None, delta: float, rate: float, rounds: int, accountant: str
 ) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,10 +16,12 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.node.account import ledger_path, spent_epsilon
+from fedsw.federation.node.account import Due, ledger_path, paid_together, spent_epsilon
 from fedsw.federation.node.node import Batch, Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
+from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.privacy.release import Paid
 from fedsw.subnormal import flushing_to_zero
 
 app = ClientApp()
@@ -138,7 +140,20 @@ def noised_tables(message: Message, context: Context) -> Message:
         answer = local_gradient.noised_table(node, place, theta, request, _state_of(node, context))
         return messages.NoisedTable(answer.epsilon, answer.values, answer.sigma)
 
-    return _released(messages.TABLES, message, context, release)
+    def together(
+        site: Node, asked: messages.TableAsked, positions: Sequence[int]
+    ) -> Mapping[int, messages.NoisedTable | Exception]:
+        request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
+        places, theta = _ledgers(site, context, positions), asked.theta.tensor()
+        found = local_gradient_site.noised_tables(site, places, theta, request, _state_of_site(context))
+        return {
+            position: each
+            if isinstance(each, Exception)
+            else messages.NoisedTable(each.epsilon, each.values, each.sigma)
+            for position, each in found.items()
+        }
+
+    return _released(messages.TABLES, message, context, release, together)
 
 
 @app.train(messages.LOCAL_GRADIENTS.action)
@@ -152,43 +167,105 @@ def local_gradients(message: Message, context: Context) -> Message:
         answer = local_gradient.noised_contribution(node, place, theta, request, table, _state_of(node, context))
         return messages.NoisedContribution(answer.epsilon, answer.values, answer.sigma)
 
-    return _released(messages.LOCAL_GRADIENTS, message, context, release)
+    def together(
+        site: Node, asked: messages.LocalGradientAsked, positions: Sequence[int]
+    ) -> Mapping[int, messages.NoisedContribution | Exception]:
+        request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
+        places, theta = _ledgers(site, context, positions), asked.theta.tensor()
+        table = None if asked.tables is None else asked.tables.tensor()
+        state = _state_of_site(context)
+        found = local_gradient_site.noised_contributions(site, places, theta, request, table, state)
+        return {
+            position: each
+            if isinstance(each, Exception)
+            else messages.NoisedContribution(each.epsilon, each.values, each.sigma)
+            for position, each in found.items()
+        }
+
+    return _released(messages.LOCAL_GRADIENTS, message, context, release, together)
 
 
 @app.train(messages.SLICES.action)
 def noised_slices(message: Message, context: Context) -> Message:
     """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
 
-    def release(node: Node, asked: messages.SlicesAsked) -> messages.NoisedSlices:
+    def release(node: Node, asked: messages.SlicesAsked, paid: Paid | None = None) -> messages.NoisedSlices:
         theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
         place = _ledger(node, context) if node.task.experiment.privacy.noisy else None
         request = (asked.round, asked.attempt, asked.records)
-        slices, spent = local_slices.noised_slices(node, place, theta, *request)
+        slices, spent = local_slices.noised_slices(node, place, theta, *request, paid)
         public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
         directions = None if public else slices.directions
         return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
 
-    return _released(messages.SLICES, message, context, release)
+    def due(node: Node, asked: messages.SlicesAsked) -> Due | None:
+        if not node.task.experiment.privacy.noisy:
+            return None
+        return local_slices.slices_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.SLICES, message, context, release, _each(due, release))
 
 
 @app.train(messages.RELEASE.action)
 def released_records(message: Message, context: Context) -> Message:
     """`local-release`: all of a client's records, privatised once, charged to its ledger."""
 
-    def release(node: Node, asked: messages.ReleaseAsked) -> messages.ReleasedRecords:
+    def release(node: Node, asked: messages.ReleaseAsked, paid: Paid | None = None) -> messages.ReleasedRecords:
         request = (asked.round, asked.attempt, asked.records)
-        released, spent = local_slices.released_records(node, _ledger(node, context), *request)
+        released, spent = local_slices.released_records(node, _ledger(node, context), *request, paid)
         return messages.ReleasedRecords(spent, released)
 
-    return _released(messages.RELEASE, message, context, release)
+    def due(node: Node, asked: messages.ReleaseAsked) -> Due:
+        return local_slices.release_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.RELEASE, message, context, release, _each(due, release))
+
+
+def _each(
+    due: Callable[[Node, _Down], Due | None], release: Callable[[Node, _Down, Paid | None], _Up]
+) -> Callable[[Node, _Down, Sequence[int]], Mapping[int, _Up | Exception]]:
+    """Of a site: its clients pay together, and then release one after the other.
+
+    Args:
+        due: what a client pays; None where nothing is accounted for.
+        release: what it releases for that.
+    """
+
+    def together(site: Node, asked: _Down, positions: Sequence[int]) -> Mapping[int, _Up | Exception]:
+        found: dict[int, _Up | Exception] = {}
+        dues: dict[int, Due] = {}
+        for position in positions:
+            try:
+                if (own := due(site.alone(position), asked)) is not None:
+                    dues[position] = own
+            except Exception as fault:  # of this client alone: the others answer
+                found[position] = fault
+        paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
+        for position in [each for each in positions if each not in found]:
+            said = paid.get(position)
+            try:
+                found[position] = said if isinstance(said, Exception) else release(site.alone(position), asked, said)
+            except Exception as fault:
+                found[position] = fault
+        return found
+
+    return together
 
 
 def _released(
-    exchange: Exchange[_Down, _Up], message: Message, context: Context, release: Callable[[Node, _Down], _Up]
+    exchange: Exchange[_Down, _Up],
+    message: Message,
+    context: Context,
+    release: Callable[[Node, _Down], _Up],
+    together: Callable[[Node, _Down, Sequence[int]], Mapping[int, _Up | Exception]],
 ) -> Message:
     """What the asked clients of this node release, each by its own ledger and noise; or why one releases nothing.
 
     A node of one client answers as that client. A site packs what each of its clients would have answered.
+
+    Args:
+        release: for a node of one client.
+        together: for a site: what its clients at some positions release, or why one releases nothing.
     """
     node = _joined(exchange, context)
     if len(node.clients) == 1:
@@ -198,15 +275,18 @@ def _released(
             return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     content, positions = messages.opened(message.content, len(node.clients))
     asked = _asked(exchange, content, Terms.of(node.task))
-    answers: dict[int, RecordDict | messages.Refusal] = {}
-    for position in positions:
-        try:
-            answers[position] = messages.encode(release(node.alone(position), asked), Terms.of(node.task))
-        except BudgetExhausted as exhausted:
-            answers[position] = messages.Refusal(str(exhausted), wire.BUDGET_EXHAUSTED)
-        except Exception as fault:  # of this client alone: the others answer
-            answers[position] = messages.Refusal(f"{type(fault).__name__}: {fault}", wire.APP_RAISED)
+    terms, found = Terms.of(node.task), together(node, asked, positions)
+    answers = {position: _packable(found[position], terms) for position in positions}
     return Message(messages.packed(answers), reply_to=message)
+
+
+def _packable(answer: messages.Message | Exception, terms: Terms) -> RecordDict | messages.Refusal:
+    """A client's answer, or why it has none."""
+    if isinstance(answer, BudgetExhausted):
+        return messages.Refusal(str(answer), wire.BUDGET_EXHAUSTED)
+    if isinstance(answer, Exception):
+        return messages.Refusal(f"{type(answer).__name__}: {answer}", wire.APP_RAISED)
+    return messages.encode(answer, terms)
 
 
 def _node(exchange: Exchange[_Down, _Up], message: Message, context: Context) -> tuple[Node, _Down]:
@@ -259,6 +339,19 @@ def _state_of(node: Node, context: Context) -> dict[str, Any]:
     if name not in context.state:
         context.state[name] = ConfigRecord()
     return cast(dict[str, Any], context.state[name])
+
+
+def _state_of_site(context: Context) -> dict[str, Any]:
+    """What a site keeps of all of its clients between messages."""
+    name = f"{_STATE}-site"
+    if name not in context.state:
+        context.state[name] = ConfigRecord()
+    return cast(dict[str, Any], context.state[name])
+
+
+def _ledgers(site: Node, context: Context, positions: Sequence[int]) -> dict[int, Path]:
+    """The files of the ledgers of some of a site's clients, by position."""
+    return {each: ledger_path(context.node_config, int(site.clients[each])) for each in positions}
 
 
 def _sparse(counts: NDArray[np.int64]) -> bytes:

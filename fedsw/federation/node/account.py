@@ -6,24 +6,82 @@ import contextlib
 import json
 import math
 import os
+import resource
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.accounting import Head, Ledger, LedgerReplaced
+from fedsw.accounting import Charge, Head, Ledger, LedgerReplaced
 from fedsw.federation.budgets.split import GROUP
+from fedsw.privacy.release import Bill, Paid, Part, pay_together
 
 STATE_VARIABLE = "FEDSW_STATE"
 _REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
 _SAME_EPSILON = 1e-6  # relative: where it follows from a noise multiplier, the last digits are those of a machine
 
-_held: dict[Path, dict[Path, Ledger]] = {}
+_HANDLES = 4
+"""Open files of an open ledger: the database, its log, the log's index and the lock."""
+_OTHER_HANDLES = 224
+_MOST_LEDGERS = 2000
+_HEAD_BYTES = 128
 _holding = threading.Lock()
+
+
+class _Kept:
+    """Ledgers of a folder that stay open between messages, least recently used first."""
+
+    def __init__(self) -> None:
+        self.ledgers: OrderedDict[Path, Ledger] = OrderedDict()
+        self._used = Counter[Path]()
+        self._places = 0
+
+    def take(self, path: Path) -> Ledger | None:
+        """A ledger that is open, for use until it is given back."""
+        with _holding:
+            found = self.ledgers.get(path)
+            if found is None or not found.is_open:  # one that the disk failed is closed
+                return None
+            self.ledgers.move_to_end(path)
+            self._used[path] += 1
+            return found
+
+    def give_back(self, path: Path) -> None:
+        """End the use of a ledger that was taken."""
+        with _holding:
+            self._used[path] -= 1
+
+    def make_room(self) -> None:
+        """Close the ledgers that were not used for longest, none that is in use, until one more may be open."""
+        with _holding:
+            self._places += 1
+            spare = len(self.ledgers) + self._places - most_open()
+            idle = [path for path in self.ledgers if not self._used[path]] if spare > 0 else []
+            closed = [self.ledgers.pop(path) for path in idle[:spare]]
+        for ledger in closed:
+            ledger.close()
+
+    def fill(self, path: Path, ledger: Ledger | None) -> None:
+        """Keep a ledger open in the room that was made for it; with None, nothing was opened."""
+        with _holding:
+            self._places -= 1
+            if ledger is not None:
+                self.ledgers[path] = ledger
+
+
+_held: dict[Path, _Kept] = {}
+
+
+def most_open() -> int:
+    """How many ledgers a process holds open: as many as its limit of open files allows, 200 where that is 1024."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = _MOST_LEDGERS if limit == resource.RLIM_INFINITY else (limit - _OTHER_HANDLES) // _HANDLES
+    return max(8, min(allowed, _MOST_LEDGERS))
 
 
 @dataclass(frozen=True)
@@ -115,16 +173,17 @@ def ledgers_in(folder: Path) -> Iterator[None]:
 def held_open(folder: Path) -> Iterator[None]:
     """Hold the ledgers of a folder open from one message to the next: opening one replays all of its rows.
 
-    Only where this process answers every message of the folder's clients: nobody else can write meanwhile.
+    Only where this process answers every message of the folder's clients: nobody else can write meanwhile. At most
+    `most_open` of them are held; beyond, those that were not used for longest are closed, and opened again when needed.
     """
     folder = folder.resolve()
-    _held[folder] = {}
+    _held[folder] = _Kept()
     try:
         yield
     finally:
         with _holding:
             held = _held.pop(folder)
-        for ledger in held.values():
+        for ledger in held.ledgers.values():
             ledger.close()
 
 
@@ -136,31 +195,103 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         ValueError: if the file accounts for another run, or for another guarantee.
         LedgerBusy: if another process holds it.
     """
-    held = _held.get(path.parent, {})
-    if path in held:
-        _require_same(path, held[path], promise)
-        yield held[path]
-        _remember(path, held[path])
+    kept = _held.get(path.parent)
+    if kept is not None and (held := kept.take(path)) is not None:
+        try:
+            _require_same(path, held, promise)
+            yield held
+            _remember(path, held)
+        finally:
+            kept.give_back(path)
         return
-    if path.exists():
-        ledger = Ledger.open(path)
-    else:
-        _require_remembered(path, None)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger.create(path, groups=(GROUP,), **asdict(promise))
+    if kept is not None:
+        kept.make_room()
+    ledger = None
     try:
-        _require_remembered(path, ledger)
+        ledger = _open(path, promise)
         _require_same(path, ledger, promise)
         yield ledger
         _remember(path, ledger)
     except BaseException:
+        if ledger is not None:
+            ledger.close()
+        if kept is not None:
+            kept.fill(path, None)
+        raise
+    if kept is not None and _held.get(path.parent) is kept:
+        kept.fill(path, ledger)
+    else:
+        ledger.close()
+
+
+def _open(path: Path, promise: Promise) -> Ledger:
+    """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused."""
+    if not path.exists():
+        _require_remembered(path, None)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Ledger.create(path, groups=(GROUP,), **asdict(promise))
+    ledger = Ledger.open(path)
+    try:
+        _require_remembered(path, ledger)
+    except BaseException:
         ledger.close()
         raise
-    with _holding:
-        if path.parent in _held:
-            _held[path.parent][path] = ledger
-            return
-    ledger.close()
+    return ledger
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
+
+    place: Path
+    promise: Promise
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+    parts: Sequence[Part]
+
+
+def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
+    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
+
+    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
+
+    Args:
+        dues: one for each client.
+
+    Returns:
+        For each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    """
+    found: list[Paid | Exception] = []
+    size = max(1, most_open() // 2)
+    for start in range(0, len(dues), size):
+        found += _paid(dues[start : start + size])
+    return found
+
+
+def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
+    found: dict[int, Paid | Exception] = {}
+    uses: dict[int, AbstractContextManager[Ledger]] = {}
+    bills: dict[int, Bill] = {}
+    try:
+        for place, due in enumerate(dues):
+            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
+            try:
+                ledger = use.__enter__()
+            except Exception as fault:
+                found[place] = fault
+                continue
+            uses[place] = use
+            bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+    finally:
+        for place, used in uses.items():
+            try:
+                used.__exit__(None, None, None)
+            except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
+                found[place] = fault
+    return [found[place] for place in range(len(dues))]
 
 
 def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
@@ -180,7 +311,7 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 def _remember(path: Path, ledger: Ledger) -> None:
     """Write the ledger's last row to a file beside it, before an answer leaves: an older copy is then refused."""
-    files.replace(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii"), durable=False)
+    files.overwrite(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii").ljust(_HEAD_BYTES))
 
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:

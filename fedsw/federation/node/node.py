@@ -228,25 +228,51 @@ class Node:
         Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
         Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
         """
+        weights = torch.full((len(batch.records),), task_weight, dtype=torch.float64)
+        total, loss = self._clipped(batch, cotangents, weights if task_weight > 0 else None, None)
+        return total, loss
+
+    @flushing_to_zero
+    def contributions(
+        self, batch: Batch, cotangents: Tensor, task_weights: Tensor | None, runs: Sequence[int]
+    ) -> Tensor:
+        """`contribution` of every client by itself, (S, r), with the passes through the network of all of them at once.
+
+        Guarantee: that of `contribution`, for the records of each client.
+
+        Args:
+            batch: its records client after client.
+            task_weights: (n,), float64, of every record's task loss; None without a task loss.
+            runs: (S,), how many of them are each client's.
+        """
+        return self._clipped(batch, cotangents, task_weights, runs)[0]
+
+    def _clipped(
+        self, batch: Batch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int] | None
+    ) -> tuple[Tensor, float]:
+        """The clipped sum (r,), or (S, r) by runs of records, and the mean task loss for the unsafe metrics."""
         clip, mode = self.task.clip, self.task.experiment.clip.mode
+        rows = () if runs is None else (len(runs),)
         total: Tensor | None = None
         loss, start = 0.0, 0
         for chunk in self.task.chunks(batch.records):
             given = self.task.given(chunk)
             tape = batch.tape or record(batch.model, given.features)
             losses = self.task.losses(tape.raw, given)
-            part = cotangents if chunk is batch.records else cotangents[start : start + len(chunk)]
+            here = slice(start, start + len(chunk))
             pulled: list[tuple[Tensor, Tensor, float]] = []
             if self.task.objective.alpha > 0:
                 heads = self.task.heads(tape.raw, given) if batch.outputs is None else batch.outputs
-                pulled = self._pulled(heads, part)
-            found = clipped_sum(tape, terms_of(pulled, losses, task_weight, clip.loss, mode)).cpu()
+                pulled = self._pulled(heads, cotangents[here])
+            own = None if weights is None else weights[here]
+            terms = terms_of(pulled, losses, own, clip.loss, mode)
+            found = clipped_sum(tape, terms, runs=None if runs is None else _within(runs, here)).cpu()
             total = found if total is None else total + found
             if self.task.experiment.unsafe_metrics:
                 loss += float(losses.detach().sum())
             start += len(chunk)
         if total is None:
-            total = torch.zeros(self.task.parameters, dtype=torch.float64)
+            total = torch.zeros((*rows, self.task.parameters), dtype=torch.float64)
         return total, loss / max(1, start)
 
     def _pulled(self, heads: Tensor, cotangents: Tensor) -> list[tuple[Tensor, Tensor, float]]:
@@ -255,6 +281,12 @@ class Node:
         if len(compared) == 1:
             return [(heads, cotangents, compared[0].clip.jacobian)]
         return [(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian) for e in compared]
+
+
+def _within(runs: Sequence[int], part: slice) -> list[int]:
+    """How many records of every run are in a part of all records."""
+    edges = np.clip(np.append(0, np.cumsum(runs)), part.start, part.stop)
+    return [int(length) for length in np.diff(edges)]
 
 
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:

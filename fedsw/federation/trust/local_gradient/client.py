@@ -77,7 +77,7 @@ def noised_table(node: Node, place: Path, theta: Tensor, request: Request, state
     )
     held = torch.tensor([count > 0 for count in own])
     bounded = Bounded(counts[held], noise.of_table)
-    released = release_paid(bounded, paid, "table", _stream(node, place, request, "table"))
+    released = release_paid(bounded, paid, "table", noise_stream(node, place, request, "table"))
     state.update(paid.kept())
     counts[held] = released.value
     return Answer(counts, released.sigma, released.spent)
@@ -99,7 +99,7 @@ def noised_contribution(
         BudgetExhausted, AlreadySpent: as `noised_table`, where this is the only exchange.
     """
     task = node.task
-    objective = _objective(node)
+    objective = objective_of(node)
     if table is None:
         noise, paid = _begin(node, place, request, state)
     else:
@@ -129,13 +129,13 @@ def noised_contribution(
     for used in ("key", "sizes", "delta", *paid.kept()):
         del state[used]
     bounded = Bounded(vector, noise.of_contribution)
-    released = release_paid(bounded, paid, "contribution", _stream(node, place, request, "gradient"))
+    released = release_paid(bounded, paid, "contribution", noise_stream(node, place, request, "gradient"))
     return Answer(released.value, released.sigma, released.spent)
 
 
 def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> tuple[split.Noise, Paid]:
     """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
-    sizes = _believed(request.sizes, _own(node))
+    sizes = believed(request.sizes, _own(node))
     request = Request(request.round, request.attempt, sizes, request.records)
     delta = node.delta(request.records)
     divided = _budget_split(node, delta)
@@ -148,7 +148,7 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
     return noise, paid
 
 
-def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     """Sizes of the federation's batch as far as a server can be believed: its own records are in it.
 
     Raises:
@@ -174,9 +174,13 @@ def _batch(node: Node, theta: Tensor, request: Request, state: MutableMapping[st
 
 def promise(node: Node, delta: float) -> account.Promise:
     """What this client's ledger accounts for in this run, at that delta."""
+    return promised(node, _budget_split(node, delta), delta)
+
+
+def promised(node: Node, divided: split.BudgetSplit, delta: float) -> account.Promise:
+    """What the ledger of a client with that split of its budget accounts for in this run."""
     experiment = node.task.experiment
-    epsilon = _budget_split(node, delta).epsilon
-    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    return account.Promise(node.run, divided.epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
 
 
 def _own(node: Node) -> tuple[int, ...]:
@@ -189,27 +193,33 @@ def _budget_split(node: Node, delta: float) -> split.BudgetSplit:
 
 
 def _noise(node: Node, request: Request, divided: split.BudgetSplit) -> split.Noise:
+    return noise_of(node, node.task.directions(request.round, request.attempt), request.sizes, _own(node), divided)
+
+
+def noise_of(
+    node: Node, directions: Tensor, sizes: Sequence[int], own: Sequence[int], divided: split.BudgetSplit
+) -> split.Noise:
+    """The noise of a client that holds `own` records by cell, on an attempt's directions (d, k).
+
+    Args:
+        sizes: of the whole federation's batch, as this client believes them.
+    """
     task = node.task
-    directions = task.directions(request.round, request.attempt)
     covered = 1.0 if task.dimension == 1 else spread(directions)
     return split.noise(
-        divided,
-        _objective(node),
-        task.clip,
-        sizes=request.sizes,
-        own=_own(node),
-        spread=covered,
-        k=directions.shape[1],
+        divided, objective_of(node), task.clip, sizes=sizes, own=own, spread=covered, k=directions.shape[1]
     )
 
 
-def _objective(node: Node) -> Objective:
+def objective_of(node: Node) -> Objective:
+    """What the run minimises: under local trust a comparison of groups."""
     objective = node.task.objective
     assert isinstance(objective, Objective)
     return objective
 
 
-def _stream(node: Node, place: Path, request: Request, purpose: Purpose) -> Stream:
+def noise_stream(node: Node, place: Path, request: Request, purpose: Purpose) -> Stream:
+    """A client's secret stream of noise; reproducible only in a seeded (nominal) run."""
     seed = node.task.experiment.seed
     if seed is None:
         return Stream.secure()

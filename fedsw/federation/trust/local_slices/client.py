@@ -21,7 +21,7 @@ from fedsw.federation.budgets.local import (
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
-from fedsw.privacy.release import pay, release_paid
+from fedsw.privacy.release import Paid, pay, release_paid
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
@@ -41,7 +41,13 @@ def require_ready(node: Node) -> None:
 
 
 def noised_slices(
-    node: Node, place: Path | None, theta: Tensor, round_: int, attempt: int, federation: int
+    node: Node,
+    place: Path | None,
+    theta: Tensor,
+    round_: int,
+    attempt: int,
+    federation: int,
+    paid: Paid | None = None,
 ) -> tuple[Slices, float]:
     """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
 
@@ -57,6 +63,7 @@ def noised_slices(
         theta: the model (r,); looked at only if the features pass through it. They are detached: private features are
             never differentiated.
         federation: records of the whole federation, for a delta such as "0.1/n".
+        paid: the payment, where the clients of a site paid together (`slices_due`).
 
     Returns:
         The slices, and the epsilon that this client's ledger has spent then (public).
@@ -71,26 +78,48 @@ def noised_slices(
         features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
         directions = task.directions(round_, attempt)
         return unprotected_slices(project(features, task.clip.output), directions), float("inf")
-    with account.opened(place, promise(node, delta)) as ledger:
-        paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
+    if paid is None:
+        with account.opened(place, promise(node, delta)) as ledger:
+            paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     slices = _bounded(node, plan, features, round_, attempt)
     released = release_paid(slices.bounded, paid, plan.part.name, _stream(node, round_, attempt, "slices noise"))
     return slices.released(released), released.spent
 
 
-def released_records(node: Node, place: Path, round_: int, attempt: int, federation: int) -> tuple[Tensor, float]:
+def slices_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
+    """What this client pays for slices, for a payment together with others."""
+    delta = node.delta(federation)
+    plan = _plan(node, delta)
+    return account.Due(place, promise(node, delta), round_, attempt, [plan.charge], plan.sigma, [plan.part])
+
+
+def release_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
+    """What this client pays for the release of its records, for a payment together with others."""
+    delta = node.delta(federation)
+    release = release_of(node.task.experiment, delta)
+    charges = [release_charge(release)]
+    return account.Due(place, promise(node, delta), round_, attempt, charges, release.scale, [release.part])
+
+
+def released_records(
+    node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
+) -> tuple[Tensor, float]:
     """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
 
     Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn.
+
+    Args:
+        paid: the payment, where the clients of a site paid together (`release_due`).
 
     Raises:
         BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
     """
     delta = node.delta(federation)
     release = release_of(node.task.experiment, delta)
-    with account.opened(place, promise(node, delta)) as ledger:
-        paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
+    if paid is None:
+        with account.opened(place, promise(node, delta)) as ledger:
+            paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
     features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
     noise = _stream(node, round_, attempt, "release noise")
     released = release_paid(release.bounded(features), paid, release.part.name, noise)
