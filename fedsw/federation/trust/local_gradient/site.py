@@ -73,7 +73,9 @@ class _Drawn:
 def noised_tables(
     node: Node, places: Mapping[int, Path], theta: Tensor, request: Request, state: MutableMapping[str, Any]
 ) -> Found[Answer]:
-    """`client.noised_table` for many clients of a site: one forward pass, all histograms in one call.
+    """`client.noised_table` for many clients of a site at once: a table (cells, k, bins) of each.
+
+    One forward pass, and all histograms in one call.
 
     Args:
         places: of the asked clients' ledgers, by position.
