@@ -29,7 +29,14 @@ OPTIONS: dict[str, list[str]] = {"inprocess": [], "deployed": ["--deployed"]}
 COMMON = ("seed", "seconds", "lives", "charges", "charged_but_not_released", "abandoned_attempts")
 COLUMNS = {
     "inprocess": (*COMMON, "releases", "epsilon", "epsilon_replayed", "epsilon_of_the_witness", "processes_left"),
-    "deployed": (*COMMON, "rounds_without_a_line", "epsilon", "epsilon_replayed", "epsilon_recomputed", "processes_left"),
+    "deployed": (
+        *COMMON,
+        "rounds_without_a_line",
+        "epsilon",
+        "epsilon_replayed",
+        "epsilon_recomputed",
+        "processes_left",
+    ),
 }
 
 

@@ -108,7 +108,9 @@ def main() -> None:
     result |= {"inprocess_seconds": here, "inprocess_runs": seconds, "inprocess_quick_round_ms": fast * 1e3}
     result["plain_loop_ms"] = loop
     print(f"a plain loop before and after every run in process: {', '.join(f'{each:.1f}' for each in loop)} ms")
-    print(f"{size}, in process: {here:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}); quick rounds {fast * 1e3:.1f} ms")
+    print(
+        f"{size}, in process: {here:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}); quick rounds {fast * 1e3:.1f} ms"
+    )
     if ray is not None:
         there, slow = ray[0], quick(ray[1])
         result |= {"ray_seconds": there, "ray_quick_round_ms": slow * 1e3}

@@ -132,7 +132,9 @@ def main() -> None:
     way = record_way()
     record = {"files": len(set(way)), "returns": len(way) - len(set(way)), "way": list(dict.fromkeys(way))}
     print(f"{'a record':36} files {record['files']}  returns {record['returns']}")
-    RESULT.write_text(json.dumps({"machine": describe(), "rows": rows, "record": record}, indent=1) + "\n", encoding="utf-8")
+    RESULT.write_text(
+        json.dumps({"machine": describe(), "rows": rows, "record": record}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,12 @@ def client_command(
         Path | None, typer.Option(metavar="DIR", help="This client's folder, made by `fedsw certs`.")
     ] = None,
     partition_id: Annotated[int | None, typer.Option(min=0, help="This client's number, from 0.")] = None,
-    num_partitions: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+    num_partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes, which are clients unless there is --num-clients.")
+    ] = None,
+    num_clients: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients, where a node holds several: data-dir/NUMBER for each.")
+    ] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The node key, if not in its folder.")] = None,
     data_dir: DataDir = None,
     state_dir: Annotated[
@@ -72,6 +77,7 @@ def client_command(
         key=key or file.key or folder / "node.key",
         client=_needed("partition-id", partition_id, file.partition_id),
         clients=_needed("num-partitions", num_partitions, file.num_partitions),
+        num_clients=_first(num_clients, file.num_clients),
         data_dir=_first(data_dir, file.data_dir),
         state_dir=private_folder(state),
         data_path=_first(data_path, file.data_path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from fedsw.clipping.rules import Rule
 from fedsw.clipping.rules.attention import Projection
+from fedsw.clipping.rules.rule import trains
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Call:
         """The parameter, of its own shape, that the rule calls `name`, and its row at which the layer's part begins."""
         return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
 
+    @property
+    def entries(self) -> int:
+        """Numbers of the parameters that the rule measures."""
+        trained = [name for name in ("weight", "bias") if trains(self.layer, name)]
+        return sum(int(getattr(self.layer, name).numel()) for name in trained)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -45,6 +51,16 @@ class Block:
     outputs: tuple[Tensor, ...]
     calls: tuple[Call, ...]
     bare: bool
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def floats(self) -> int:
+        """Numbers of the inputs of all calls."""
+        return sum(call.input.numel() for call in self.calls)
 
     def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Pull cotangents (n, ...) of the outputs back to the output of every call, of its shape, and no further."""
@@ -66,21 +82,3 @@ class Block:
                 allow_unused=True,
             )
         return list(pulled)
-
-    def gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
-        """Gram matrices (n, d, d), float64, of d columns from what each sends to the outputs: sums over the calls."""
-        pulled = [self.backprops(row) for row in rows]
-        deltas = [_together([each[i] for each in pulled]) for i in range(len(self.calls))]
-        parts = [
-            call.rule.gram(call.layer, call.input, own) for call, own in zip(self.calls, deltas, strict=True) if own
-        ]
-        if not parts:
-            shape = (self.rows.stop - self.rows.start, len(rows), len(rows))
-            return torch.zeros(shape, dtype=torch.float64, device=self.outputs[0].device)
-        return functools.reduce(Tensor.add_, parts)
-
-
-def _together(deltas: Sequence[Tensor | None]) -> list[Tensor]:
-    """All d backprops of a call, zeros where a column of the head does not reach it; [] if none does."""
-    known = next((delta for delta in deltas if delta is not None), None)
-    return [] if known is None else [torch.zeros_like(known) if each is None else each for each in deltas]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -39,7 +39,7 @@ def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Itera
                 pending.append(child)
 
 
-def refuse_strays(reached: Iterable[Tensor], names: dict[int, str]) -> None:
+def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
     """Refuse a trainable parameter among the leaves, of any shape.
 
     Raises:

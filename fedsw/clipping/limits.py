@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.clipping.blocks import Call
+from fedsw.clipping.rules.products import squared_norms
+from fedsw.clipping.rules.rule import Factored
 
-# What rounding can hide, relative to the reach of a record (see `Rule.reach`): in a squared norm, per number of the
+# What rounding can hide, relative to the reach of a record (see `Factored.reach`): in a squared norm, per number of the
 # factors; in a sum over records, per product, so much above its unit roundoff that what is hidden stays unimportant.
 _LOST_IN_NORM = 2.0**-51
 _LOST_IN_SUM = 2.0**-40
@@ -25,37 +28,89 @@ _LEAST_FLOAT32 = 2.0**-126
 _LEAST_LIMIT = 2.0**-300
 
 
+class Part(Protocol):
+    """What every record adds to a sum by one call of a layer: some numbers, times its scale."""
+
+    @property
+    def call(self) -> Call:
+        """Of the layer."""
+
+    @property
+    def scale(self) -> Tensor | None:
+        """Of the numbers: (n,) float64, in range or infinite; None for 1."""
+
+    def squares(self) -> Tensor:
+        """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
+
+        What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
+        """
+
+
 @dataclass(frozen=True)
-class Part:
-    """What every record adds to a sum by one call of a layer: the products of these factors, in float64.
+class Products:
+    """A part as the products of these factors, which are taken once to be measured and once to be added.
 
     Attributes:
-        call: of the layer.
         input: the layer's input (n, ...), float64, in range or infinite (indices stay integers).
         delta: its backprop (n, ...), likewise.
+        gram: Gram matrices (n, 1, 1) of these factors.
     """
 
     call: Call
+    rule: Factored
     input: Tensor
     delta: Tensor
+    gram: Tensor
+    scale: Tensor | None = None
+
+    @staticmethod
+    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
+        """The factors (n, ...) that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
+        a, delta = in_range(call.input), in_range(delta)
+        gram = rule.gram(call.layer, a, [delta])
+        return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
+
+    def squares(self) -> Tensor:
+        """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
+        squares = self.gram.reshape(-1).clone()
+        reach = self.rule.reach(self.call.layer, self.input, self.delta)
+        if reach is not None:
+            squares = squares + reach.mul_(_lost(self.input, self.delta))
+        return squares
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """As `Part.summed`; each of its parameter's shape."""
+        for factor in (self.input, self.delta):
+            if factor.is_floating_point():
+                factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
 
 
-def part_of(call: Call, delta: Tensor) -> Part:
-    """The factors (n, ...) that are measured, cut and added: what arrived, float64, 0 or infinite if out of range."""
-    return Part(call, _in_range(call.input), _in_range(delta))
+@dataclass(frozen=True)
+class Numbers:
+    """A part as numbers that exist: what is measured and what is added are the same, however they were made.
 
-
-def summed(part: Part, cut: Tensor) -> dict[str, Tensor]:
-    """The sum over records of their parts, each times its factor of `cut` (n,), by parameter name; float64.
-
-    Each is of its parameter's shape.
-
-    What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
+    Attributes:
+        values: (n, entries of the parameter) by name, float64, in range or infinite.
     """
-    for factor in (part.input, part.delta):
-        if factor.is_floating_point():
-            factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    return part.call.rule.gradient(part.call.layer, part.input, part.delta, cut)
+
+    call: Call
+    values: Mapping[str, Tensor]
+    scale: Tensor | None = None
+
+    def squares(self) -> Tensor:
+        """As `Part.squares`, (n,): sums of squares, in which nothing cancels."""
+        total, *others = [squared_norms(each) for each in self.values.values()]
+        for other in others:
+            total.add_(other)
+        return total
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """As `Part.summed`; each of its parameter's shape."""
+        return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
 
 
 def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
@@ -73,18 +128,15 @@ def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
     """
     squares = torch.zeros_like(limits)
     for part in parts:
-        rule, layer = part.call.rule, part.call.layer
-        squares = squares + rule.gram(layer, part.input, [part.delta]).reshape(-1)
-        reach = rule.reach(layer, part.input, part.delta)
-        if reach is not None:
-            squares = squares + reach.mul_(_lost(part.input, part.delta))
+        own = part.squares()
+        squares = squares + (own if part.scale is None else own.sqrt_().mul_(part.scale).square_())
     norms = squares.sqrt()
     room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
     return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
 
 
-def _in_range(values: Tensor) -> Tensor:
-    """A float64 copy with 0 for magnitudes below the range and infinity above it; indices as they are."""
+def in_range(values: Tensor) -> Tensor:
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are."""
     if not values.is_floating_point():
         return values
     if values.dtype == torch.float64:

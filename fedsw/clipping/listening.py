@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from fedsw.clipping.blocks import Call
+from fedsw.clipping.pooling import applies, means
 from fedsw.clipping.refusals import SEQUENTIAL, UnsupportedModule, describe
 from fedsw.clipping.rules import RULES, Rule
 from fedsw.clipping.rules.attention import PROJECTION, Projection, attended, projections
@@ -24,11 +25,11 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
     """Collect the calls of the supported layers below `module` during a forward pass of n records.
 
     Hooks see the calls of most layers. Attention that trains gets another forward pass for as long, of the same
-    values, since its own applies its weights where no hook sees them.
+    values, since its own applies its weights where no hook sees them; small means get one that is faster.
     """
     notes = Notes(n)
     handles: list[RemovableHandle] = []
-    replaced: list[nn.MultiheadAttention] = []
+    replaced: list[nn.Module] = []
     try:
         for name, layer in module.named_modules():
             title = describe(name, layer)
@@ -39,6 +40,9 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
                 handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
             if type(layer) is nn.MultiheadAttention and any(each.requires_grad for each in layer.parameters()):
                 vars(layer)["forward"] = _attention(title, layer, notes)
+                replaced.append(layer)
+            elif applies(layer):
+                vars(layer)["forward"] = functools.partial(means, layer)
                 replaced.append(layer)
         yield notes.calls
     finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fedsw.clipping.blocks import Block
 from fedsw.clipping.clip import require_cotangents
-from fedsw.clipping.coverage import leaves, refuse_strays
+from fedsw.clipping.columns import columns
 from fedsw.clipping.finite import clean, finite, row_sums
-from fedsw.clipping.limits import Part, cuts, part_of, summed
+from fedsw.clipping.heads import chained, require_head, units
 from fedsw.clipping.outputs import Form
 from fedsw.clipping.precision import full_precision
 from fedsw.clipping.refusals import UnsupportedModule
+from fedsw.clipping.total import Total
+
+Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
+ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,8 @@ class Tape:
         """Keep the blocks of a forward pass, whose outputs came in this form."""
         self._blocks = blocks
         self._measured: list[_Measured] = []
-        self._names: dict[int, str] = {}
-        self._offsets: dict[int, int] = {}
-        self.size = 0
-        for name, parameter in parameters.items():
-            self._names[id(parameter)] = name
-            self._offsets[id(parameter)] = self.size
-            self.size += parameter.numel()
+        self._total = Total(parameters)
+        self.size = self._total.size
         outputs = zip(*(block.outputs for block in blocks), strict=True)
         self._leaves = tuple(_leaf(parts) for parts in outputs)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
@@ -95,14 +95,12 @@ class Tape:
         """
         self._require_head(head)
         self._require_intact()
-        d = head.shape[1] if head.dim() == 2 else 1
         with full_precision(head.device), torch.no_grad():
-            units = [_unit(head, r) for r in range(d)]
-            slope = self._slopes([head] * d, units).T if self.column else None
+            slope = self._slopes([head] * len(units(head)), units(head)).T if self.column else None
             if slope is None:
-                gram = self._layers_gram([self._below([head], [unit]) for unit in units])
+                gram = self._layers_gram([self._below([head], [unit]) for unit in units(head)])
             else:
-                gram = self._chained(slope)
+                gram = chained(slope, self.squared_gradient())
             health = row_sums(gram) + row_sums(head)
         self._measured.append(_Measured(get_gradient_edge(head), health, slope))
         return gram
@@ -132,8 +130,7 @@ class Tape:
         self._require_intact()
         if self._squared_gradient is None:
             with full_precision(self.device), torch.no_grad():
-                ones = [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
-                self._squared_gradient = self._layers_gram([ones]).reshape(-1)
+                self._squared_gradient = self._layers_gram([self._ones()]).reshape(-1)
         return self._squared_gradient
 
     def pull_back_column(self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None) -> Tensor:
@@ -183,31 +180,102 @@ class Tape:
                 require_cotangents(head, cotangent)
                 used.append((head, cotangent.detach(), self._found(head)))
             if not used:
-                return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+                return self._total.zeros(self.device)
             if self.column:
                 down = self._along(used)
                 return self.pull_back_column(down, finite([*(found.health for _, _, found in used), down]), limits)
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
             return self._assembled(self._through(used, keep), keep, limits)
 
+    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor) -> Tensor:
+        """Sum over heads and records of J_i^T w_i for weights that follow from the Gram matrices of each record.
+
+        What `gram` and `pull_back` do, block by block and with the same passes: the backprops that were measured are
+        weighed and added, and no other backward pass is made.
+
+        Args:
+            heads: (n,) or (n, d), as in `gram`.
+            clip: (slice of records, Gram matrices (m, d, d) of the heads) to the weights (m, d) of the heads, float64.
+            limits: as in `pull_back`.
+
+        Returns:
+            (r,), float64, as `pull_back`. A record with a head or a Gram matrix that is not finite contributes 0.
+
+        Raises:
+            UnsupportedModule, ValueError: as `gram`.
+        """
+        for head in heads:
+            self._require_head(head)
+        if self.column:
+            return self._clipped_along(heads, clip, limits)
+        self._require_intact()
+        total = self._total.zeros(self.device)
+        with full_precision(self.device), torch.no_grad():
+            rows = [[self._below([head], [unit]) for unit in units(head)] for head in heads]
+            ends = list(itertools.accumulate(map(len, rows)))
+            for block in self._blocks:
+                found = columns(block, [row for own in rows for row in own])
+                grams = [found.gram(slice(end - len(own), end)) for end, own in zip(ends, rows, strict=True)]
+                weights = torch.cat(list(clip(block.rows, grams)), dim=1)
+                keep = self._healthy(heads, grams, block.rows)
+                self._total.add(total, found.parts(weights), self._part(limits, block), keep)
+        return total
+
+    def clipped_column(self, clip: ColumnClip, limits: Tensor) -> Tensor:
+        """`clipped` of a module of one column: the sum of w_i u_i for weights that follow from the squares |u_i|^2.
+
+        Args:
+            clip: (slice of records, |u_i|^2 (m,)) to the weights (m,), float64, and which records are kept.
+            limits: as in `pull_back`.
+
+        Returns:
+            (r,), float64, as `pull_back`.
+        """
+        self._require_column()
+        self._require_intact()
+        total = self._total.zeros(self.device)
+        with full_precision(self.device), torch.no_grad():
+            ones = self._ones()
+            for block in self._blocks:
+                found = columns(block, [ones])
+                weights, keep = clip(block.rows, found.gram(slice(None)).reshape(-1))
+                self._total.add(total, found.parts(weights.unsqueeze(1)), self._part(limits, block), keep)
+        return total
+
+    def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor) -> Tensor:
+        """`clipped` of a module of one column, whose gradients are measured once for all heads."""
+        with full_precision(self.device), torch.no_grad():
+            slopes = [self._slopes([head] * len(units(head)), units(head)).T for head in heads]
+
+        def along(rows: slice, squares: Tensor) -> tuple[Tensor, Tensor]:
+            grams = [chained(slope[rows], squares) for slope in slopes]
+            parts = [row_sums(w * slope[rows]) for w, slope in zip(clip(rows, grams), slopes, strict=True)]
+            return functools.reduce(operator.add, parts), self._healthy(heads, grams, rows)
+
+        return self.clipped_column(along, limits)
+
+    def _healthy(self, heads: Sequence[Tensor], grams: Sequence[Tensor], rows: slice) -> Tensor:
+        """Which of some records have finite heads and Gram matrices."""
+        return finite([row_sums(each) for each in (*grams, *(head.detach()[rows] for head in heads))])
+
     def _assembled(self, row: Sequence[Tensor | None], keep: Tensor, limits: Tensor | None) -> Tensor:
         """The sum (r,) over the kept records, from what arrives at the module's outputs, each within its limit."""
-        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        total = self._total.zeros(self.device)
         if limits is None:
             limits = torch.full((self.records,), math.inf, dtype=torch.float64, device=self.device)
         for block in self._blocks:
-            pairs = zip(block.calls, block.backprops(row), strict=True)
-            reached = [part_of(call, delta) for call, delta in pairs if delta is not None]
-            if reached:
-                cut = cuts(reached, self._part(limits, block)).mul_(self._part(keep, block))
-                for part in reached:
-                    self._add(total, part, cut)
+            parts = columns(block, [row]).parts(None)
+            self._total.add(total, parts, self._part(limits, block), self._part(keep, block))
         return total
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
-        grams = [block.gram(rows) for block in self._blocks]
+        grams = [columns(block, rows).gram(slice(None)) for block in self._blocks]
         return grams[0] if len(grams) == 1 else torch.cat(grams)
+
+    def _ones(self) -> list[Tensor | None]:
+        """The cotangents that select the module's one column."""
+        return [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
         """A view of the values of a block's records."""
@@ -220,20 +288,6 @@ class Tape:
             (slope,) = torch.autograd.grad((head,), self._live, (unit,), retain_graph=True, allow_unused=True)
             found.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
         return torch.stack(found).to(torch.float64)
-
-    def _chained(self, slope: Tensor) -> Tensor:
-        """Gram matrices (n, d, d) of a head from its slopes and the squared gradient of the module's one column."""
-        squares = self.squared_gradient().reshape(-1, 1, 1)
-        if slope.shape[1] == 1:
-            return slope.square().unsqueeze(2).mul_(squares)
-        return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
-
-    def _add(self, total: Tensor, part: Part, cut: Tensor) -> None:
-        """Add one call's sum over its records, each times its factor, to the flat total, in float64."""
-        for name, value in summed(part, cut).items():
-            parameter, start = part.call.place(name)
-            offset = self._offsets[id(parameter)] + start
-            total[offset : offset + value.numel()].add_(value.reshape(-1))
 
     def _below(self, heads: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         """Pull cotangents of heads back to the module's outputs; None where none arrives."""
@@ -267,16 +321,7 @@ class Tape:
         )
 
     def _require_head(self, head: Tensor) -> None:
-        if head.dim() not in (1, 2) or head.shape[0] != self.records or not head.shape[1:].numel():
-            raise ValueError(
-                f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {self.records}."
-            )
-        if head.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
-        reached = list(leaves([head], {})) if head.requires_grad else []
-        if not any(each is leaf for each in reached for leaf in self._live):
-            raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
-        refuse_strays(reached, self._names)
+        require_head(head, self.records, self._live, self._total.names)
 
     def _require_column(self) -> None:
         if not self.column:
@@ -295,12 +340,3 @@ def _leaf(parts: Sequence[Tensor]) -> Tensor:
     """The blocks of one output as a leaf of its own graph."""
     joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
     return joined.requires_grad_(any(part.requires_grad for part in parts))
-
-
-def _unit(head: Tensor, r: int) -> Tensor:
-    """The cotangent that selects column r of a head for every record."""
-    if head.shape[1:].numel() == 1:
-        return torch.ones_like(head)
-    unit = torch.zeros_like(head)
-    unit[:, r].fill_(1.0)
-    return unit

@@ -54,21 +54,20 @@ def clipped_sum(tape: Tape, terms: Sequence[Term], *, safety: Safety | None = No
         (r,), float64, the trainable parameters in the order of `module.parameters()`.
     """
     with full_precision(tape.device):
-        if tape.column and terms and all(term.head.shape[1:].numel() == 1 for term in terms):
-            return _joint_sum(tape, terms, safety)
-        pulled = [
-            (
-                term.head,
-                clip_cotangents(
-                    tape.gram(term.head), term.cotangents, term.bound, mode=term.mode, safety=safety
-                ),
-            )
-            for term in terms
-        ]
         if not terms:
-            return tape.pull_back(pulled)
+            return torch.zeros(tape.size, dtype=torch.float64, device=tape.device)
+        if tape.column and all(term.head.shape[1:].numel() == 1 for term in terms):
+            return _joint_sum(tape, terms, safety)
         norms = [torch.linalg.vector_norm(_rows(term.cotangents), dim=1, dtype=torch.float64) for term in terms]
-        return tape.pull_back(pulled, _limits(torch.stack(norms), _bounds(tape, terms), safety))
+        limits = _limits(torch.stack(norms), _bounds(tape, terms), safety)
+
+        def clip(rows: slice, grams: Sequence[Tensor]) -> list[Tensor]:
+            return [
+                clip_cotangents(gram, _rows(term.cotangents)[rows], term.bound, mode=term.mode, safety=safety)
+                for term, gram in zip(terms, grams, strict=True)
+            ]
+
+        return tape.clipped([term.head for term in terms], clip, limits)
 
 
 def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tensor:
@@ -76,16 +75,18 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None) -> Tens
 
     Clipping s_i u_i^T at the bound has the cotangents of clipping (s_i / bound) u_i^T at 1.
     """
-    slopes, squared = tape.slopes([term.head for term in terms]), tape.squared_gradient()
-    with torch.inference_mode():  # arithmetic alone, some twenty small operations: autograd's notes cost a tenth of it
-        bounds = _bounds(tape, terms)
-        gram = slopes.square().mul_(squared)
-        q = torch.stack([term.cotangents.reshape(-1) for term in terms]).to(torch.float64)
-        clipped = clip_numbers(gram.div(bounds.square()), q, 1.0, safety)
-        keep = finite([gram.sum(0), *(term.head.reshape(-1) for term in terms)])
-        limits = _limits(q.abs(), bounds, safety)
-        total = tape.pull_back_column(clipped.mul_(slopes).sum(0), keep, limits)
-    return total.clone()
+    slopes = tape.slopes([term.head for term in terms])
+    bounds = _bounds(tape, terms)
+    q = torch.stack([term.cotangents.reshape(-1) for term in terms]).to(torch.float64)
+    heads = torch.stack([term.head.detach().reshape(-1).to(torch.float64) for term in terms])
+    squares = slopes.square()
+
+    def clip(rows: slice, squared: Tensor) -> tuple[Tensor, Tensor]:
+        gram = squares[:, rows] * squared
+        clipped = clip_numbers(gram / bounds.square(), q[:, rows], 1.0, safety)
+        return clipped.mul_(slopes[:, rows]).sum(0), finite([gram.sum(0), heads[:, rows].sum(0)])
+
+    return tape.clipped_column(clip, _limits(q.abs(), bounds, safety))
 
 
 def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:

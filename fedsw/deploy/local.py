@@ -24,7 +24,9 @@ _MOST_SAID = 2**20
 
 
 class LocalFederation:
-    """The experiment's number of clients on loopback. Each process can be started again, with its own key and folder.
+    """The experiment's clients on loopback, or its sites, each with several clients.
+
+    Each process can be started again, with its own key and folder.
 
     Certificates and keys are made here, and removed by `remove_secrets`.
 
@@ -37,7 +39,9 @@ class LocalFederation:
     def __init__(
         self, processes: Processes, place: Path, states: Path, experiment: Experiment, *, stock: bool = False
     ) -> None:
-        self.processes, self.clients = processes, range(experiment.federation.clients)
+        settings = experiment.federation
+        self.processes, self.clients = processes, range(settings.sites or settings.clients)
+        self._held = settings.clients if settings.sites else None
         data = experiment.data.data_dir
         if experiment.data.own:
             data = None  # a node's data-dir is its own; that of the experiment is shared out as in any simulation
@@ -71,6 +75,7 @@ class LocalFederation:
             key=self._keys[client].private,
             client=client,
             clients=len(self.clients),
+            num_clients=self._held,
             data_dir=self._data,
             state_dir=private_folder(self._states / str(client)),
             modules=None,  # whoever wrote the experiment started these processes

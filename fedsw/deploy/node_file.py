@@ -28,6 +28,7 @@ class NodeFile(BaseModel):
     key: Path | None = None
     partition_id: Annotated[int, Field(ge=0)] | None = None
     num_partitions: Annotated[int, Field(ge=1)] | None = None
+    num_clients: Annotated[int, Field(ge=1)] | None = None
     data_dir: Path | None = None
     data_path: Path | None = None
     schema_: Annotated[Path | None, Field(alias="schema")] = None

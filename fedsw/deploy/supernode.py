@@ -45,11 +45,17 @@ class NodeSettings:
     own_data: bool = False
     bundle: str | None = None
     modules: tuple[str, ...] | None = ()
+    num_clients: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
             raise ValueError(
                 f"partition-id {self.client} is not below num-partitions {self.clients}; clients are numbered from 0"
+            )
+        if self.num_clients is not None and self.num_clients < self.clients:
+            raise ValueError(
+                f"num-clients {self.num_clients} is below num-partitions {self.clients}; every node holds at least one "
+                "client"
             )
         for path, what in ((self.authority, "certificate of the authority"), (self.key, "node key")):
             if not path.is_file():
@@ -79,6 +85,8 @@ class NodeSettings:
         }
         if self.own_data:
             config["own-data"] = 1
+        if self.num_clients is not None:
+            config["num-clients"] = self.num_clients
         if self.trust is not None:
             config["trust"] = self.trust
         if self.max_epsilon is not None:

@@ -148,12 +148,13 @@ def loaded(reference: str, columns: Columns | None, clients: int, *, what: str) 
 
 
 def client_part(
-    source: str, columns: Columns, client: int, clients: int, *, alone: bool
+    source: str, columns: Columns, client: int, clients: int, *, alone: bool, several: bool = False
 ) -> tuple[DeclaredRecords, bool]:
     """What a client holds, and whether it is everybody's table, to be split.
 
     Args:
         alone: on a machine of the client's own, where what the module gives is this client's.
+        several: whether that machine holds other clients as well, which then cannot have the same records.
 
     Raises:
         ExperimentError: for Python objects that are not in this process, with the remedy; see `read_all` as well.
@@ -174,6 +175,12 @@ def client_part(
         if len(given) != clients:
             raise ExperimentError(f"{what} has {len(given)} objects for {clients} clients; a list has one for each")
         return read_one(given[client], columns, what=f"{what} of client {client}"), False
+    if alone and several and not takes_client(given, what=what):
+        raise ExperimentError(
+            f"{what} gives one set of records, and this node holds several clients, {client} among them: each record "
+            "would be in the federation several times. Write a function of the client's number and the number of "
+            "clients"
+        )
     if alone or takes_client(given, what=what):
         return read_one(asked(given, client, clients, what=what), columns, what=f"{what} of client {client}"), False
     return _everybodys(source, columns), True

@@ -73,11 +73,14 @@ def declared_columns(experiment: Experiment) -> Columns:
     )
 
 
-def client_records(experiment: Experiment, client: int, clients: int, *, alone: bool) -> tuple[Records, bool]:
+def client_records(
+    experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
+) -> tuple[Records, bool]:
     """A client's records where they come from Python, or everybody's, of which each client holds a part.
 
     Args:
         alone: on a machine of the client's own, where everything that the module gives is this client's.
+        several: whether that machine holds other clients as well.
 
     Returns:
         The records, and whether they are everybody's.
@@ -86,7 +89,7 @@ def client_records(experiment: Experiment, client: int, clients: int, *, alone: 
         ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
     """
     columns = declared_columns(experiment)
-    found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone)
+    found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone, several=several)
     return (found, True) if shared else (own.numbered(found, client, clients), False)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 HELLO = "query.hello"
 OUTPUTS = "train.outputs"
 GRADIENTS = "train.gradients"
+SUM = "train.sum"
 TABLES = "train.tables"
 LOCAL_GRADIENTS = "train.local_gradients"
 SLICES = "train.slices"

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from fedsw.objectives.groups import Clip, Objective
 from fedsw.objectives.penalties import Penalty
-from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
+from fedsw.privacy.sensitivity import STATED, Bound, Sensitivity, loss_sensitivity
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
-
-STATED = "stated by the user"
 
 Pull = Callable[[Sequence[Tensor], Tensor], Sequence[Tensor]]
 Bounding = Callable[[Sequence[int], Clip], float]

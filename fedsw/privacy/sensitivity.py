@@ -10,6 +10,9 @@ from typing import Literal
 
 Bound = Literal["auto", "paper", "slice", "vector"]
 
+STATED = "stated by the user"
+"""What the bound of a user's own penalty is called."""
+
 SLACK = 1.001
 """Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees.md, "Floating point"."""
 

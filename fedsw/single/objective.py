@@ -22,6 +22,7 @@ from fedsw.models import count_parameters
 from fedsw.objectives import Clip
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.penalties import Penalty, ToSample
+from fedsw.objectives.terms import terms_of
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
 from fedsw.randomness import Stream
@@ -193,16 +194,13 @@ class Objective:
         return total.cpu()
 
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
-        terms = []
-        for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True):
-            if penalty.weight > 0:
-                used = penalty.clip or clip
-                terms.append(Term(head, q, used.jacobian, self.mode))
-        if weight > 0:
-            losses = self._losses(tape.raw, inputs)
-            weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
-            terms.append(Term(losses, weights, clip.loss, "spectral"))
-        return terms
+        pulled = [
+            (head, q, (penalty.clip or clip).jacobian)
+            for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True)
+            if penalty.weight > 0
+        ]
+        losses = self._losses(tape.raw, inputs) if weight > 0 else None
+        return terms_of(pulled, losses, weight, clip.loss, self.mode)
 
     def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
         losses = self.learnt.loss(raw, inputs)

@@ -198,6 +198,10 @@ class Problem:
         bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
+    def no_cotangents(self, count: int) -> Tensor:
+        """Cotangents of records that are compared with nothing: zeros of shape (count, columns), of no memory."""
+        return torch.zeros((1, 1), dtype=torch.float64).expand(count, self.columns)
+
     def no_outputs(self) -> Tensor:
         """The outputs (0, columns) of an empty batch."""
         return torch.zeros((0, self.columns), dtype=self.dtype)

@@ -11,10 +11,9 @@ from fedsw.accounting import pld as composed
 from fedsw.accounting.devices import CPU, ROUND_OFF, accounting_device
 from fedsw.accounting.pld import round_off
 from fedsw.experiment import ExperimentError
-from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.trust.plan import make_plan
 from fedsw.tasks.problem import Problem
-from tests.federations import small
+from tests.federations import sites_of, small
 
 STEPS = {Step(0.01, 1.0): 500, Step(0.2, 0.1): 30}
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -96,4 +95,4 @@ def test_the_plan_is_calibrated_on_the_accountants_device_before_anything_is_spe
     problem = Problem.from_experiment(small("privacy.device=cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExperimentError, match=r"privacy\.device is 'cuda'"):
-        make_plan(problem, [Member(1, 0, (100, 100), None, None)])
+        make_plan(problem, sites_of((100, 100)))

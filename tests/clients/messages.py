@@ -26,6 +26,7 @@ LEAVES: Mapping[str, set[str]] = {
     "query.hello": {"clients", "sizes", "epsilon", "record ids"},
     "train.outputs": {"outputs"},
     "train.gradients": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
+    "train.sum": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.tables": {"noised", "epsilon", "sigma", "nonce"},
     "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
@@ -34,9 +35,11 @@ LEAVES: Mapping[str, set[str]] = {
 """What may ever leave a client, written a second time: another field in the product's table needs a reason here too."""
 
 
-def exchanges_of(trust: str) -> Mapping[str, Exchange]:
-    """The exchanges of a trust model by their kind."""
-    return {exchange.kind: exchange for exchange in EXCHANGES if trust in exchange.trusts}
+def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
+    """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared."""
+    compared = {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients"}
+    of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in exchange.trusts]
+    return {exchange.kind: exchange for exchange in of_trust if exchange.kind not in compared}
 
 
 class Inspector:
@@ -44,7 +47,7 @@ class Inspector:
 
     def __init__(self, experiment: Experiment) -> None:
         self._task, self._experiment = Problem.from_experiment(experiment), experiment
-        self._table = exchanges_of(experiment.privacy.trust)
+        self._table = exchanges_of(experiment)
         self._sizes: dict[int, dict[str, int]] = {}
         self.kinds: set[str] = set()
         self.faults: list[str] = []

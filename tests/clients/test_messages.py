@@ -33,6 +33,7 @@ RUNS = {
     "central, seeded": (SMALL, ("privacy.trust=central", NOISE, "seed=3")),
     "central, unsafe metrics": (SMALL, ("privacy.trust=central", NOISE, "unsafe_metrics=true")),
     "central, equality of odds": (SMALL, ("privacy.trust=central", NOISE, "objective.penalty=equality-of-odds")),
+    "central, no penalty": (SMALL, ("privacy.trust=central", NOISE, "objective.alpha=0.0", "unsafe_metrics=true")),
     "none": (SMALL, ("privacy.trust=none",)),
     "local-gradient": (SMALL, ("privacy.trust=local-gradient", NOISE)),
     "local-slices": (GENERATION, ("privacy.trust=local-slices", NOISE)),
@@ -72,7 +73,7 @@ def test_only_what_the_table_allows_travels(tmp_path, name):
     chosen = parse_experiment(raw, (*SMALLEST, *overrides))
     inspector = watched(tmp_path, chosen)
     assert inspector.faults == []
-    assert inspector.kinds == set(exchanges_of(chosen.privacy.trust))
+    assert inspector.kinds == set(exchanges_of(chosen))
 
 
 def test_every_field_of_the_table_travels_in_some_run(tmp_path):

@@ -49,7 +49,7 @@ def traffic(request, tmp_path_factory) -> list[Sent]:
     """One message of every kind and direction of a run."""
     raw, overrides = RUNS[request.param]
     chosen = parse_experiment(raw, (*SMALLEST, *overrides))
-    task, known = Problem.from_experiment(chosen), exchanges_of(chosen.privacy.trust)
+    task, known = Problem.from_experiment(chosen), exchanges_of(chosen)
     found: dict[type[Message], Sent] = {}
 
     def keep(kind: type[Message], content: RecordDict) -> None:

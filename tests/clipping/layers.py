@@ -54,9 +54,7 @@ def table(d: int, bias: bool) -> dict[str, tuple[Build, Draw]]:
             normals(2, 6, 5),
         ),
         "conv2d-depthwise-same-circular": (
-            lambda: Flat(
-                nn.Conv2d(3, 6, 3, groups=3, padding="same", padding_mode="circular", **b), *tail(96)
-            ),
+            lambda: Flat(nn.Conv2d(3, 6, 3, groups=3, padding="same", padding_mode="circular", **b), *tail(96)),
             normals(3, 4, 4),
         ),
         "conv2d-reflect": (
@@ -66,9 +64,7 @@ def table(d: int, bias: bool) -> dict[str, tuple[Build, Draw]]:
         "conv2d-skips-columns": (lambda: Flat(nn.Conv2d(1, 2, 1, stride=3, **b), *tail(8)), normals(1, 5, 6)),
         "conv3d": (lambda: Flat(nn.Conv3d(1, 2, 2, **b), *tail(8)), normals(1, 2, 3, 3)),
         "conv-transpose1d-grouped": (
-            lambda: Flat(
-                nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2, **b), *tail(60)
-            ),
+            lambda: Flat(nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2, **b), *tail(60)),
             normals(4, 5),
         ),
         "conv-transpose1d-dilated": (

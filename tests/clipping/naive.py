@@ -64,8 +64,7 @@ def naive_sum(
 ) -> Tensor:
     """Sum over records of (clipped Jacobian)^T cotangent."""
     return sum(
-        CLIPS[mode](jacobian(module, x, i, head), bound).T @ cotangents[i].double().reshape(-1)
-        for i in range(len(x))
+        CLIPS[mode](jacobian(module, x, i, head), bound).T @ cotangents[i].double().reshape(-1) for i in range(len(x))
     )
 
 

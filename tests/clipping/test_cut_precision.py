@@ -33,7 +33,7 @@ def free(model, x, q):
 
 @pytest.mark.parametrize("low, high", [(-3.0, 3.0), (-46.0, -36.0)], ids=["ordinary", "subnormal"])
 @pytest.mark.parametrize("kind", [nn.Linear, nn.Conv1d], ids=["linear", "convolution"])
-def test_two_sites_that_cancel_leave_at_most_their_limit(kind, low, high):
+def test_two_sites_that_cancel_leave_at_most_their_limit(kind, low, high, way):
     found = 0.0
     for seed in range(300):
         generator = torch.Generator().manual_seed(seed)

@@ -56,9 +56,7 @@ def test_stretched_jacobians_stay_below_the_bound(d, ratio):
 
 
 def test_without_margins_float32_lets_stretched_jacobians_through():
-    found = [
-        excess(*network(64, 3, seed), stretched_head(3, 1e4, seed), 1e4, Safety.off()) for seed in range(6)
-    ]
+    found = [excess(*network(64, 3, seed), stretched_head(3, 1e4, seed), 1e4, Safety.off()) for seed in range(6)]
     assert max(found) > 1e-4
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw.clipping import Safety, Term, clipped_sum, record
-from fedsw.clipping.rules import RULES, products
+from fedsw.clipping.rules import RULES, costs, products
 from tests.clipping.layers import NAMES, make
 from tests.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 
@@ -215,12 +215,7 @@ def _size(layer, x):
     for axis in range(len(layer.stride)):
         length, reach = x.shape[2 + axis], layer.dilation[axis] * (layer.kernel_size[axis] - 1)
         if layer.transposed:
-            yield (
-                (length - 1) * layer.stride[axis]
-                - 2 * layer.padding[axis]
-                + reach
-                + layer.output_padding[axis]
-            )
+            yield ((length - 1) * layer.stride[axis] - 2 * layer.padding[axis] + reach + layer.output_padding[axis])
         else:
             yield length + 2 * layer.padding[axis] - reach
 
@@ -239,5 +234,10 @@ def test_kernel_and_small_jacobian_measure_the_same(sites, wide, narrow, d, bloc
 
 
 def test_both_ways_of_measuring_sums_over_sites_are_taken():
-    assert products.outer_cost(sites=2, shared=50, varying=50, d=2)[0]
-    assert not products.outer_cost(sites=1000, shared=9, varying=1, d=2)[0]
+    assert costs.outer_cost(sites=2, shared=50, varying=50, d=2)[0]
+    assert not costs.outer_cost(sites=1000, shared=9, varying=1, d=2)[0]
+
+
+def test_products_are_formed_where_sites_are_many_and_layers_narrow():
+    assert costs.forming_is_cheaper(sites=196, shared=72, varying=16, d=6, copied=True)
+    assert not costs.forming_is_cheaper(sites=2, shared=500, varying=500, d=6, copied=False)

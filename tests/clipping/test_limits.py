@@ -140,7 +140,7 @@ class Difference(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize(("big", "own"), [(1e10, 90.0), (1e12, 8000.0)])
-def test_a_jacobian_that_its_kernel_cannot_see_is_cut_all_the_same(big, own, d, dtype):
+def test_a_jacobian_that_its_kernel_cannot_see_is_cut_all_the_same(big, own, d, dtype, way):
     model = Difference(nn.Linear(64, 64, bias=False), d, 1).to(dtype)
     x = torch.zeros(1, 2, 64, dtype=dtype)
     x[0, :, 0] = big
@@ -160,7 +160,7 @@ def damage(model, honest, spoiled):
 
 
 @pytest.mark.parametrize("width", [1, 5000])
-def test_a_record_whose_sites_cancel_leaves_the_other_records_of_a_sequence_alone(width):
+def test_a_record_whose_sites_cancel_leaves_the_other_records_of_a_sequence_alone(width, way):
     torch.manual_seed(0)
     model = Difference(nn.Linear(width, 1), 1, 1)
     honest = torch.randn(63, 2, width) / width**0.5
@@ -170,7 +170,7 @@ def test_a_record_whose_sites_cancel_leaves_the_other_records_of_a_sequence_alon
 
 @pytest.mark.parametrize("dimensions", [1, 2])
 @pytest.mark.parametrize("size", [1e8, 1e15])
-def test_a_record_whose_sites_cancel_leaves_the_other_records_of_a_convolution_alone(dimensions, size):
+def test_a_record_whose_sites_cancel_leaves_the_other_records_of_a_convolution_alone(dimensions, size, way):
     torch.manual_seed(0)
     layer = (nn.Conv1d, nn.Conv2d)[dimensions - 1](8, 8, 3)
     shape = (8, *[6] * dimensions)

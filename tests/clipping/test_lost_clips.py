@@ -15,7 +15,7 @@ from tests.clipping.naive import autograd_sum
 
 def _unguarded(monkeypatch):
     monkeypatch.setattr("fedsw.clipping.recording.check", lambda module: dict(module.named_parameters()))
-    for guard in ("recording.refuse_strays", "tape.refuse_strays"):
+    for guard in ("recording.refuse_strays", "heads.refuse_strays"):
         monkeypatch.setattr(f"fedsw.clipping.{guard}", lambda *anything: None)
 
 

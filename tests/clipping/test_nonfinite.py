@@ -37,9 +37,7 @@ def test_the_sum_is_that_of_the_other_records(name, bad):
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["embedding-one-token", "embedding-repeated", "embedding-repeated-and-padding"]
-)
+@pytest.mark.parametrize("name", ["embedding-one-token", "embedding-repeated", "embedding-repeated-and-padding"])
 def test_an_overflowing_embedding_row_spoils_only_its_record(name):
     model, x = make(name, 2, True, 6)
     x[x == 4] = 3

@@ -133,9 +133,7 @@ ALLOWED = {
     "instance norm": lambda: nn.InstanceNorm1d(3),
     "frozen batch norm in evaluation": lambda: nn.BatchNorm1d(3).requires_grad_(False).eval(),
     "attention in evaluation": lambda: nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True).eval(),
-    "activations and pooling": lambda: nn.Sequential(
-        nn.SELU(), nn.AvgPool1d(2), nn.Upsample(4), nn.Softmax(-1)
-    ),
+    "activations and pooling": lambda: nn.Sequential(nn.SELU(), nn.AvgPool1d(2), nn.Upsample(4), nn.Softmax(-1)),
     "frozen parameter": lambda: nn.ParameterList([nn.Parameter(torch.ones(2), requires_grad=False)]),
 }
 

@@ -72,6 +72,13 @@ def test_the_command_line_comes_before_the_file(place, started):
     assert node.node_config["modules"] == "hospital.models,hospital"
 
 
+def test_a_node_of_several_clients_says_how_many_there_are(place, started):
+    assert main(["client", "--config", str(place / "node.toml"), "--num-clients", "10"]) == 0
+    ((node, _, _),) = started
+    assert node.node_config["num-clients"] == 10
+    assert main(["client", "--config", str(place / "node.toml"), "--num-clients", "1"]) != 0
+
+
 def test_every_option_of_the_command_is_a_key_of_the_file():
     command = get_command(app).commands["client"]  # type: ignore[attr-defined]
     options = {option.removeprefix("--") for parameter in command.params for option in parameter.opts}

@@ -17,7 +17,7 @@ from fedsw.federation.node import node
 from fedsw.federation.trust.central import server as central
 from fedsw.privacy import release as door
 from fedsw.runs import checkpoint
-from tests.federations import Saboteur, array, numbers, small
+from tests.federations import Saboteur, array, counts_of, numbers, small
 from tests.server.local_runs import parameters_of
 
 
@@ -49,7 +49,7 @@ def test_a_client_lost_before_its_outputs_means_a_fresh_attempt_with_other_recor
     def after(message, reply):
         if _kind(message) == "train.outputs":
             config = message.content["config"]
-            rows = numbers(reply.content["arrays"]["outputs"])[: int(sum(config["counts"]))]  # without filler
+            rows = numbers(reply.content["arrays"]["outputs"])[: sum(counts_of(message))]  # without filler
             batches.setdefault((config["round"], config["attempt"]), []).append(rows.tobytes())
         return reply
 
@@ -248,7 +248,7 @@ def _spoiling(change):
     def after(message, reply):
         if _kind(message) == "train.gradients" and reply.content["arrays"]:
             found = numbers(reply.content["arrays"]["contribution"])
-            reply.content["arrays"] = ArrayRecord({"contribution": array(change(found))})
+            reply.content["arrays"]["contribution"] = array(change(found))
         return reply
 
     return after
@@ -328,25 +328,17 @@ def test_a_hanging_client_ends_the_run_with_its_name_not_in_a_hang(federation):
 def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, monkeypatch, spoil, reason):
     import fedsw.federation.node.partition as partition
 
-    genuine = partition.split
+    genuine, loaded = partition.with_substitutes, []
 
-    def split(dataset, spec, clients):
-        parts = genuine(dataset, spec, clients)
-        return [_Spoiling(p, spoil) if i == 1 else p for i, p in enumerate(parts)]
+    def spoilt(records):
+        """The second client that loads is client 1."""
+        loaded.append(True)
+        found = genuine(records)
+        if len(loaded) == 2:
+            spoil(found)
+        return found
 
-    class _Spoiling:
-        def __init__(self, part, spoil):
-            self.part, self.spoil = part, spoil
-
-    take = partition.Records.take
-    monkeypatch.setattr(partition, "split", split)
-    monkeypatch.setattr(
-        partition.Records,
-        "take",
-        lambda self, index: (
-            (lambda r: (spoil(r), r)[1])(take(self, index.part)) if isinstance(index, _Spoiling) else take(self, index)
-        ),
-    )
+    monkeypatch.setattr(partition, "with_substitutes", spoilt)
     with pytest.raises(FederationError, match=reason):
         federation.run(small())
     assert not (federation.folder / "run1" / "ledger.sqlite").exists()

@@ -187,14 +187,14 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
 def test_a_record_whose_model_output_overflows_weighs_nothing_and_stops_nobody(federation, monkeypatch):
     import fedsw.federation.node.node as node
 
-    genuine = node.node_records
+    genuine = node.held_records
 
     def poisoned(task, node_config):
-        records = genuine(task, node_config)
-        records.features[:5] = torch.finfo(torch.float32).max
-        return records
+        held = genuine(task, node_config)
+        held.records.features[:5] = torch.finfo(torch.float32).max
+        return held
 
-    monkeypatch.setattr(node, "node_records", poisoned)
+    monkeypatch.setattr(node, "held_records", poisoned)
     experiment = small(*NO_NOISE, "model.kind=mlp", "model.hidden=[4]", "model.activation=relu", "training.rounds=6")
     summary = federation.run(experiment)
     assert summary["released_rounds"] == 6 and bool(torch.isfinite(parameters(federation.folder / "run1")).all())

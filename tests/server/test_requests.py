@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord
@@ -29,6 +30,11 @@ def theta(values: torch.Tensor):
     return lambda content: content.__setitem__("model", array_record("theta", values))
 
 
+def counts(values: list[list[float]]):
+    asked = torch.from_numpy(np.array(values))
+    return lambda content: content.__setitem__("arrays", array_record("counts", asked))
+
+
 EVERYWHERE = [
     (setting("round", 0), "round came as 0; expected a whole number from 1 to 2"),
     (setting("round", 1.0), "round came as 1.0"),
@@ -45,10 +51,12 @@ EVERYWHERE = [
     (missing("model", "theta"), "no array 'theta' came"),
 ]
 OF_CENTRAL = [
-    (setting("counts", [3, 3]), "counts did not come as 2 whole numbers from 0"),
-    (setting("counts", [3.0, 2.5]), "counts did not come as 2 whole numbers from 0"),
-    (setting("counts", [3.0]), "counts did not come as 2 whole numbers from 0"),
-    (setting("counts", [3.0, math.nan]), "counts did not come as 2 whole numbers from 0"),
+    (counts([[3.0, 2.5]]), "counts came as 'float64'; expected 'int64'"),
+    (counts([[3]]), r"counts came with shape \(1, 1\); expected \(1, 2\)"),
+    (counts([[3, 3], [3, 3]]), r"counts came with shape \(2, 2\); expected \(1, 2\)"),
+    (counts([[3, -1]]), "counts did not come as whole numbers from 0"),
+    (counts([[3, 2**41]]), "counts did not come as whole numbers from 0"),
+    (missing("arrays", "counts"), "no array 'counts' came"),
     (setting("rows", -1), "rows came as -1"),
     (setting("nonce", [0.5, 2.0]), "nonce came as"),
 ]

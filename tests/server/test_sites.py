@@ -25,6 +25,7 @@ from fedsw.federation.node.sample import sampled
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
+from tests.clients.test_own_data import own, write
 from tests.federations import Saboteur, small
 from tests.server.test_matching_runs import AUTOENCODER, GENERATOR
 
@@ -302,3 +303,45 @@ def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(feder
     finally:
         grid.close()
     assert not (federation.folder / "run" / "ledger.sqlite").exists()
+
+
+def test_a_node_of_somebodys_own_holds_one_client_unless_its_operator_says_otherwise():
+    experiment = small("federation.clients=10")
+    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1}
+    assert clients_of(experiment, node) == (range(1, 2), 2)
+    assert clients_of(experiment, {**node, "num-clients": 10}) == (range(5, 10), 10)
+    with pytest.raises(ExperimentError, match="federation.clients is 10, and this node takes part in .* of 20"):
+        clients_of(experiment, {**node, "num-clients": 20})
+
+
+def test_a_node_of_several_clients_reads_a_folder_for_each_and_never_one_file_for_all(tmp_path):
+    experiment, folder = own(), tmp_path / "data"
+    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1, "num-clients": 4}
+    experiment = experiment.model_copy(
+        update={"federation": experiment.federation.model_copy(update={"clients": 4, "sites": 2})}
+    )
+    task = Problem.from_experiment(experiment)
+    for client in (2, 3):
+        write(folder / str(client) / "train.csv", 10 + client, seed=client)
+    held = held_records(task, {**node, "data-dir": str(folder)})
+    assert np.bincount(held.owner).tolist() == [12, 13] and held.clients.tolist() == [2, 3]
+    assert len(set(held.records.ids.tolist())) == 25
+    with pytest.raises(ExperimentError, match="holds several clients, 2 among them, and its data-path"):
+        held_records(task, {**node, "data-path": str(folder / "2" / "train.csv")})
+
+
+def test_a_bad_record_of_a_site_is_refused_by_its_clients_number(federation, monkeypatch):
+    from fedsw.federation.node import partition
+
+    genuine = partition.with_substitutes
+
+    def spoilt(records):
+        records = genuine(records.take(np.arange(len(records))))
+        records.features[7, 0] = float("nan")
+        return records
+
+    whose = held_records(Problem.from_experiment(small()), {"partition-id": 0, "num-partitions": 1}).owner[7]
+    monkeypatch.setattr(partition, "with_substitutes", spoilt)
+    with pytest.raises(FederationError, match=rf"client {whose}: row \d+, column features"):
+        federation.run(small("federation.sites=1"))
+    assert not (federation.folder / "run1" / "ledger.sqlite").exists()

@@ -10,16 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import (
-    TILE,
-    inner_products,
-    outer_cost,
-    outer_gram,
-    stacked_gram,
-    tiled,
-    total_squares,
-)
-from fedsw.clipping.rules.rule import Rule, reach_of_sites, times, trains
+from fedsw.clipping.rules.costs import forming_is_cheaper, outer_cost
+from fedsw.clipping.rules.products import TILE, inner_products, outer_gram, tiled, total_squares
+from fedsw.clipping.rules.rule import Factored, Formed, Rule, reach_of_sites, times, trains
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -38,37 +31,19 @@ def _gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 
 
 def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
-    places = a if layer.transposed else deltas[0]
-    sites = math.prod(places.shape[2:])
-    narrow = places.shape[1] // layer.groups
-    wide = layer.weight[:1].numel()
-    shared, varying = (narrow, wide) if layer.transposed else (wide, narrow)
+    sites, shared, varying = _sizes(layer, a, deltas[0])
     kernel, floats = outer_cost(sites, shared, varying, len(deltas))
-
-    def plane_gram(part: slice) -> Tensor:
-        return stacked_gram([each[part].flatten(2) for each in deltas], _plane_windows(layer, a[part], deltas[0]))
 
     def part_gram(part: slice) -> Tensor:
         if layer.transposed:
-            fixed = _site_rows(layer, a[part])
-            moving = [_window_rows(layer, _source(layer, a, each[part]), a) for each in deltas]
+            fixed = _sites(layer, a[part])
+            moving = [_windows(layer, _source(layer, a, each[part]), a) for each in deltas]
         else:
-            fixed = _window_rows(layer, _source(layer, a[part], deltas[0]), deltas[0])
-            moving = [_site_rows(layer, each[part]) for each in deltas]
-        return outer_gram(fixed, moving, kernel=kernel)
+            fixed = _windows(layer, _source(layer, a[part], deltas[0]), deltas[0])
+            moving = [_sites(layer, each[part]) for each in deltas]
+        return outer_gram(fixed.mT, [each.mT for each in moving], kernel=kernel)
 
-    plane = _is_plane(layer) and not kernel
-    return tiled(a.shape[0], floats * layer.groups, plane_gram if plane else part_gram)
-
-
-def _is_plane(layer: Convolution) -> bool:
-    """Whether torch's own unfolding gives the windows."""
-    return isinstance(layer, nn.Conv2d) and layer.groups == 1
-
-
-def _plane_windows(layer: Any, a: Tensor, delta: Tensor) -> Tensor:
-    """(n, C, H, W) to (n, C * kernel, T), float64."""
-    return F.unfold(_source(layer, a, delta).to(torch.float64), layer.kernel_size, layer.dilation, 0, layer.stride)
+    return tiled(a.shape[0], floats * layer.groups, part_gram)
 
 
 def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
@@ -83,20 +58,50 @@ def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> 
 def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> Tensor:
     """Sum over records of W, each times its factor, some records at a time."""
     places = a if layer.transposed else delta
-    floats = math.prod(places.shape[2:]) * (places.shape[1] + layer.weight[:1].numel() * layer.groups)
-    rows, wide = max(1, TILE // max(1, floats)), places.shape[1] // layer.groups
+    rows, wide = max(1, TILE // max(1, _floats(layer, a, delta, 1))), places.shape[1] // layer.groups
     shape = (layer.groups, wide, layer.weight.numel() // places.shape[1])
     total = torch.zeros(shape, dtype=torch.float64, device=a.device)
     for start in range(0, a.shape[0], rows):
         part = slice(start, start + rows)
-        left = _site_rows(layer, times(factors[part], places[part])).mT
-        if _is_plane(layer):
-            right = _plane_windows(layer, a[part], delta).mT.unsqueeze(1)
-        else:
-            right = _window_rows(layer, _source(layer, a[part], delta[part]), places)
+        left = _sites(layer, times(factors[part], places[part]))
+        right = _windows(layer, _source(layer, a[part], delta[part]), places).mT
         for group, sums in enumerate(total):
             sums.addbmm_(left[:, group], right[:, group])
     return total
+
+
+def _rows(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """W of every record by its own product; the windows of the input are taken once for all backprops."""
+    rows = {}
+    if trains(layer, "weight"):
+        if layer.transposed:
+            sites = _sites(layer, a)
+            pairs = [(sites, _windows(layer, _source(layer, a, each), a)) for each in deltas]
+        else:
+            windows = _windows(layer, _source(layer, a, deltas[0]), deltas[0])
+            pairs = [(_sites(layer, each), windows) for each in deltas]
+        rows["weight"] = [torch.matmul(sites, windows.mT).flatten(1) for sites, windows in pairs]
+    if trains(layer, "bias"):
+        rows["bias"] = [each.flatten(2).sum(2) for each in deltas]
+    return rows
+
+
+def _floats(layer: Convolution, a: Tensor, delta: Tensor, d: int) -> int:
+    """Numbers of the windows and of d products of one record."""
+    sites, shared, varying = _sizes(layer, a, delta)
+    windows = sites * layer.groups * (varying if layer.transposed else shared)
+    return windows + sites * layer.groups * min(shared, varying) + d * layer.weight.numel()
+
+
+def _cheaper(layer: Convolution, a: Tensor, delta: Tensor, d: int) -> bool:
+    return forming_is_cheaper(*_sizes(layer, a, delta), d, copied=math.prod(layer.kernel_size) > 1)
+
+
+def _sizes(layer: Convolution, a: Tensor, delta: Tensor) -> tuple[int, int, int]:
+    """Sites, and per group the width of what all backprops share and of what each brings along."""
+    places = a if layer.transposed else delta
+    narrow, wide = places.shape[1] // layer.groups, layer.weight[:1].numel()
+    return math.prod(places.shape[2:]), *((narrow, wide) if layer.transposed else (wide, narrow))
 
 
 def _reach(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
@@ -123,8 +128,8 @@ def _source(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
     return F.pad(delta if layer.transposed else a, pads, mode=mode)
 
 
-def _window_rows(layer: Convolution, source: Tensor, places: Tensor) -> Tensor:
-    """(n, C, ...) to (n, groups, T, C/groups * kernel), one row for every place the kernel stops at."""
+def _windows(layer: Convolution, source: Tensor, places: Tensor) -> Tensor:
+    """(n, C, ...) to (n, groups, C/groups * kernel, T), one column for every place the kernel stops at."""
     axes = len(layer.stride)
     windows = source
     for axis in range(axes):
@@ -133,18 +138,22 @@ def _window_rows(layer: Convolution, source: Tensor, places: Tensor) -> Tensor:
         windows = windows.narrow(2 + axis, 0, places.shape[2 + axis])
     n, width = source.shape[0], source.shape[1] // layer.groups
     sites, taps = math.prod(places.shape[2:]), math.prod(layer.kernel_size)
-    grouped = windows.reshape(n, layer.groups, width, *windows.shape[2:]).movedim(2, 2 + axes)
-    return grouped.reshape(n, layer.groups, sites, width * taps)
+    ordered = windows.permute(0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
+    return ordered.reshape(n, layer.groups, width * taps, sites)
 
 
-def _site_rows(layer: Convolution, values: Tensor) -> Tensor:
-    """(n, C, ...) to (n, groups, T, C/groups)."""
+def _sites(layer: Convolution, values: Tensor) -> Tensor:
+    """(n, C, ...) to (n, groups, C/groups, T)."""
     n, width, sites = values.shape[0], values.shape[1] // layer.groups, math.prod(values.shape[2:])
-    return values.reshape(n, layer.groups, width, sites).transpose(2, 3)
+    return values.reshape(n, layer.groups, width, sites)
 
 
 def _least_dims(layer: Any) -> int:
     return 2 + len(layer.stride)
 
 
-CONVOLUTION = Rule(gram=_gram, gradient=_gradient, least_dims=_least_dims, reach=_reach)
+CONVOLUTION = Rule(
+    least_dims=_least_dims,
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
+    formed=Formed(rows=_rows, floats=_floats, cheaper=_cheaper),
+)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.clipping.rules.products import inner_products, tiled, total_squares
-from fedsw.clipping.rules.rule import Rule, times
+from fedsw.clipping.rules.rule import Factored, Rule, times
 
 
 def _gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -63,4 +63,8 @@ def _refusal(layer: nn.Embedding) -> str | None:
     return None
 
 
-EMBEDDING = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 1, reach=_reach, refusal=_refusal)
+EMBEDDING = Rule(
+    least_dims=lambda layer: 1,
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
+    refusal=_refusal,
+)

@@ -7,15 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.products import (
-    inner_products,
-    outer_cost,
-    outer_gram,
-    squared_norms,
-    tiled,
-    total_squares,
-)
-from fedsw.clipping.rules.rule import Rule, reach_of_sites, times, trains
+from fedsw.clipping.rules.costs import forming_is_cheaper, outer_cost
+from fedsw.clipping.rules.products import inner_products, outer_gram, squared_norms, tiled, total_squares
+from fedsw.clipping.rules.rule import Factored, Formed, Rule, reach_of_sites, times, trains
 
 
 def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -59,9 +53,23 @@ def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
 
 def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     kernel, floats = outer_cost(a.shape[2], a.shape[3], deltas[0].shape[3], len(deltas))
-    return tiled(
-        a.shape[0], floats, lambda part: outer_gram(a[part], [each[part] for each in deltas], kernel=kernel)
-    )
+    return tiled(a.shape[0], floats, lambda part: outer_gram(a[part], [each[part] for each in deltas], kernel=kernel))
+
+
+def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """The weight's part of every record of a sequence, by its own product."""
+    rows, inputs = {}, _sites(a)[:, 0]
+    varying = [_sites(each)[:, 0] for each in deltas]
+    if trains(layer, "weight"):
+        rows["weight"] = [torch.bmm(each.mT, inputs).flatten(1) for each in varying]
+    if trains(layer, "bias"):
+        rows["bias"] = [each.sum(1) for each in varying]
+    return rows
+
+
+def _cheaper(layer: nn.Linear, a: Tensor, delta: Tensor, d: int) -> bool:
+    sites = delta[:1].numel() // layer.out_features
+    return a.dim() > 2 and forming_is_cheaper(sites, layer.in_features, layer.out_features, d, copied=False)
 
 
 def _sites(values: Tensor) -> Tensor:
@@ -70,4 +78,8 @@ def _sites(values: Tensor) -> Tensor:
     return values.reshape(n, 1, values[:1].numel() // width if n else 0, width)
 
 
-LINEAR = Rule(gram=_gram, gradient=_gradient, least_dims=lambda layer: 2, reach=_reach)
+LINEAR = Rule(
+    least_dims=lambda layer: 2,
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
+    formed=Formed(rows=_rows, floats=lambda layer, a, delta, d: d * layer.weight.numel(), cheaper=_cheaper),
+)

@@ -12,11 +12,15 @@ TILE = 2**20
 
 
 def tiled(n: int, floats_per_record: int, part_gram: Callable[[slice], Tensor]) -> Tensor:
-    """Join `part_gram` over slices of the n records whose temporaries stay near TILE floats: (n, ...)."""
+    """Concatenate `part_gram` over slices of the n records whose temporaries stay near TILE floats: (n, ...)."""
+    grams = [part_gram(part) for part in tiles(n, floats_per_record)]
+    return grams[0] if len(grams) == 1 else torch.cat(grams)
+
+
+def tiles(n: int, floats_per_record: int) -> list[slice]:
+    """The n records in slices whose temporaries stay near TILE floats: at least one."""
     rows = max(1, TILE // max(1, floats_per_record))
-    if rows >= n:
-        return part_gram(slice(0, n))
-    return torch.cat([part_gram(slice(start, start + rows)) for start in range(0, n, rows)])
+    return [slice(start, min(start + rows, n)) for start in range(0, max(n, 1), rows)]
 
 
 def inner_products(rows: Sequence[Tensor]) -> Tensor:
@@ -61,18 +65,6 @@ def total_squares(values: Tensor) -> Tensor:
     return squared_norms(values.reshape(values.shape[0], values.shape[1:].numel()))
 
 
-def outer_cost(sites: int, shared: int, varying: int, d: int) -> tuple[bool, int]:
-    """Whether the site-by-site kernel is cheaper than the small Jacobian, and the floats it takes a record.
-
-    For J_r = sum over T sites of v_r(t) s(t)^T, with s in R^shared and v_r in R^varying, the kernel costs
-    T^2 (shared + d varying) multiplications and the Jacobian T d varying shared.
-    """
-    kernel = sites * sites * (shared + d * varying) + d * d * sites * varying
-    jacobian = d * varying * shared * (sites + d)
-    factors = sites * (shared + 3 * d * varying)
-    return kernel < jacobian, factors + (sites * sites if kernel < jacobian else 2 * d * varying * shared)
-
-
 def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Tensor:
     """Gram matrices of J_r = sum_t v_r(t) s(t)^T, by the kernel s(t).s(t') or by forming the small J_r.
 
@@ -94,22 +86,6 @@ def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Te
         return (gram + gram.mT) / 2
     jacobian = v.reshape(n, blocks, sites, d * wide).mT @ s
     rows = _by_row(jacobian.reshape(n, blocks, 1, d, wide * s.shape[-1]))
-    return torch.bmm(rows, rows.mT)
-
-
-def stacked_gram(varying: Sequence[Tensor], shared: Tensor) -> Tensor:
-    """What `outer_gram` forms by the small Jacobian, for factors that lie site by site: no copy but to float64.
-
-    Args:
-        varying: d tensors v_r, of shape (n, o, T).
-        shared: s, of shape (n, p, T), float64.
-    """
-    d, (n, wide, sites) = len(varying), varying[0].shape
-    v = torch.empty((n, d, wide, sites), dtype=torch.float64, device=shared.device)
-    for r, each in enumerate(varying):
-        v[:, r] = each
-    jacobian = torch.bmm(v.reshape(n, d * wide, sites), shared.mT)
-    rows = jacobian.reshape(n, d, wide * shared.shape[1])
     return torch.bmm(rows, rows.mT)
 
 

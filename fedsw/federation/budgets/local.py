@@ -126,7 +126,5 @@ def _calibrated(
         step = Step(rate, 1 / multiplier, slicing=slicing)
         return multiplier, epsilon_by(accountant, {step: releases}, delta)
     assert epsilon is not None
-    found = noise_multiplier(
-        epsilon, delta, sampling_rate=rate, steps=releases, slicing=slicing, accountant=accountant
-    )
+    found = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=releases, slicing=slicing, accountant=accountant)
     return found, epsilon

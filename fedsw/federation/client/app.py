@@ -11,12 +11,13 @@ import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.node.account import ledger_path, spent_epsilon
-from fedsw.federation.node.node import Node, batch_key, join
+from fedsw.federation.node.node import Batch, Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.subnormal import flushing_to_zero
@@ -97,16 +98,34 @@ def gradients(message: Message, context: Context) -> Message:
     if len(asked.cotangents) < len(batch.records):
         raise ValueError("fewer rows of cotangents came than the batch has records")
     own = asked.cotangents[: len(batch.records)]  # filler follows
-    lost = node.lost(asked.round, asked.attempt)
-    batch, own = node.without(batch, counts, own, lost)
-    vector, loss = node.contribution(batch, own, asked.task_weight)
-    node.batch = None
+    answer = _answer(_contribution(node, batch, counts, own, asked.task_weight), node, message)
     for spent in ("batch", "key", "counts"):
         del state[spent]
-    contribution = messages.Contribution(vector, torch.from_numpy(lost), None, None)
+    return answer
+
+
+@app.train(messages.SUM.action)
+def sums(message: Message, context: Context) -> Message:
+    """The only exchange where nothing is compared: a fresh batch's clipped contribution."""
+    node, asked = _node(messages.SUM, message, context)
+    counts = asked.counts.numpy()
+    records = node.draw(batch_key(node.task, asked.round, asked.attempt), counts)
+    batch = node.meet(asked.theta.tensor(), records, asked.round, asked.attempt)
+    unused = node.task.no_cotangents(len(records))
+    return _answer(_contribution(node, batch, counts, unused, asked.task_weight), node, message)
+
+
+def _contribution(
+    node: Node, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
+) -> messages.Contribution:
+    """What the clients that are not lost contribute; the node forgets the batch."""
+    lost = node.lost(batch.round, batch.attempt)
+    batch, own = node.without(batch, counts, cotangents, lost)
+    vector, loss = node.contribution(batch, own, task_weight)
+    node.batch = None
     if node.task.experiment.unsafe_metrics:
-        contribution = messages.Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
-    return _answer(contribution, node, message)
+        return messages.Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
+    return messages.Contribution(vector, torch.from_numpy(lost), None, None)
 
 
 @app.train(messages.TABLES.action)

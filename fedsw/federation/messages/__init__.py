@@ -12,6 +12,7 @@ from fedsw.federation.messages.exchanges import (
     OUTPUTS,
     RELEASE,
     SLICES,
+    SUM,
     TABLES,
     Exchange,
 )
@@ -29,7 +30,7 @@ from fedsw.federation.messages.local import (
     TableAsked,
 )
 from fedsw.federation.messages.terms import Terms
-from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
 __all__ = [
     "EXCHANGES",
@@ -41,6 +42,7 @@ __all__ = [
     "OUTPUTS",
     "RELEASE",
     "SLICES",
+    "SUM",
     "TABLES",
     "Broadcast",
     "Contribution",
@@ -62,6 +64,7 @@ __all__ = [
     "ReleasedRecords",
     "Seen",
     "SlicesAsked",
+    "SumAsked",
     "TableAsked",
     "Terms",
     "addressed",

@@ -18,7 +18,7 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
 Down = TypeVar("Down", bound=Message)
 Up = TypeVar("Up", bound=Message)
@@ -62,6 +62,14 @@ GRADIENTS = Exchange(
     "second of an attempt: the contribution of the same sample; there is none where nothing private passes through "
     "the parameters",
 )
+SUM = Exchange(
+    wire.SUM,
+    SumAsked,
+    Contribution,
+    TRUSTED,
+    "the only one of an attempt with `objective.alpha = 0`, where no outputs are compared: the contribution of a fresh "
+    "sample",
+)
 TABLES = Exchange(
     wire.TABLES,
     TableAsked,
@@ -89,6 +97,7 @@ EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment
     HELLO,
     OUTPUTS,
     GRADIENTS,
+    SUM,
     TABLES,
     LOCAL_GRADIENTS,
     SLICES,

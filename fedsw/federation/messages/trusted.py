@@ -17,6 +17,29 @@ from fedsw.federation.messages.terms import UNSAFE
 _MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
 
 
+Counts = Annotated[
+    Tensor,
+    WholeValues(
+        record="arrays",
+        name="counts",
+        seen=Seen.SECRET,
+        about="records of every client and cell to draw; with `stratified` sampling they are public",
+        shape=("S", "c"),
+        limits=FROM_ZERO,
+    ),
+]
+TaskWeight = Annotated[
+    float,
+    Real(
+        record="config",
+        name="task-weight",
+        seen=Seen.PUBLIC,
+        about="weight of every record's loss gradient",
+        limits=Limits(0.0, sys.float_info.max),
+    ),
+]
+
+
 @dataclass(frozen=True, eq=False)
 class OutputsAsked(Message):
     """First exchange of an attempt: which sample to draw, and the model to run on it."""
@@ -26,17 +49,7 @@ class OutputsAsked(Message):
     theta: Theta
     round: Round
     attempt: Attempt
-    counts: Annotated[
-        Tensor,
-        WholeValues(
-            record="arrays",
-            name="counts",
-            seen=Seen.SECRET,
-            about="records of every client and cell to draw; with `stratified` sampling they are public",
-            shape=("S", "c"),
-            limits=FROM_ZERO,
-        ),
-    ]
+    counts: Counts
     rows: Annotated[
         int,
         Whole(record="config", name="rows", seen=Seen.PUBLIC, about="the length P of this attempt", limits=FROM_ZERO),
@@ -81,16 +94,20 @@ class GradientsAsked(Message):
     ]
     round: Round
     attempt: Attempt
-    task_weight: Annotated[
-        float,
-        Real(
-            record="config",
-            name="task-weight",
-            seen=Seen.PUBLIC,
-            about="weight of every record's loss gradient",
-            limits=Limits(0.0, sys.float_info.max),
-        ),
-    ]
+    task_weight: TaskWeight
+
+
+@dataclass(frozen=True, eq=False)
+class SumAsked(Message):
+    """The only exchange of an attempt without a penalty: which sample to draw, and the model to run on it."""
+
+    nonce = "config"
+
+    theta: Theta
+    round: Round
+    attempt: Attempt
+    counts: Counts
+    task_weight: TaskWeight
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.extensions import require_allowed
 from fedsw.federation.budgets.local import local_accountant
+from fedsw.federation.node.simulated import is_simulated
 
 ANY_MODULE = "*"
-_OF_A_SIMULATION = frozenset({"partition-id", "num-partitions", "state-dir"})
 
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
@@ -109,8 +109,7 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
         ExperimentError: for a name that is none.
     """
     names = str(node_config.get("modules", ""))
-    simulated = set(node_config) <= _OF_A_SIMULATION
-    return None if simulated or names == ANY_MODULE else read_modules(names)
+    return None if is_simulated(node_config) or names == ANY_MODULE else read_modules(names)
 
 
 def read_modules(names: str) -> frozenset[str]:

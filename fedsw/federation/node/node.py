@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsw.clipping import Tape, Term, UnsupportedModule, clipped_sum, record
-from fedsw.clipping.clip import Mode
+from fedsw.clipping import Tape, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.federation.node.limits import (
@@ -28,6 +27,7 @@ from fedsw.federation.node.limits import (
 )
 from fedsw.federation.node.partition import Held, held_records, require_agreement
 from fedsw.federation.node.sample import sampled
+from fedsw.objectives.terms import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
@@ -203,6 +203,15 @@ class Node:
         return left, cotangents[torch.from_numpy(rows)]
 
     @flushing_to_zero
+    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> Batch:
+        """A batch under the model `theta` (r,), recorded where it is one piece; nothing of it is compared."""
+        model = self.task.prepared(self.model, theta)
+        whole = len(list(self.task.chunks(records))) == 1
+        return Batch(
+            round_, attempt, records, model, record(model, self.task.given(records).features) if whole else None
+        )
+
+    @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
@@ -236,15 +245,12 @@ class Node:
             given = self.task.given(chunk) if batch.given is None else batch.given
             tape = batch.tape or record(batch.model, given.features)
             losses = self.task.losses(tape.raw, given)
-            weights = torch.full((len(chunk),), task_weight, dtype=torch.float64, device=losses.device)
             part = q if chunk is batch.records else q[start : start + len(chunk)]
-            terms = []
+            pulled: list[tuple[Tensor, Tensor, float]] = []
             if self.task.objective.alpha > 0:
                 heads = self.task.heads(tape.raw, given) if batch.outputs is None else batch.outputs
-                terms += self._pulled(heads, part, mode)
-            if task_weight > 0:
-                terms.append(Term(losses, weights, clip.loss, "spectral"))
-            found = clipped_sum(tape, terms)
+                pulled = self._pulled(heads, part)
+            found = clipped_sum(tape, terms_of(pulled, losses, task_weight, clip.loss, mode))
             total = found if total is None else total + found
             if self.task.experiment.unsafe_metrics:
                 summed += losses.detach().sum()
@@ -254,12 +260,12 @@ class Node:
         loss = float(summed) if self.task.experiment.unsafe_metrics else 0.0
         return total.cpu(), loss / max(1, start)
 
-    def _pulled(self, heads: Tensor, cotangents: Tensor, mode: Mode) -> list[Term]:
-        """A term for every penalty, each with its own clip."""
+    def _pulled(self, heads: Tensor, cotangents: Tensor) -> list[tuple[Tensor, Tensor, float]]:
+        """Every penalty's outputs, cotangents and clip."""
         compared = self.task.compared
         if len(compared) == 1:
-            return [Term(heads, cotangents, compared[0].clip.jacobian, mode)]
-        return [Term(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian, mode) for e in compared]
+            return [(heads, cotangents, compared[0].clip.jacobian)]
+        return [(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian) for e in compared]
 
 
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:

@@ -14,6 +14,7 @@ from fedsw.columns import Columns, difference, read_columns
 from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_table
+from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.node.substitution import with_substitutes
 from fedsw.tasks.problem import Problem
 
@@ -37,10 +38,12 @@ def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[
     """The clients that a node holds, and how many there are in the federation.
 
     The node's configuration says that it is number `partition-id` of `num-partitions` nodes. With as many nodes as
-    clients, or more, each holds one. With fewer, each holds a run of consecutive clients: it is a site.
+    clients, or more, each holds one. With fewer, each holds a run of consecutive clients: it is a site. In a simulation
+    the experiment says how many clients there are. On a machine of its own a node holds one, unless its operator says
+    with `num-clients` that the federation has more: how its records are shared out is not for a server to choose.
 
     Raises:
-        ExperimentError: for a missing key of its configuration.
+        ExperimentError: for a missing key of its configuration, or an experiment with another number of clients.
     """
     try:
         part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
@@ -48,10 +51,23 @@ def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[
         raise ExperimentError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
-    clients = experiment.federation.clients
+    clients = _clients(experiment, node_config, parts)
     if parts >= clients:
         return range(part, part + 1), parts
     return range(part * clients // parts, (part + 1) * clients // parts), clients
+
+
+def _clients(experiment: Experiment, node_config: Mapping[str, Any], parts: int) -> int:
+    """How many clients the federation has, as far as this node takes the server's word for it."""
+    clients = experiment.federation.clients
+    if is_simulated(node_config):
+        return clients
+    agreed = int(node_config.get("num-clients", parts))
+    if "num-clients" in node_config and agreed != clients:
+        raise ExperimentError(
+            f"federation.clients is {clients}, and this node takes part in a federation of {agreed} (num-clients) only"
+        )
+    return agreed
 
 
 def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
@@ -82,13 +98,16 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
             ),
         )
     if experiment.data.own:
-        alone = bool(node_config.get("own-data"))
+        alone, several = bool(node_config.get("own-data")), len(clients) > 1
         return _gathered(
-            clients, total, experiment, lambda client: client_records(experiment, client, total, alone=alone)
+            clients,
+            total,
+            experiment,
+            lambda client: client_records(experiment, client, total, alone=alone, several=several),
         )
     everybody = load_dataset(experiment, node_config.get("data-dir")).train
     held = _part(everybody, experiment, clients, total)
-    task.validate(held.records, name=_called(clients))
+    _validate(task, held)
     return held
 
 
@@ -117,10 +136,16 @@ def _part(everybody: Records, experiment: Experiment, clients: range, total: int
     return Held(with_substitutes(everybody.take(rows)), owner[rows] - clients.start, numbers)
 
 
-def _called(clients: range) -> str:
-    if len(clients) == 1:
-        return f"client {clients.start}"
-    return f"clients {clients.start} to {clients.stop - 1}"
+def _validate(task: Problem, held: Held) -> None:
+    """Check all records at once; a fault is looked for again client by client, to name whose it is."""
+    if len(held.clients) == 1:
+        return task.validate(held.records, name=f"client {held.clients[0]}")
+    try:
+        task.validate(held.records, name=f"clients {held.clients[0]} to {held.clients[-1]}")
+    except ValueError:
+        for place, client in enumerate(held.clients):
+            task.validate(held.records.take(np.flatnonzero(held.owner == place)), name=f"client {client}")
+        raise
 
 
 def own_records(

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
+from fedsw.accounting import Charge
 from fedsw.errors import FederationError
-from fedsw.experiment import resolve_delta
+from fedsw.experiment import planned_releases, resolve_delta
+from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.matching import Matching
+from fedsw.privacy import plan as plans
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity
 from fedsw.randomness import Stream, hypergeometric, split_sample
 from fedsw.tasks.problem import Problem
@@ -45,28 +47,41 @@ class Draw:
         return sum(self.batch)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The run's fixed quantities; everything here is public."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(plans.Plan):
+    """The plan of a federation: that of one machine (`fedsw.privacy.plan.Plan`) with its problem."""
 
     task: Problem
-    sizes: tuple[int, ...]
-    batch: tuple[int, ...]
-    rates: tuple[float, ...]
-    delta: float
-    epsilon: float
-    multiplier: float
-    sensitivities: tuple[Sensitivity, ...]
 
-    @property
-    def records(self) -> int:
-        """Number of private records."""
-        return sum(self.sizes)
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where an attempt's noise comes from: secure, or reproducible in a seeded (nominal) run."""
-        seed = self.task.experiment.seed
-        return Stream.secure() if seed is None else Stream.seeded(seed, "noise", round_, attempt)
+    @classmethod
+    def of(
+        cls,
+        task: Problem,
+        *,
+        sizes: tuple[int, ...],
+        batch: tuple[int, ...],
+        rates: tuple[float, ...],
+        delta: float,
+        epsilon: float,
+        multiplier: float,
+        sensitivities: tuple[Sensitivity, ...],
+    ) -> Plan:
+        """With what follows from the experiment: strata, rounds, accountant and seed."""
+        experiment = task.experiment
+        return cls(
+            strata=task.objective.cells,
+            sizes=sizes,
+            batch=batch,
+            rates=rates,
+            rounds=planned_releases(experiment),
+            epsilon=epsilon,
+            delta=delta,
+            multiplier=multiplier,
+            sensitivities=sensitivities,
+            accountant=local_accountant(experiment),
+            seed=experiment.seed,
+            task=task,
+        )
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -88,24 +103,25 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
     multiplier, epsilon = 0.0, math.inf
-    if privacy.noisy and privacy.noise_multiplier is not None:
-        multiplier = privacy.noise_multiplier
-        epsilon = epsilon_by(
-            privacy.accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=task.accounting_device
-        )
-    elif privacy.noisy:
-        assert privacy.epsilon is not None
-        epsilon = privacy.epsilon
-        multiplier = noise_multiplier(
-            epsilon,
-            delta,
-            sampling_rate=rate,
-            steps=rounds,
+    if privacy.noisy:
+        multiplier, epsilon = plans.calibrated(
+            privacy.epsilon,
+            privacy.noise_multiplier,
+            delta=delta,
+            rate=rate,
+            rounds=rounds,
             accountant=privacy.accountant,
             device=task.accounting_device,
         )
-    return Plan(
-        task, sizes, batch, rates, delta, epsilon, multiplier, sensitivities(task, batch, _planned_spreads(task))
+    return Plan.of(
+        task,
+        sizes=sizes,
+        batch=batch,
+        rates=rates,
+        delta=delta,
+        epsilon=epsilon,
+        multiplier=multiplier,
+        sensitivities=sensitivities(task, batch, _planned_spreads(task)),
     )
 
 
@@ -176,7 +192,7 @@ def batch_sizes(task: Problem, sizes: Sequence[int], clients: int) -> tuple[int,
     """Records of every cell in a batch: the fraction rounded down (at least one), or the fixed size."""
     training = task.experiment.training
     if training.batch_size is None:
-        return tuple(max(1, math.floor(training.batch_fraction * size)) for size in sizes)
+        return plans.by_fraction(training.batch_fraction, sizes)
     for cell, size in zip(task.objective.cells, sizes, strict=True):
         if training.batch_size > size:
             raise FederationError(

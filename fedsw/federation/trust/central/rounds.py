@@ -9,7 +9,7 @@ noise comes from a key stream and exact arithmetic there, and checkpoint and mes
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, too_few, totals
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, Terms
+from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, SumAsked, Terms
 from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, most_drawn, sensitivities
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
@@ -110,6 +110,8 @@ class Rounds:
     ) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, present, round_=round_, attempt=attempt)
+        if task.objective.alpha == 0:
+            return self._uncompared(settled, round_, attempt, theta, present, lost)
         rows = _most_rows(plan, settled, present)
         terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
@@ -130,14 +132,43 @@ class Rounds:
             total += other
         if not task.private_parameters:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
-        weight = task.objective.task_weight(settled.total)
-        asked_for = [GradientsAsked(model, own, round_, attempt, weight) for own in _cut(settled, by_cell)]
-        parts = self._contributions(present, settled, asked_for, terms, lost)
+        weight, own = task.objective.task_weight(settled.total), _cut(settled, by_cell)
+        asked_for = [GradientsAsked(model, q, round_, attempt, weight) for q in own]
+        answers = self._exchange(messages.GRADIENTS, present, asked_for, terms, lost)
+        parts = self._parts(present, settled, answers, own, weight, lost)
+        return self._summed(round_, attempt, total, settled, bounds, parts)
+
+    def _uncompared(
+        self, settled: Draw, round_: int, attempt: int, theta: Tensor, present: Sequence[Present], lost: Away
+    ) -> Aggregate | None:
+        """An attempt without a penalty: one exchange, and no outputs, which nobody would look at."""
+        task = self._plan.task
+        terms = [Terms.of(task, S=len(each.here)) for each in present]
+        model, weight = Broadcast.of(theta, terms[0]), task.objective.task_weight(settled.total)
+        asked = [SumAsked(model, round_, attempt, torch.from_numpy(counts), weight) for counts in settled.counts]
+        answers = self._exchange(messages.SUM, present, asked, terms, lost)
+        unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
+        parts = self._parts(present, settled, answers, unused, weight, lost)
+        bounds = sensitivities(task, settled.batch, [1.0 for _ in task.compared])
+        total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
+        return self._summed(round_, attempt, total, settled, bounds, parts)
+
+    def _summed(
+        self,
+        round_: int,
+        attempt: int,
+        total: Tensor,
+        settled: Draw,
+        bounds: tuple[Sensitivity, ...],
+        parts: Sequence[_Part],
+    ) -> Aggregate | None:
+        """The sum of the sites' contributions on top of `total`; None if too few clients are in it."""
         if (answered := sum(part.clients for part in parts)) < self._least:
             return None
         for part in parts:
             total += part.vector
-        loss = _mean_loss([part.answer for part in parts]) if task.experiment.unsafe_metrics else None
+        unsafe = self._plan.task.experiment.unsafe_metrics
+        loss = _mean_loss([part.answer for part in parts]) if unsafe else None
         return Aggregate(round_, attempt, total.cpu(), settled, bounds, answered, loss)
 
     def _matched(
@@ -171,30 +202,28 @@ class Rounds:
         )
         return [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)]
 
-    def _contributions(
+    def _parts(
         self,
         present: Sequence[Present],
         settled: Draw,
-        asked: Sequence[GradientsAsked],
-        terms: Sequence[Terms],
+        answers: Mapping[int, Contribution],
+        cotangents: Sequence[Tensor],
+        weight: float,
         lost: Away,
     ) -> list[_Part]:
-        """The second exchange: what the sites that answer within their clients' bounds contribute, in client order."""
-        task = self._plan.task
-        answers = self._exchange(messages.GRADIENTS, present, asked, terms, lost)
-        parts = []
-        for each, counts, own in zip(present, settled.counts, asked, strict=True):
+        """What the sites that answered within their clients' bounds contribute, in client order."""
+        task, parts = self._plan.task, []
+        for each, counts, own in zip(present, settled.counts, cotangents, strict=True):
             if (answer := answers.get(each.site.node)) is None:
                 continue
             there = _answered(each, answer)
             if there is None:
                 self._lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"), lost)
                 continue
-            cotangents = own.cotangents
             if not bool(there.all()):
                 rows = np.concatenate([np.repeat(there, column) for column in counts.T])
-                cotangents = cotangents[torch.from_numpy(rows)]
-            most = SLACK * task.most_pulled(cotangents, own.task_weight)
+                own = own[torch.from_numpy(rows)]
+            most = SLACK * task.most_pulled(own, weight)
             clients = int((there & each.here).sum())
             parts.append(_Part(each.site, answer, answer.vector.to(task.device), most, clients))
         kept = []

@@ -49,9 +49,7 @@ class Answer:
     epsilon: float
 
 
-def noised_table(
-    node: Node, place: Path, theta: Tensor, request: Request, state: MutableMapping[str, Any]
-) -> Answer:
+def noised_table(node: Node, place: Path, theta: Tensor, request: Request, state: MutableMapping[str, Any]) -> Answer:
     """First exchange: a fresh secret batch, charged; its histograms (cells, k, bins) with Gaussian noise.
 
     Guarantee: with the contribution that the same attempt may be asked for, one step C_p(G_mu) of the client's own
@@ -135,9 +133,7 @@ def noised_contribution(
     return Answer(released.value, released.sigma, released.spent)
 
 
-def _begin(
-    node: Node, place: Path, request: Request, state: MutableMapping[str, Any]
-) -> tuple[split.Noise, Paid]:
+def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str, Any]) -> tuple[split.Noise, Paid]:
     """Charge an attempt, whole, and settle the key of its sample; what the server says is bounded before that."""
     sizes = _believed(request.sizes, _own(node))
     request = Request(request.round, request.attempt, sizes, request.records)
@@ -164,9 +160,7 @@ def _believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
 
 
 @flushing_to_zero
-def _batch(
-    node: Node, theta: Tensor, request: Request, state: MutableMapping[str, Any]
-) -> tuple[Batch, Tensor]:
+def _batch(node: Node, theta: Tensor, request: Request, state: MutableMapping[str, Any]) -> tuple[Batch, Tensor]:
     """The attempt's batch and its projected outputs (n_c, d): at hand, or drawn again from its key."""
     batch = node.batch
     if batch is not None and (batch.round, batch.attempt) == (request.round, request.attempt):
@@ -220,5 +214,3 @@ def _stream(node: Node, place: Path, request: Request, purpose: Purpose) -> Stre
     if seed is None:
         return Stream.secure()
     return Stream.seeded(seed, "noise", place.stem, request.round, request.attempt, purpose)
-
-

@@ -52,7 +52,16 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         ).joint
         for cell in range(len(sizes))
     )
-    return Plan(task, sizes, batch, rates, delta, divided.epsilon, divided.multiplier, bounds)
+    return Plan.of(
+        task,
+        sizes=sizes,
+        batch=batch,
+        rates=rates,
+        delta=delta,
+        epsilon=divided.epsilon,
+        multiplier=divided.multiplier,
+        sensitivities=bounds,
+    )
 
 
 class LocalGradient(LocalMethod):

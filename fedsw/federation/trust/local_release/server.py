@@ -38,7 +38,16 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     charge = release_charge(release)
     diameter = Sensitivity(charge.sensitivity, "diameter of the ball", public=("the number of every client's records",))
     epsilon = release_epsilon(experiment, delta)
-    return Plan(task, (sizes,), (sizes,), (1.0,), delta, epsilon, release.scale / charge.sensitivity, (diameter,))
+    return Plan.of(
+        task,
+        sizes=(sizes,),
+        batch=(sizes,),
+        rates=(1.0,),
+        delta=delta,
+        epsilon=epsilon,
+        multiplier=release.scale / charge.sensitivity,
+        sensitivities=(diameter,),
+    )
 
 
 class LocalRelease(LocalMethod):

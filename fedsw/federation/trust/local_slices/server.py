@@ -48,7 +48,16 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     public = ("the number of every client's records",)
     diameter = Sensitivity(plan.diameter, "diameter of the features", public=public)
     multiplier = plan.sigma / plan.diameter
-    return Plan(task, (sizes,), (batch,), (plan.rate,), delta, plan.epsilon, multiplier, (diameter,))
+    return Plan.of(
+        task,
+        sizes=(sizes,),
+        batch=(batch,),
+        rates=(plan.rate,),
+        delta=delta,
+        epsilon=plan.epsilon,
+        multiplier=multiplier,
+        sensitivities=(diameter,),
+    )
 
 
 class LocalSlices(LocalMethod):

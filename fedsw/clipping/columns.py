@@ -1,0 +1,198 @@
+"""Columns of the outputs' Jacobians for a block of records: measured, weighed and made parts of a sum, call by call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw.clipping.blocks import Block, Call
+from fedsw.clipping.limits import Numbers, Part, Products, in_range
+from fedsw.clipping.rules.products import inner_products, tiles
+
+Way = Literal["cheapest", "formed", "factored"]
+
+# Numbers that the formed rows of a block may hold, unless its activations hold more: 64 MB in float32.
+_FORMED_FLOATS = 2**24
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What D columns of a block's outputs send to its calls.
+
+    Attributes:
+        records: in the block.
+        count: D.
+        calls: those that any column reaches.
+    """
+
+    records: int
+    count: int
+    calls: Sequence[_Formed | _Factored]
+    device: torch.device
+
+    def gram(self, columns: slice) -> Tensor:
+        """Gram matrices (n, d, d), float64, of some of the columns: sums over the calls."""
+        wanted = range(self.count)[columns]
+        parts = [call.gram(wanted) for call in self.calls if any(each in call.reached for each in wanted)]
+        if not parts:
+            return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
+        return functools.reduce(Tensor.add_, parts)
+
+    def parts(self, weights: Tensor | None) -> list[Part]:
+        """What every call adds for J^T weights of every record: weights (n, D), float64; None for 1, where D is 1."""
+        return [call.part(weights) for call in self.calls]
+
+
+def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> Columns:
+    """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
+
+    Args:
+        block: of the tape.
+        rows: for each column, a cotangent of every output, or None.
+        way: how calls are measured and added whose rule knows two ways: the one that costs less, within the memory that
+            their activations take, or always the same.
+    """
+    pulled = [block.backprops(row) for row in rows]
+    room = max(_FORMED_FLOATS, block.floats)
+    found: list[_Formed | _Factored] = []
+    for number, call in enumerate(block.calls):
+        reached = [column for column, deltas in enumerate(pulled) if deltas[number] is not None]
+        deltas = [each for column in reached if (each := pulled[column][number]) is not None]
+        for column in reached:
+            pulled[column][number] = None  # freed as soon as its call has used it
+        if not reached:
+            continue
+        floats = _kept(call, deltas)
+        if _forms(call, deltas, way, room=room - floats):
+            room -= floats if call.rule.factored is not None else 0
+            found.append(_Formed.of(call, reached, deltas))
+        else:
+            found.append(_Factored.of(call, reached, deltas))
+    return Columns(block.records, len(rows), found, block.outputs[0].device)
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """A call whose columns are measured by their factors; `deltas` of the columns that reach it.
+
+    The factors of a `single` column are converted and measured once, for its Gram matrix and for what leaves.
+    """
+
+    call: Call
+    reached: Sequence[int]
+    deltas: Sequence[Tensor]
+    single: Products | None = None
+
+    @staticmethod
+    def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
+        assert call.rule.factored is not None
+        single = Products.of(call, call.rule.factored, deltas[0]) if len(deltas) == 1 else None
+        return _Factored(call, reached, deltas, single)
+
+    def gram(self, wanted: Sequence[int]) -> Tensor:
+        if self.single is not None and list(wanted) == list(self.reached):
+            return self.single.gram.clone()
+        known = dict(zip(self.reached, self.deltas, strict=True))
+        deltas = [known[each] if each in known else torch.zeros_like(self.deltas[0]) for each in wanted]
+        assert self.call.rule.factored is not None
+        return self.call.rule.factored.gram(self.call.layer, self.call.input, deltas)
+
+    def part(self, weights: Tensor | None) -> Part:
+        assert self.call.rule.factored is not None
+        if self.single is not None:
+            return self.single if weights is None else replace(self.single, scale=in_range(weights[:, self.reached[0]]))
+        units, scale = _units(_taken(weights, self.reached))
+        units = units.to(self.deltas[0].dtype)
+        shape = (-1, *[1] * (self.deltas[0].dim() - 1))
+        delta = self.deltas[0] * units[:, 0].reshape(shape)
+        for number, each in enumerate(self.deltas[1:], 1):
+            delta.addcmul_(each, units[:, number].reshape(shape))
+        return Products.of(self.call, self.call.rule.factored, delta, scale)
+
+
+@dataclass(frozen=True)
+class _Formed:
+    """A call whose columns are formed record by record: (D', n, entries) by name, of the D' columns that reach it.
+
+    One column is kept in float64, as it will be added; several in the factors' precision.
+    """
+
+    call: Call
+    reached: Sequence[int]
+    values: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Formed:
+        formed = call.rule.formed
+        assert formed is not None
+        a, d = call.input, len(deltas)
+        floats = formed.floats(call.layer, a, deltas[0], d)
+        kept: dict[str, Tensor] = {}
+        for part in tiles(a.shape[0], floats):
+            rows = formed.rows(call.layer, a[part], [each[part] for each in deltas])
+            for name, own in rows.items():
+                if name not in kept:
+                    dtype = torch.float64 if d == 1 else own[0].dtype
+                    kept[name] = torch.empty((d, a.shape[0], own[0].shape[1]), dtype=dtype, device=a.device)
+                for row, store in zip(own, kept[name], strict=True):
+                    store[part] = row
+        return _Formed(call, reached, kept)
+
+    def gram(self, wanted: Sequence[int]) -> Tensor:
+        return functools.reduce(Tensor.add_, [self._gram(each, wanted) for each in self.values.values()])
+
+    def _gram(self, values: Tensor, wanted: Sequence[int]) -> Tensor:
+        known = dict(zip(self.reached, values, strict=True))
+        return inner_products([known[each] if each in known else torch.zeros_like(values[0]) for each in wanted])
+
+    def part(self, weights: Tensor | None) -> Part:
+        if len(self.reached) == 1:
+            scale = None if weights is None else in_range(weights[:, self.reached[0]])
+            return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)
+        units, scale = _units(_taken(weights, self.reached))
+        return Numbers(
+            self.call, {name: _stored(_combined(each, units)) for name, each in self.values.items()}, in_range(scale)
+        )
+
+
+def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool:
+    """Whether the rows of a call are formed."""
+    formed = call.rule.formed
+    if formed is None or call.rule.factored is None:
+        return formed is not None
+    if way != "cheapest":
+        return way == "formed"
+    return room >= 0 and formed.cheaper(call.layer, call.input, deltas[0], len(deltas))
+
+
+def _kept(call: Call, deltas: Sequence[Tensor]) -> int:
+    """Numbers that the formed rows of a call hold until they are added, and those of the part made of them."""
+    return deltas[0].shape[0] * call.entries * (len(deltas) + 2)
+
+
+def _taken(weights: Tensor | None, reached: Sequence[int]) -> Tensor:
+    assert weights is not None
+    return weights if len(reached) == weights.shape[1] else weights[:, list(reached)]
+
+
+def _units(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (n, D) as numbers in [-1, 1] and their scale (n,): in no precision do they overflow or underflow."""
+    scale = weights.abs().amax(dim=1)
+    return weights / torch.where(scale > 0, scale, 1.0)[:, None], scale
+
+
+def _combined(values: Tensor, units: Tensor) -> Tensor:
+    """Sum over the columns of (D, n, entries), weighed by (n, D)."""
+    return torch.bmm(units.to(values.dtype).unsqueeze(1), values.transpose(0, 1)).squeeze(1)
+
+
+def _stored(values: Tensor) -> Tensor:
+    """The numbers that are measured and added: converted to float64 once, so that no later reading can flush any."""
+    if values.dtype == torch.float64:
+        return in_range(values)
+    return values.to(torch.float64)

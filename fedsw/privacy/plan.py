@@ -1,0 +1,125 @@
+"""A plan: what public numbers settle before the first round; the same for one machine and for a federation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedsw.accounting import Step, epsilon_by, noise_multiplier
+from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
+from fedsw.randomness import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Sampling, noise and the guarantee of all rounds; everything here is public. Print it.
+
+    Attributes:
+        strata: names of the strata of sampling; each is accounted for on its own.
+        sizes: records of every stratum.
+        batch: of these in every batch.
+        rates: sampling rate of every stratum.
+        rounds: how many releases.
+        epsilon, delta: of all rounds together, for the replacement of one record within its stratum.
+        multiplier: noise multiplier sigma / Delta; 0 without noise.
+        sensitivities: Delta of every stratum for the planned batches, safety factors included.
+        accountant: what composes the rounds.
+        seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
+    """
+
+    strata: tuple[str, ...]
+    sizes: tuple[int, ...]
+    batch: tuple[int, ...]
+    rates: tuple[float, ...]
+    rounds: int
+    epsilon: float
+    delta: float
+    multiplier: float
+    sensitivities: tuple[Sensitivity, ...]
+    accountant: str = "pld"
+    seed: int | None = None
+
+    @property
+    def records(self) -> int:
+        """Number of private records."""
+        return sum(self.sizes)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The largest Delta: the noise is in proportion to it."""
+        return worst(self.sensitivities)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in every coordinate of a release."""
+        return self.multiplier * self.sensitivity.value
+
+    @property
+    def nominal(self) -> bool:
+        """Whether sampling and noise can be reproduced, so that epsilon is what a secret seed would give."""
+        return self.seed is not None
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in words."""
+        if not self.multiplier:
+            return "None: no noise is added, epsilon is infinite."
+        kind = "nominal " if self.nominal else ""
+        theirs = " It rests on a bound that the user stated." if STATED in self.sensitivity.bound else ""
+        return (
+            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each record, for its replacement by "
+            f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
+            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs}"
+        )
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where an attempt's noise comes from: the operating system's entropy, or the seed's stream."""
+        return Stream.secure() if self.seed is None else Stream.seeded(self.seed, "noise", round_, attempt)
+
+    def __str__(self) -> str:
+        strata = [f"{n} ({b} of {s})" for n, b, s in zip(self.strata, self.batch, self.sizes, strict=True)]
+        rows = [
+            ("strata", ", ".join(strata)),
+            ("sampling rate", f"{max(self.rates):.6g}, {self.rounds} rounds, without replacement"),
+            ("sensitivity", f"{self.sensitivity.value:.6g} ({self.sensitivity.bound})"),
+            ("noise multiplier", f"{self.multiplier:.6g}"),
+            ("sigma", f"{self.sigma:.6g}"),
+            ("accountant", self.accountant),
+            ("guarantee", self.guarantee),
+        ]
+        return "\n".join(f"{name:17} {value}" for name, value in rows)
+
+
+def calibrated(
+    epsilon: float | None,
+    multiplier: float | None,
+    *,
+    delta: float,
+    rate: float,
+    rounds: int,
+    accountant: str,
+    device: torch.device | str = "cpu",
+) -> tuple[float, float]:
+    """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
+
+    Guarantee: that many releases at this sampling rate, composed, satisfy (epsilon, delta) for the replacement of one
+    record of any stratum (docs/guarantees.md, "Composition").
+
+    Raises:
+        ValueError: for an epsilon or a delta that cannot be reached.
+    """
+    if multiplier is not None:
+        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=device)
+    assert epsilon is not None
+    if math.isinf(epsilon):
+        return 0.0, math.inf
+    found = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant, device=device)
+    return found, epsilon
+
+
+def by_fraction(fraction: float, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Records of every stratum in a batch: the fraction of each, rounded down, at least one."""
+    return tuple(max(1, math.floor(fraction * size)) for size in sizes)
