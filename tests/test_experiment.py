@@ -102,6 +102,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         ("federation.min_clients=9", ["min_clients is 9", "clients = 4"]),
         ("objective.task=representation", ["encoder-decoder", "representation"]),
         ("unsafe_metrics=maybe", ["unsafe_metrics", "maybe"]),
+        ("training.device=mps", ["training.device", "'mps'", "no float64", "'cpu' or 'cuda'"]),
+        ("training.device=tpu", ["training.device", "'cpu'", "'cuda'"]),
         ("privacy.device=tpu", ["privacy.device", "'cpu'", "'cuda'"]),
         ("no equals sign", ["no equals sign", "section.key=value"]),
         ("training.=3", ["training.=3", "section.key=value"]),

@@ -132,9 +132,9 @@ class Attacker:
         if isinstance(objective, Objective):
             return torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions)), _nothing(task)
         assert self._public_side is not None and isinstance(objective, Matching)
-        sample = self._public_side.sample(theta, len(outputs), round_, attempt)
+        sample = self._public_side.sample(theta, len(outputs), round_, attempt).cpu()
         own, other = objective.cotangents(outputs, sample, directions)
-        return own, self._public_side.contribution(other)
+        return own, self._public_side.contribution(other.to(task.device)).cpu()
 
     def _contributions(
         self, theta: Tensor, side: Records, cotangents: Tensor | None, weight: float

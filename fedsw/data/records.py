@@ -56,6 +56,15 @@ class Records:
         """Whether the target is a class; otherwise it is a point of R^t."""
         return self.target.ndim == 1
 
+    def to(self, device: torch.device) -> Records:
+        """The same records on a device; themselves if they are there."""
+        if self.ids.device == device:
+            return self
+        moved = object.__new__(Records)  # checked and flushed they are
+        for name in ("features", "sensitive", "target", "ids"):
+            object.__setattr__(moved, name, getattr(self, name).to(device))
+        return moved
+
     def take(self, index: object) -> Records:
         """The records at the given rows (integers, in the given order) or where a boolean mask holds."""
         rows = torch.as_tensor(index, device=self.ids.device)

@@ -54,12 +54,13 @@ class Evaluator:
         self._task, self._records, self._all = task, everything, 0 if everything is None else len(everything)
         if everything is not None and evaluation.mode == "auto":
             self._records = subsample(everything, evaluation.records)
+        self._there = None if self._records is None else self._records.to(task.device)
         self._model = task.build_model()
         named, given = load_metrics(task.experiment.metrics), metrics or {}
         require_names([*named, *given])
         self._own = OwnMetrics({**named, **given})
-        if self._records is not None:
-            outputs = measure(task, self._records, self._model).arrays["outputs"]
+        if self._records is not None and self._there is not None:
+            outputs = measure(task, self._there, self._model).arrays["outputs"]
             by_group(task, outputs, self._records)
             self._own.attempt(outputs, self._records)
         elif self._own:
@@ -70,17 +71,17 @@ class Evaluator:
 
     def metrics(self, theta: Tensor) -> dict[str, float]:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
-        if self._records is None:
+        if self._records is None or self._there is None:
             return {}
         model = self._task.prepared(self._model, theta)
-        measured = measure(self._task, self._records, model, arrays=len(self._own) > 0)
+        measured = measure(self._task, self._there, model, arrays=len(self._own) > 0)
         return self._with_own(measured, self._records)
 
     def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
-        if self._records is None:
+        if self._records is None or self._there is None:
             return HeldOut()
-        measured = measure(self._task, self._records, model)
+        measured = measure(self._task, self._there, model)
         directory.write_outputs(measured.arrays)
         table = by_group(self._task, measured.arrays["outputs"], self._records)
         size = {"records": len(self._records), "of": self._all}

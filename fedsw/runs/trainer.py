@@ -15,13 +15,16 @@ from fedsw.runs.optimizers import optimizer_of, require_steps, scheduler_of
 class Trainer:
     """Parameters as one flat float64 vector, moved only along released vectors.
 
+    They are on the host, wherever the model runs: released vectors arise there, and checkpoints and messages take the
+    parameters from there, so that a step moves nothing to or from a device.
+
     Raises:
         ExperimentError: if the settings' optimizer or scheduler is unknown or cannot be used; see `optimizers`.
     """
 
     def __init__(self, theta: Tensor, settings: Training) -> None:
         require_steps(settings)
-        self._parameter = torch.nn.Parameter(theta.detach().to(torch.float64).clone())
+        self._parameter = torch.nn.Parameter(theta.detach().to("cpu", torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
         self._settings, self._steps = settings, 0

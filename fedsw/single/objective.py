@@ -161,6 +161,7 @@ class Objective:
 
     @flushing_to_zero
     def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
+        """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
         chunks = list(self._chunks(batch.records))
         tapes: list[Tape | None] = [None] * len(chunks)
         outputs: list[list[Tensor]] = [[] for _ in self.penalties]
@@ -171,25 +172,26 @@ class Objective:
                 tapes[number] = tape
             for place, head in enumerate(self._heads(tape, inputs)):
                 radius = (self.penalties[place].clip or clip).output
-                outputs[place].append(project(head.detach(), radius).cpu())
+                outputs[place].append(project(head.detach(), radius))
         by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
+        device = outputs[0][0].device
         cotangents = self.composite.cotangents(
             by_stratum,
-            thetas,
-            lambda number, count: self._sample(number, count, batch),
+            [theta.to(device) for theta in thetas],
+            lambda number, count: self._sample(number, count, batch).to(device),
             ties=self.ties,
             memory_limit=self.memory_limit,
         )
         pulled = [torch.cat(list(parts)) for parts in cotangents]
-        total = torch.zeros(count_parameters(model), dtype=torch.float64)
+        total = torch.zeros(count_parameters(model), dtype=torch.float64, device=device)
         weight, start = self.composite.task_weight(len(batch)), 0
         for tape_, chunk in zip(tapes, chunks, strict=True):
             inputs = self._inputs(model, chunk)
             tape = record(model, inputs.features) if tape_ is None else tape_
             part = slice(start, start + len(chunk))
-            total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight)).cpu()
+            total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight))
             start += len(chunk)
-        return total
+        return total.cpu()
 
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         pulled = [
@@ -200,7 +202,7 @@ class Objective:
         if not weight > 0:
             return terms_of(pulled, None, None, clip.loss, self.mode)
         losses = self._losses(tape.raw, inputs)
-        weights = torch.full((len(losses),), weight, dtype=torch.float64)
+        weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
         return terms_of(pulled, losses, weights, clip.loss, self.mode)
 
     def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:

@@ -53,7 +53,7 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
         raise ValueError(f"directions = {directions}; it must be at least 1")
     d = generated.shape[1]
     k = directions if directions < d else d * math.ceil(directions / d)
-    return math.sqrt(float(sliced_w2(generated, fresh, _public_directions(d, k))))
+    return math.sqrt(float(sliced_w2(generated, fresh, _public_directions(d, k).to(generated.device))))
 
 
 @functools.lru_cache(maxsize=4)

@@ -37,20 +37,27 @@ class Measured:
 
 
 def measure(problem: Problem, records: Records, model: nn.Module, *, arrays: bool = True) -> Measured:
-    """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked."""
+    """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked.
+
+    Metrics are computed on the run's device; arrays are returned on the host.
+    """
     with torch.no_grad():
         found = Measuring(problem, records, model)
         report = problem.task.metrics(model, found)
-        return Measured(report, problem.task.arrays(model, found) if arrays else {}, found.taken)
+        given = problem.task.arrays(model, found) if arrays else {}
+        return Measured(report, {name: values.cpu() for name, values in given.items()}, found.taken)
 
 
 class Measuring:
-    """Held-out records under a model; see `fedsw.tasks.task.HeldOut`. What nobody asks for is not computed."""
+    """Held-out records under a model; see `fedsw.tasks.task.HeldOut`. What nobody asks for is not computed.
+
+    Everything is on the run's device.
+    """
 
     def __init__(self, problem: Problem, records: Records, model: nn.Module) -> None:
         self._problem, self._model = problem, model
         self._samples: dict[int, Tensor] = {}
-        self.records, self.taken = records, 0
+        self.records, self.taken = records.to(problem.device), 0
 
     @property
     def shape(self) -> Shape:
@@ -73,7 +80,7 @@ class Measuring:
     @functools.cached_property
     def outputs(self) -> Tensor:
         """The penalty's outputs (n, d), neither centred nor projected."""
-        return (self._problem.outputs(self.raw, self.inputs) + self._problem.experiment.clip.centre).cpu()
+        return self._problem.outputs(self.raw, self.inputs) + self._problem.experiment.clip.centre
 
     @functools.cached_property
     def loss(self) -> float:
@@ -116,7 +123,7 @@ class Measuring:
         given = self._problem.latents(count, "held-out")
         raw = self._model() if points else self._model(given)
         found: Tensor = self._problem.task.outputs(raw, self._problem.imagined(given))
-        return found.detach().cpu()
+        return found.detach()
 
     def decoded(self, codes: Tensor) -> Tensor | None:
         """What the model's own `decode` makes of codes (n, d); None for a model without."""
@@ -124,4 +131,4 @@ class Measuring:
         if decode is None:
             return None
         found: Tensor = decode(codes.to(self._problem.device, self._problem.dtype))
-        return found.cpu()
+        return found

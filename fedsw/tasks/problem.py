@@ -108,7 +108,7 @@ class Problem:
 
     @functools.cached_property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """Where the model runs, ranks are found and contributions are added."""
         wanted = self.experiment.training.device
         if wanted == "cuda" and not torch.cuda.is_available():
             raise ExperimentError("training.device is 'cuda' but this machine offers none to torch; use 'cpu'")
@@ -181,7 +181,11 @@ class Problem:
 
     def inside(self, heads: Tensor) -> Tensor:
         """Outputs (n, columns) of all penalties, each projected on the ball of its radius M, as they travel."""
-        return self.in_balls(heads).to(self.dtype).cpu()
+        return self.rounded(heads).cpu()
+
+    def rounded(self, heads: Tensor) -> Tensor:
+        """Outputs (n, columns) as `inside` has them, in the precision in which they travel, still on the device."""
+        return self.in_balls(heads).to(self.dtype)
 
     def in_balls(self, heads: Tensor) -> Tensor:
         """Outputs (n, columns) of all penalties, each projected on the ball of its radius M."""
@@ -243,11 +247,14 @@ class Problem:
         ]
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """The prior (count, d) that a further penalty compares with: fresh uniform points of an attempt, public."""
+        """The prior (count, d) that a further penalty compares with: fresh uniform points of an attempt, public.
+
+        They are drawn on the host and returned on the device.
+        """
         penalty = self.compared[number].penalty
         assert isinstance(penalty, ToSample)
         stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
-        return uniform_ball(count, self.compared[number].width, penalty.radius, stream)
+        return uniform_ball(count, self.compared[number].width, penalty.radius, stream).to(self.device)
 
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
         """Positions (n_j,) of the records of every cell j (stratum of sampling), in the objective's order."""

@@ -17,7 +17,10 @@ from fedsw.tasks.task import Inputs
 
 
 class PublicSide(ABC):
-    """Somebody else's sample for one attempt; the server draws it from public randomness."""
+    """Somebody else's sample for one attempt; the server draws it from public randomness.
+
+    Samples, cotangents and contributions are on the task's device.
+    """
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -41,11 +44,12 @@ class Prior(PublicSide):
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Fresh points (count, d) for the attempt; `theta` (r,) does not matter."""
         stream = Stream.seeded(self._task.experiment.slicing.seed, "prior", round_, attempt)
-        return uniform_ball(count, self._task.dimension, self._task.experiment.objective.prior_radius, stream)
+        radius = self._task.experiment.objective.prior_radius
+        return uniform_ball(count, self._task.dimension, radius, stream).to(self._task.device)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Nothing: zeros (r,), whatever the cotangents (count, d) are."""
-        return torch.zeros(self._task.parameters, dtype=torch.float64)
+        return torch.zeros(self._task.parameters, dtype=torch.float64, device=self._task.device)
 
 
 class Generator(PublicSide):
@@ -67,8 +71,8 @@ class Generator(PublicSide):
         self._given = self._task.imagined(self._task.latents(count, "generator", round_, attempt))
         self._tape = record(model, self._given.features)
         if self._task.experiment.objective.protected == "both":
-            return self._task.projected(self._tape.raw, self._given)
-        return self._task.outputs(self._tape.raw, self._given).detach().cpu()
+            return self._task.rounded(self._task.heads(self._tape.raw, self._given))
+        return self._task.outputs(self._tape.raw, self._given).detach()
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Clipped Jacobians of the samples, transposed, applied to their cotangents (count, d): (r,), float64."""
@@ -91,7 +95,7 @@ class Domain(PublicSide):
         self._given = self._task.given(self._public.batch(round_, attempt))
         model = self._task.prepared(self._model, theta)
         self._tape = record(model, self._given.features)
-        return self._task.projected(self._tape.raw, self._given)
+        return self._task.rounded(self._task.heads(self._tape.raw, self._given))
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """The clipped matching gradient (r,) of cotangents (m, d), plus that of (1 - alpha) * the public task loss."""
@@ -104,7 +108,7 @@ class Domain(PublicSide):
         loss = task.losses(model(given.features), given).mean()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(loss, parameters)
-        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64).cpu() for gradient in found])
+        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in found])
         return (1 - task.experiment.objective.alpha) * flat
 
 
@@ -122,5 +126,4 @@ def public_side_of(task: Problem) -> PublicSide | None:
 
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw, given)
-    part = cotangents.to(head.device)
-    return clipped_sum(tape, [Term(head, part, task.clip.jacobian, task.experiment.clip.mode)]).cpu()
+    return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.mode)])

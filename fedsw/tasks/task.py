@@ -44,7 +44,7 @@ class HeldOut(Protocol):
 
     @property
     def records(self) -> Records:
-        """The records."""
+        """The records, on the run's device."""
 
     @property
     def shape(self) -> Shape:
@@ -60,7 +60,7 @@ class HeldOut(Protocol):
 
     @property
     def outputs(self) -> Tensor:
-        """The penalty's outputs (n, d), not centred and not projected, on the CPU."""
+        """The penalty's outputs (n, d), not centred and not projected, on the run's device."""
 
     @property
     def loss(self) -> float:
@@ -84,7 +84,7 @@ class HeldOut(Protocol):
         """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
 
     def decoded(self, codes: Tensor) -> Tensor | None:
-        """What the model's own `decode` makes of codes (n, d), on the CPU; None for a model without."""
+        """What the model's own `decode` makes of codes (n, d), on the run's device; None for a model without."""
 
 
 class Task(ABC):
@@ -120,7 +120,7 @@ class Task(ABC):
         return {"loss": held_out.loss}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
-        """What the figures are drawn from, on the CPU; `outputs` (n, d) is always among them."""
+        """What the figures are drawn from, on any device; `outputs` (n, d) is always among them."""
         records = held_out.records
         return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -135,7 +136,7 @@ def slot_means(
     _require_same_width(own, other)
     left, right = _as_rows(own.detach().T), _as_rows(other.detach().T)
     means = torch.empty_like(left)
-    for part in _blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit):
+    for part in _blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit, left.device):
         u = ranked(left[part])
         means[part].scatter_(-1, u.order, means_by_rank(u, sort_rows(right[part]), ties))
     return means.T.contiguous()
@@ -177,7 +178,7 @@ def cotangents(
     for part in _chunks(k, n + m, memory_limit):
         slab = theta[:, part]
         u_gaps, v_gaps = _slices(u_all, slab), _slices(v_all, slab)  # a block's slices make room for its gaps
-        for block in _blocks(slab.shape[1], n + m, memory_limit):
+        for block in _blocks(slab.shape[1], n + m, memory_limit, slab.device):
             u, v = ranked(u_gaps[block]), ranked(v_gaps[block])
             u_gap = u.values - means_by_rank(u, v.values, ties)
             v_gap = v.values - means_by_rank(v, u.values, ties)
@@ -231,7 +232,7 @@ def _slices(points: Tensor, directions: Tensor) -> Tensor:
     """
     rows = directions.T.unsqueeze(-1)
     slices = points.new_empty((len(rows), points.shape[1]))
-    width = max(1, _IN_CACHE // (2 * len(rows)))
+    width = max(1, _most_numbers(points.device) // (2 * len(rows)))
     for start in range(0, points.shape[1], width):
         part = points[:, start : start + width]
         total = rows[:, 0] * part[0]
@@ -266,9 +267,14 @@ def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
     return _parts(k, memory_limit // (2 * 8 * samples))
 
 
-def _blocks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
+def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> Iterator[slice]:
     """Directions that are worked on at the same time, in the other half, and where that can be in the cache."""
-    return _parts(k, min(memory_limit // (2 * _BYTES_PER_SAMPLE), _IN_CACHE) // samples)
+    return _parts(k, min(memory_limit // (2 * _BYTES_PER_SAMPLE), _most_numbers(device)) // samples)
+
+
+def _most_numbers(device: torch.device) -> int:
+    """Numbers of one array that is worked on: a cacheful on a processor; elsewhere, few large kernels are quicker."""
+    return _IN_CACHE if device.type == "cpu" else sys.maxsize
 
 
 def _parts(k: int, size: int) -> Iterator[slice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section
 
@@ -24,6 +24,8 @@ class Training(Section):
     `optimizer` is "sgd" or "adam" with the settings above, or any name of torch.optim ("AdamW", "RMSprop", ...) with
     `learning_rate` and its own `optimizer_arguments`; `scheduler` is any name of torch.optim.lr_scheduler, with
     `scheduler_arguments`, and moves once a round.
+
+    `device` is where models run, ranks are found and contributions are added: one with float64.
     """
 
     rounds: PositiveInt = 500
@@ -41,6 +43,15 @@ class Training(Section):
     precision: Literal["float32", "float64"] = "float32"
     micro_batch: PositiveInt = 65_536
     device: Literal["cpu", "cuda"] = "cpu"
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _has_float64(cls, device: object) -> object:
+        if device == "mps":
+            raise ValueError(
+                "'mps' has no float64, in which everything that a guarantee rests on is added; use 'cpu' or 'cuda'"
+            )
+        return device
 
     @model_validator(mode="after")
     def _settings_of_the_optimizer(self) -> Training:

@@ -31,6 +31,7 @@ from fedsw.objectives.terms import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.task import Inputs
 
 _log = logging.getLogger("fedsw.clients")
 
@@ -41,7 +42,11 @@ _nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
 
 @dataclass(frozen=True)
 class Batch:
-    """One attempt's records at one node, cell by cell, client after client, under the model they were met with."""
+    """One attempt's records at one node, cell by cell, client after client, under the model they were met with.
+
+    Attributes:
+        given: the records as the model takes them, on the device, where they went there in one piece.
+    """
 
     round: int
     attempt: int
@@ -49,6 +54,7 @@ class Batch:
     model: nn.Module
     tape: Tape | None
     outputs: Tensor | None = None
+    given: Inputs | None = None
 
 
 @dataclass
@@ -214,21 +220,24 @@ class Node:
             given = self.task.given(records)
             tape = record(model, given.features)
             outputs = self.task.heads(tape.raw, given)
-            self.batch = Batch(round_, attempt, records, model, tape, outputs)
+            self.batch = Batch(round_, attempt, records, model, tape, outputs, given)
             return self.batch, self.task.inside(outputs)
         self.batch = Batch(round_, attempt, records, model, None)
         pieces = map(self.task.given, chunks)
-        parts = [self.task.projected(record(model, piece.features).raw, piece) for piece in pieces]
-        return self.batch, torch.cat(parts) if parts else self.task.no_outputs()
+        parts = [self.task.rounded(self.task.heads(record(model, piece.features).raw, piece)) for piece in pieces]
+        return self.batch, torch.cat(parts).cpu() if parts else self.task.no_outputs()
 
     @flushing_to_zero
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 
+        Everything is added on the device; the sum is returned on the host. Records that went to the device in more than
+        one piece in the first exchange go there again, `micro_batch` at a time.
+
         Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
         Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
         """
-        weights = torch.full((len(batch.records),), task_weight, dtype=torch.float64)
+        weights = torch.full((len(batch.records),), task_weight, dtype=torch.float64, device=self.task.device)
         total, loss = self._clipped(batch, cotangents, weights if task_weight > 0 else None, None)
         return total, loss
 
@@ -254,26 +263,29 @@ class Node:
         clip, mode = self.task.clip, self.task.experiment.clip.mode
         rows = () if runs is None else (len(runs),)
         total: Tensor | None = None
-        loss, start = 0.0, 0
+        start, q = 0, cotangents.to(self.task.device)
+        summed = torch.zeros((), dtype=torch.float64, device=q.device)
         for chunk in self.task.chunks(batch.records):
-            given = self.task.given(chunk)
+            given = self.task.given(chunk) if batch.given is None else batch.given
             tape = batch.tape or record(batch.model, given.features)
             losses = self.task.losses(tape.raw, given)
             here = slice(start, start + len(chunk))
+            part = q if chunk is batch.records else q[here]
             pulled: list[tuple[Tensor, Tensor, float]] = []
             if self.task.objective.alpha > 0:
                 heads = self.task.heads(tape.raw, given) if batch.outputs is None else batch.outputs
-                pulled = self._pulled(heads, cotangents[here])
+                pulled = self._pulled(heads, part)
             own = None if weights is None else weights[here]
             terms = terms_of(pulled, losses, own, clip.loss, mode)
-            found = clipped_sum(tape, terms, runs=None if runs is None else _within(runs, here)).cpu()
+            found = clipped_sum(tape, terms, runs=None if runs is None else _within(runs, here))
             total = found if total is None else total + found
             if self.task.experiment.unsafe_metrics:
-                loss += float(losses.detach().sum())
+                summed += losses.detach().sum()
             start += len(chunk)
         if total is None:
             total = torch.zeros((*rows, self.task.parameters), dtype=torch.float64)
-        return total, loss / max(1, start)
+        loss = float(summed) if self.task.experiment.unsafe_metrics else 0.0
+        return total.cpu(), loss / max(1, start)
 
     def _pulled(self, heads: Tensor, cotangents: Tensor) -> list[tuple[Tensor, Tensor, float]]:
         """Every penalty's outputs, cotangents and clip."""

@@ -46,7 +46,7 @@ class Adaptation(Task):
         """Loss and accuracy on the private domain."""
         from fedsw import metrics
 
-        predicted = part(held_out.raw, "classes", 1).argmax(dim=1).cpu()
+        predicted = part(held_out.raw, "classes", 1).argmax(dim=1)
         return {"loss": held_out.loss, "accuracy": metrics.accuracy(predicted, held_out.records.target)}
 
     @classmethod

@@ -62,8 +62,8 @@ class Autoencoder(Task):
         import torch
 
         found = super().arrays(model, held_out)
-        found["images"] = held_out.inputs.features[:_MOST_IMAGES].cpu()
-        found["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES]).cpu()
+        found["images"] = held_out.inputs.features[:_MOST_IMAGES]
+        found["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES])
         decoded = held_out.decoded(_prior(held_out)[:_MOST_IMAGES])
         return found if decoded is None else {**found, "samples": torch.sigmoid(decoded)}
 
@@ -83,8 +83,9 @@ def _prior(held_out: HeldOut) -> Tensor:
     from fedsw.randomness import Stream
     from fedsw.tasks.generation import uniform_ball
 
-    n, d = held_out.outputs.shape
-    return uniform_ball(n, d, held_out.prior_radius, Stream.seeded(0, "held-out prior"))
+    codes = held_out.outputs
+    n, d = codes.shape
+    return uniform_ball(n, d, held_out.prior_radius, Stream.seeded(0, "held-out prior")).to(codes.device)
 
 
 TASK = Autoencoder

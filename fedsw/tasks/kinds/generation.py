@@ -46,13 +46,13 @@ class Generation(Task):
         """The sliced distance to held-out records."""
         from fedsw.tasks.generation import sliced_w2_to
 
-        target = held_out.inputs.features.cpu()
+        target = held_out.inputs.features
         slices = held_out.slices(target.shape[1])
         return {"sw2": sliced_w2_to(_generated(held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples (m, p), and held-out records (n, p) to see them beside."""
-        return {"outputs": _generated(held_out), "reference": held_out.inputs.features.cpu()[:_MOST_POINTS]}
+        return {"outputs": _generated(held_out), "reference": held_out.inputs.features[:_MOST_POINTS]}
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:

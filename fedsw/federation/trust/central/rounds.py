@@ -1,4 +1,10 @@
-"""The two exchanges of one round: outputs up, cotangents down, contributions up; nothing is released here."""
+"""The two exchanges of one round: outputs up, cotangents down, contributions up; nothing is released here.
+
+Ranks, checks and sums are computed on `training.device`. Messages are bytes, in the host's memory, so what crosses
+between the two in an attempt is: all outputs in one piece, the directions of each penalty, all cotangents in one piece,
+every site's contribution, one verdict a site on their norms (all together), and the sum. The sum ends on the host: its
+noise comes from a key stream and exact arithmetic there, and checkpoint and messages take what is released from there.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +43,7 @@ _Up = TypeVar("_Up", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The un-noised sum of one attempt with what bounds it. It never leaves the server's memory.
+    """The un-noised sum of one attempt, on the host, with what bounds it. It never leaves the server's memory.
 
     `sensitivities` and `draw` are those of the batch the first exchange settled: clients lost later only take
     terms away.
@@ -119,12 +125,13 @@ class Rounds:
         theta_directions = task.all_directions(round_, attempt)
         bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
         stacked = _stack(settled, [outputs[each.site.node].outputs for each in present], task)
-        total = torch.zeros(task.parameters, dtype=torch.float64)
-        by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
+        there = [each.to(task.device) for each in theta_directions]
+        total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
+        by_cell, other = self._matched(stacked, there, theta, round_, attempt)
         if other is not None:
             total += other
         if not task.private_parameters:
-            return Aggregate(round_, attempt, total, settled, bounds, clients_of(present), None)
+            return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
         weight, own = task.objective.task_weight(settled.total), _cut(settled, by_cell)
         asked_for = [GradientsAsked(model, q, round_, attempt, weight) for q in own]
         answers = self._exchange(messages.GRADIENTS, present, asked_for, terms, lost)
@@ -143,7 +150,7 @@ class Rounds:
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight, lost)
         bounds = sensitivities(task, settled.batch, [1.0 for _ in task.compared])
-        total = torch.zeros(task.parameters, dtype=torch.float64)
+        total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 
     def _summed(
@@ -159,10 +166,10 @@ class Rounds:
         if (answered := sum(part.clients for part in parts)) < self._least:
             return None
         for part in parts:
-            total += part.answer.vector
+            total += part.vector
         unsafe = self._plan.task.experiment.unsafe_metrics
         loss = _mean_loss([part.answer for part in parts]) if unsafe else None
-        return Aggregate(round_, attempt, total, settled, bounds, answered, loss)
+        return Aggregate(round_, attempt, total.cpu(), settled, bounds, answered, loss)
 
     def _matched(
         self, stacked: list[Tensor], directions: Sequence[Tensor], theta: Tensor, round_: int, attempt: int
@@ -205,7 +212,7 @@ class Rounds:
         lost: Away,
     ) -> list[_Part]:
         """What the sites that answered within their clients' bounds contribute, in client order."""
-        parts = []
+        task, parts = self._plan.task, []
         for each, counts, own in zip(present, settled.counts, cotangents, strict=True):
             if (answer := answers.get(each.site.node)) is None:
                 continue
@@ -213,14 +220,19 @@ class Rounds:
             if there is None:
                 self._lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"), lost)
                 continue
-            rows = np.concatenate([np.repeat(there, column) for column in counts.T])
-            most = SLACK * self._plan.task.most_pulled(own[torch.from_numpy(rows)], weight)
-            weighs = float(torch.linalg.vector_norm(answer.vector))
-            if not weighs <= most:  # neither number is shown: both are un-noised functions of records
-                self._lose(each.site, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
-                continue
-            parts.append(_Part(answer, int((there & each.here).sum())))
-        return parts
+            if not bool(there.all()):
+                rows = np.concatenate([np.repeat(there, column) for column in counts.T])
+                own = own[torch.from_numpy(rows)]
+            most = SLACK * task.most_pulled(own, weight)
+            clients = int((there & each.here).sum())
+            parts.append(_Part(each.site, answer, answer.vector.to(task.device), most, clients))
+        kept = []
+        for part, within in zip(parts, _within(parts), strict=True):
+            if within:
+                kept.append(part)
+            else:  # neither number is shown: both are un-noised functions of records
+                self._lose(part.site, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
+        return kept
 
     def _exchange(
         self,
@@ -270,10 +282,22 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A site's contribution, and how many clients are in it."""
+    """A site's contribution, its vector (r,) on the device, the most it may weigh, and how many clients are in it."""
 
+    site: Site
     answer: Contribution
+    vector: Tensor
+    most: float
     clients: int
+
+
+def _within(parts: Sequence[_Part]) -> list[bool]:
+    """Which contributions weigh no more than they may: compared on the device, and read all together."""
+    if not parts:
+        return []
+    verdicts = torch.stack([torch.linalg.vector_norm(part.vector) <= part.most for part in parts])
+    found: list[bool] = verdicts.cpu().tolist()
+    return found
 
 
 def _answered(present: Present, answer: Contribution) -> NDArray[np.bool_] | None:
@@ -287,10 +311,14 @@ def _answered(present: Present, answer: Contribution) -> NDArray[np.bool_] | Non
 
 
 def _stack(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
-    """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound."""
+    """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound.
+
+    All of them go to the device in one piece.
+    """
     rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
     pieces = [torch.split(out[: sum(row)], row) for out, row in zip(outputs, rows, strict=True)]
-    return [task.in_balls(torch.cat(cell)) for cell in zip(*pieces, strict=True)]
+    joined = torch.cat([piece for cell in zip(*pieces, strict=True) for piece in cell]).to(task.device)
+    return [task.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
 
 
 def _most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int]:
@@ -305,10 +333,11 @@ def _most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[in
 
 
 def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
-    """Cotangents by site, in the order of the cells, client after client in each."""
-    rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
-    pieces = [torch.split(q, [row[cell] for row in rows]) for cell, q in enumerate(by_cell)]
-    return [torch.cat(own) for own in zip(*pieces, strict=True)]
+    """Cotangents by site, in the order of the cells, client after client in each; on the host, brought in one piece."""
+    joined, sites = torch.cat(list(by_cell)).cpu(), len(settled.counts)
+    rows = np.stack([counts.sum(axis=0) for counts in settled.counts], axis=1)  # (cells, sites)
+    pieces = torch.split(joined, rows.reshape(-1).tolist())
+    return [torch.cat(pieces[site::sites]) for site in range(sites)]
 
 
 def _mean_loss(parts: Sequence[Contribution]) -> float | None:
