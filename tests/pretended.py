@@ -116,6 +116,7 @@ class Pretended(TorchDispatchMode):
         if found is not NotImplemented:
             return found
         leaves = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        _refuse_empty(name, leaves)
         device = kwargs.get("device")
         there = any(isinstance(each, There) for each in leaves)
         if name in ("_to_copy", "copy_"):
@@ -176,6 +177,12 @@ def _chosen(value: Any, wrappers: dict[int, There], there: bool) -> Any:
 
 def _held(value: Any) -> Any:
     return value.held if isinstance(value, There) else value
+
+
+def _refuse_empty(name: str, leaves: list[Tensor]) -> None:
+    """Torch itself made a tensor on the device, of a list of numbers: nobody knows what it holds."""
+    if any(each.device == ELSEWHERE and not isinstance(each, There) for each in leaves):
+        raise AssertionError(f"{name} of a tensor that was made on the device out of sight, of a list as an index?")
 
 
 def _refuse_mixtures(name: str, leaves: list[Tensor]) -> None:

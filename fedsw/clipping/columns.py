@@ -177,7 +177,9 @@ def _kept(call: Call, deltas: Sequence[Tensor]) -> int:
 
 def _taken(weights: Tensor | None, reached: Sequence[int]) -> Tensor:
     assert weights is not None
-    return weights if len(reached) == weights.shape[1] else weights[:, list(reached)]
+    if len(reached) == weights.shape[1]:
+        return weights
+    return torch.stack([weights[:, column] for column in reached], dim=1)  # a list of numbers would be sent to a device
 
 
 def _units(weights: Tensor) -> tuple[Tensor, Tensor]:
