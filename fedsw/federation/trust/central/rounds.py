@@ -17,21 +17,28 @@ import numpy as np
 import torch
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Present, Site, too_few, totals
+from fedsw.federation.exchange.cohort import Present, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, SumAsked, Terms
-from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, most_drawn, sensitivities
+from fedsw.federation.trust.central.rows import (
+    Part,
+    cut_by_site,
+    mean_loss,
+    most_rows,
+    stacked_outputs,
+    who_is_in,
+    within_bounds,
+)
+from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, sensitivities
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.runs.telemetry import event
-from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
 from fedsw.transport.sliced import spread
 
@@ -112,7 +119,7 @@ class Rounds:
         settled = draw(plan, present, round_=round_, attempt=attempt)
         if task.objective.alpha == 0:
             return self._uncompared(settled, round_, attempt, theta, present, lost)
-        rows = _most_rows(plan, settled, present)
+        rows = most_rows(plan, settled, present)
         terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
         asked = [
@@ -124,7 +131,7 @@ class Rounds:
             return None
         theta_directions = task.all_directions(round_, attempt)
         bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
-        stacked = _stack(settled, [outputs[each.site.node].outputs for each in present], task)
+        stacked = stacked_outputs(settled, [outputs[each.site.node].outputs for each in present], task)
         there = [each.to(task.device) for each in theta_directions]
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         by_cell, other = self._matched(stacked, there, theta, round_, attempt)
@@ -132,7 +139,7 @@ class Rounds:
             total += other
         if not task.private_parameters:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
-        weight, own = task.objective.task_weight(settled.total), _cut(settled, by_cell)
+        weight, own = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
         asked_for = [GradientsAsked(model, q, round_, attempt, weight) for q in own]
         answers = self._exchange(messages.GRADIENTS, present, asked_for, terms, lost)
         parts = self._parts(present, settled, answers, own, weight, lost)
@@ -160,7 +167,7 @@ class Rounds:
         total: Tensor,
         settled: Draw,
         bounds: tuple[Sensitivity, ...],
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
     ) -> Aggregate | None:
         """The sum of the sites' contributions on top of `total`; None if too few clients are in it."""
         if (answered := sum(part.clients for part in parts)) < self._least:
@@ -168,7 +175,7 @@ class Rounds:
         for part in parts:
             total += part.vector
         unsafe = self._plan.task.experiment.unsafe_metrics
-        loss = _mean_loss([part.answer for part in parts]) if unsafe else None
+        loss = mean_loss([part.answer for part in parts]) if unsafe else None
         return Aggregate(round_, attempt, total.cpu(), settled, bounds, answered, loss)
 
     def _matched(
@@ -210,13 +217,13 @@ class Rounds:
         cotangents: Sequence[Tensor],
         weight: float,
         lost: Away,
-    ) -> list[_Part]:
+    ) -> list[Part]:
         """What the sites that answered within their clients' bounds contribute, in client order."""
         task, parts = self._plan.task, []
         for each, counts, own in zip(present, settled.counts, cotangents, strict=True):
             if (answer := answers.get(each.site.node)) is None:
                 continue
-            there = _answered(each, answer)
+            there = who_is_in(each, answer)
             if there is None:
                 self._lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"), lost)
                 continue
@@ -225,9 +232,9 @@ class Rounds:
                 own = own[torch.from_numpy(rows)]
             most = SLACK * task.most_pulled(own, weight)
             clients = int((there & each.here).sum())
-            parts.append(_Part(each.site, answer, answer.vector.to(task.device), most, clients))
+            parts.append(Part(each.site, answer, answer.vector.to(task.device), most, clients))
         kept = []
-        for part, within in zip(parts, _within(parts), strict=True):
+        for part, within in zip(parts, within_bounds(parts), strict=True):
             if within:
                 kept.append(part)
             else:  # neither number is shown: both are un-noised functions of records
@@ -278,71 +285,3 @@ class Rounds:
                 "resume the run",
                 recorded=left,
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A site's contribution, its vector (r,) on the device, the most it may weigh, and how many clients are in it."""
-
-    site: Site
-    answer: Contribution
-    vector: Tensor
-    most: float
-    clients: int
-
-
-def _within(parts: Sequence[_Part]) -> list[bool]:
-    """Which contributions weigh no more than they may: compared on the device, and read all together."""
-    if not parts:
-        return []
-    verdicts = torch.stack([torch.linalg.vector_norm(part.vector) <= part.most for part in parts])
-    found: list[bool] = verdicts.cpu().tolist()
-    return found
-
-
-def _answered(present: Present, answer: Contribution) -> NDArray[np.bool_] | None:
-    """Which of the site's clients are in its contribution, (S,); None if it names lost ones that it does not have."""
-    there = np.ones(len(present.here), dtype=bool)
-    lost = answer.lost.numpy()
-    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
-        return None
-    there[lost] = False
-    return there
-
-
-def _stack(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
-    """Outputs by cell, in client order, without filler, projected again: a client's word is not a bound.
-
-    All of them go to the device in one piece.
-    """
-    rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
-    pieces = [torch.split(out[: sum(row)], row) for out, row in zip(outputs, rows, strict=True)]
-    joined = torch.cat([piece for cell in zip(*pieces, strict=True) for piece in cell]).to(task.device)
-    return [task.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
-
-
-def _most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int]:
-    """Rows of each site's messages: more than it is ever asked for, so that their size tells no count."""
-    drawn = [int(counts.sum()) for counts in settled.counts]
-    if plan.task.experiment.privacy.sampling == "stratified":
-        return drawn  # fixed in advance, and public
-    sizes = totals(present)
-    held = [each.sizes.sum(axis=0).tolist() for each in present]
-    room = [sum(map(most_drawn, settled.batch, own, sizes)) for own in held]
-    return [max(most, own) for most, own in zip(room, drawn, strict=True)]
-
-
-def _cut(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
-    """Cotangents by site, in the order of the cells, client after client in each; on the host, brought in one piece."""
-    joined, sites = torch.cat(list(by_cell)).cpu(), len(settled.counts)
-    rows = np.stack([counts.sum(axis=0) for counts in settled.counts], axis=1)  # (cells, sites)
-    pieces = torch.split(joined, rows.reshape(-1).tolist())
-    return [torch.cat(pieces[site::sites]) for site in range(sites)]
-
-
-def _mean_loss(parts: Sequence[Contribution]) -> float | None:
-    """The mean of the batch's losses as clients report them; a client that reports no loss or no count is left out."""
-    reported = [(part.training_loss, part.records) for part in parts]
-    known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
-    total = sum(count for _, count in known)
-    return sum(loss * count for loss, count in known) / total if total > 0 else None
