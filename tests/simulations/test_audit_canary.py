@@ -97,7 +97,10 @@ def _sensitivity_for_twice_the_records(monkeypatch):
 
 def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
     genuine = fedsw.federation.node.node.clipped_sum
-    freed = lambda tape, terms: genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms])  # noqa: E731
+
+    def freed(tape, terms, **more):
+        return genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms], **more)
+
     monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
     monkeypatch.setattr(fedsw.tasks.problem.Problem, "most_pulled", lambda *given: math.inf)
 
