@@ -26,14 +26,14 @@ def _released(folder, monkeypatch, label: int) -> np.ndarray:
     """The models of TRIALS runs along the canary's gradient, which fills the loss clip, with a sign for each label."""
     import fedsw.federation.node.node as node
 
-    genuine = node.node_records
+    genuine = node.held_records
 
     def with_canary(task, node_config):
-        records = genuine(task, node_config)
+        held = genuine(task, node_config)
         if node_config["partition-id"] == 0:
-            records.features[0] = 1e4 * _undecided(task)
-            records.target[0] = label
-        return records
+            held.records.features[0] = 1e4 * _undecided(task)
+            held.records.target[0] = label
+        return held
 
     experiment = small(
         "data.records=40",
@@ -47,7 +47,7 @@ def _released(folder, monkeypatch, label: int) -> np.ndarray:
         "privacy.noise_multiplier=1.0",
         f"privacy.delta={DELTA}",
     )
-    monkeypatch.setattr(node, "node_records", with_canary)
+    monkeypatch.setattr(node, "held_records", with_canary)
     # A fresh node for every label, whatever ran before in this process.
     node._nodes.clear()
     federation, scores = Federation(folder), []
@@ -56,7 +56,7 @@ def _released(folder, monkeypatch, label: int) -> np.ndarray:
         directory = folder / f"{label}-{trial}"
         federation.run(experiment, directory=directory)
         scores.append(float(load_file(directory / "model.safetensors")["0.weight"][0] @ along))
-    monkeypatch.setattr(node, "node_records", genuine)
+    monkeypatch.setattr(node, "held_records", genuine)
     return np.array(scores)
 
 

@@ -24,6 +24,8 @@ from tests.mutants.trial import Nursery, Outcome, copies
 
 ROOT = Path(__file__).parents[2]
 _COLOURS = {"killed": "green", "survived": "bold red", "error": "bold red"}
+_ALL_TESTS = 1200.0
+"""Seconds that the tests of all mutants together may take on a tree without one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
         if not asked.unsure:
             parts = _parts(mutants, asked.jobs)
-            unharmed = list(pool.map(lambda tests: _borrowed(free, lambda nursery: nursery.ran(tests)), parts))
+            every = partial(_unharmed, free)
+            unharmed = list(pool.map(every, parts))
             if broken := [outcome for outcome in unharmed if outcome.verdict != "survived"]:
                 console.print(f"without any mutant: {broken[0].by}", style="bold red", markup=False)
                 return 2
@@ -64,6 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     verdicts = {outcome.verdict for outcome in outcomes.values()}
     return 2 if "error" in verdicts else int("survived" in verdicts)
+
+
+def _unharmed(free: SimpleQueue[Nursery], tests: Sequence[str]) -> Outcome:
+    """What tests say without any mutant."""
+    return _borrowed(free, lambda nursery: nursery.ran(tests, patience=_ALL_TESTS))
 
 
 def _chosen(table: Sequence[Mutant], asked: argparse.Namespace, console: Console) -> list[Mutant]:
