@@ -107,8 +107,17 @@ def row(what: str, against: str, ours: list[float], other: list[float], goal: fl
         "goal": f"{'at least' if faster else 'at most'} {goal:g} times {'faster' if faster else 'as long'}",
         "met": met,
         "spread": f"ratio of medians {middle if faster else 1 / middle:.2f}, turns {len(ours)}",
-        "note": "",
+        "note": "" if met else because(what, against),
     }
+
+
+def because(what: str, against: str) -> str:
+    """What a clipped step spends its time on where it misses a goal, as profiles of these rows showed it."""
+    if against.startswith("vmap"):
+        return "ours takes some five plain passes and torch's batched Jacobian some fifty: less than the goal supposed"
+    if "ResNet" in what:
+        return "small convolutions: the number of operations a layer takes, not their size"
+    return "the backprops of both layers are converted to float64 for their norms and again for what is added"
 
 
 def peak(step: Callable[[], Any]) -> int:
