@@ -61,7 +61,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("epsilon", ["inf", "3.0"])
 def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: Path, epsilon: str) -> None:
-    experiment = small("seed=5", f"privacy.epsilon={epsilon}", "federation.clients=3", PATIENT)
+    experiment = small("seed=5", f"privacy.epsilon={epsilon}", "federation.clients=3", "federation.sites=3", PATIENT)
     watcher = Watcher()
     ours = run(experiment, runs=tmp_path / "ours")
     theirs = run(experiment, engine="deployed", runs=tmp_path / "theirs", observer=watcher)
