@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsw.accounting import Ledger, Step, epsilon_by, noise_multiplier
+from fedsw.accounting import Ledger
 from fedsw.experiment import resolve_delta
+from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
-from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.sketches import STRATUM, bounded_sketch, noised_sketch, sketch_sensitivity
-from fedsw.randomness import Stream
 from fedsw.transport.noised_sketches import NoisedSketch
 from fedsw.transport.sketches import MOST_RECORDS, Law, Sketcher
 
 
-@dataclass(frozen=True)
-class SketchPlan:
-    """Noise and the guarantee of one sketch of all records, once; everything here is public. Made by `plan_sketch`.
+@dataclass(frozen=True, kw_only=True)
+class SketchPlan(plans.Plan):
+    """The plan of one sketch of all records: one round of a full batch. Everything is public. Made by `plan_sketch`.
 
     Attributes:
-        law: what is measured.
-        records: how many.
-        epsilon, delta: of the release, for the replacement of one record, label and group included.
-        multiplier: noise multiplier sigma / Delta; 0 without noise.
-        accountant: what computed it.
-        seed: of the noise; None for a secret one. With a seed epsilon is nominal.
+        law: what is measured; the rest is in `fedsw.privacy.plan.Plan`.
     """
 
     law: Law
-    records: int
-    epsilon: float
-    delta: float
-    multiplier: float
-    accountant: str = "pld"
-    seed: int | None = None
-
-    @property
-    def strata(self) -> tuple[str, ...]:
-        """One: all records are taken, whatever their label and group."""
-        return (STRATUM,)
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """Of the sum, safety factor included."""
-        return sketch_sensitivity(self.law)
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in every number of the sum."""
-        return self.multiplier * self.sensitivity.value
-
-    @property
-    def nominal(self) -> bool:
-        """Whether the noise can be reproduced, so that epsilon is what a secret seed would give."""
-        return self.seed is not None
 
     @property
     def guarantee(self) -> str:
@@ -69,10 +36,6 @@ class SketchPlan:
             f"any other, label and group included, against everybody who sees the sketch and everything computed from "
             f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured."
         )
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where the noise comes from: the operating system's entropy, or the seed's stream."""
-        return Stream.secure() if self.seed is None else Stream.seeded(self.seed, "noise", round_, attempt)
 
     def __str__(self) -> str:
         rows = [
@@ -116,8 +79,23 @@ def plan_sketch(
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
     resolved = resolve_delta(delta, records=records)
-    multiplier, found = _noise(epsilon, noise_multiplier, resolved, accountant)
-    return SketchPlan(law, records, found, resolved, multiplier, accountant, seed)
+    multiplier, found = plans.calibrated(
+        epsilon, noise_multiplier, delta=resolved, rate=1.0, rounds=1, accountant=accountant
+    )
+    return SketchPlan(
+        law=law,
+        strata=(STRATUM,),
+        sizes=(records,),
+        batch=(records,),
+        rates=(1.0,),
+        rounds=1,
+        epsilon=found,
+        delta=resolved,
+        multiplier=multiplier,
+        sensitivities=(sketch_sensitivity(law),),
+        accountant=accountant,
+        seed=seed,
+    )
 
 
 def release_sketch(
@@ -146,13 +124,3 @@ def release_sketch(
         raise ValueError(f"{len(features)} records, and the plan is for {plan.records}: make it with their number")
     bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
     return noised_sketch(plan.law, release(bounded, plan, ledger), plan.records)
-
-
-def _noise(epsilon: float | None, multiplier: float | None, delta: float, accountant: str) -> tuple[float, float]:
-    """(noise multiplier, epsilon) of one release at sampling rate 1."""
-    if multiplier is not None:
-        return multiplier, epsilon_by(accountant, {Step(1.0, 1 / multiplier): 1}, delta)
-    assert epsilon is not None
-    if math.isinf(epsilon):
-        return 0.0, math.inf
-    return noise_multiplier(epsilon, delta, sampling_rate=1.0, steps=1, accountant=accountant), epsilon

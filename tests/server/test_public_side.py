@@ -7,8 +7,8 @@ import torch
 
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import PublicSide, public_side_of
-from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs
+from fedsw.tasks.public_side import Prior, PublicSide, public_side_of
+from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs, parameters_of
 
 STEEP = 30.0  # times the initial parameters: Jacobians far above the clip
 
@@ -58,3 +58,23 @@ def test_the_samples_follow_from_public_numbers_and_are_fresh_in_every_attempt()
         for one, same in zip(*drawn, strict=True):
             torch.testing.assert_close(one, same, rtol=0, atol=0)
         assert len({tuple(sample.flatten().tolist()) for sample in drawn[0]}) == 4
+
+
+def test_the_public_side_learns_where_the_penalty_has_no_weight(federation, monkeypatch):
+    """A domain carries the task loss: with alpha = 0 it is all there is to learn from (source only)."""
+    chosen = experiment(AUTOENCODER, "objective.alpha=0.0", "privacy.trust=none", "training.optimizer=sgd", "seed=1")
+    federation.run(chosen)
+    given = torch.ones(Problem.from_experiment(chosen).parameters, dtype=torch.float64)
+    monkeypatch.setattr(Prior, "contribution", lambda side, cotangents: given)
+    federation.run(chosen)
+    without, with_it = (parameters_of(federation.folder / f"run{number}") for number in (1, 2))
+    moved = without - with_it
+    assert float(moved.min()) > 0 and torch.allclose(moved, moved.mean().expand_as(moved), rtol=0.1)
+
+
+def test_a_domain_alone_teaches_the_model(federation):
+    needs("usps", "mnist")
+    for rounds in (1, 3):
+        federation.run(experiment(ADAPTATION, "objective.alpha=0.0", "privacy.trust=none", f"training.rounds={rounds}"))
+    early, late = (parameters_of(federation.folder / f"run{number}") for number in (1, 2))
+    assert float((late - early).abs().max()) > 1e-3

@@ -67,8 +67,8 @@ SUM = Exchange(
     SumAsked,
     Contribution,
     TRUSTED,
-    "the only one of an attempt with `objective.alpha = 0`, where no outputs are compared: the contribution of a fresh "
-    "sample",
+    "the only one of an attempt with `objective.alpha = 0` between groups, where no outputs are compared: the "
+    "contribution of a fresh sample",
 )
 TABLES = Exchange(
     wire.TABLES,

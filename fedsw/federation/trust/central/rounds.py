@@ -117,7 +117,7 @@ class Rounds:
     ) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, present, round_=round_, attempt=attempt)
-        if task.objective.alpha == 0:
+        if task.objective.alpha == 0 and self._public_side is None:
             return self._uncompared(settled, round_, attempt, theta, present, lost)
         rows = most_rows(plan, settled, present)
         terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
