@@ -77,4 +77,4 @@ def test_a_domain_alone_teaches_the_model(federation):
     for rounds in (1, 3):
         federation.run(experiment(ADAPTATION, "objective.alpha=0.0", "privacy.trust=none", f"training.rounds={rounds}"))
     early, late = (parameters_of(federation.folder / f"run{number}") for number in (1, 2))
-    assert float((late - early).abs().max()) > 1e-3
+    assert float((late - early).abs().max()) > 1e-4
