@@ -47,6 +47,23 @@ def test_gram_matrices_of_columns_are_the_same_both_ways(name):
             torch.testing.assert_close(found.gram(slice(1, 3)), expected[:, 1:, 1:], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["conv2d", "conv-transpose2d", "linear-long-sequence", "group-norm", "transformer"])
+def test_every_part_is_measured_as_it_is_added_both_ways(name):
+    """A cut by the norm of anything else would let a record weigh more than its limit."""
+    with double_by_default():
+        model, x = make(name, 3, True, 5)
+        model, x = model.double(), x.double()
+        (block,) = record(model, x)._blocks
+        units = [[torch.eye(3, dtype=torch.float64)[r].expand(5, 3)] for r in range(3)]
+        for each in WAYS:
+            for part in engine.columns(block, units, each).parts(torch.rand(5, 3, dtype=torch.float64)):
+                measured = part.squares()
+                for i in range(5):
+                    added = part.rows(slice(i, i + 1)).summed(torch.ones(1, dtype=torch.float64))
+                    weighs = sum(float(value.square().sum()) for value in added.values())
+                    assert weighs * (1 - 1e-9) <= float(measured[i]) <= weighs * (1 + 1e-3) + 1e-12
+
+
 class Difference(nn.Module):
     """A convolution, its sites minus each other: large parts that cancel."""
 
