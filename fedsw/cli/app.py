@@ -18,6 +18,7 @@ from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
+from fedsw.cli.reproduce import reproduce_command
 from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
 from fedsw.cli.server import server_command
@@ -28,6 +29,7 @@ from fedsw.cli.status import status_command
 _VERBS: dict[str, Callable[..., None]] = {
     "budget": budget_command,
     "compare": compare_command,
+    "reproduce": reproduce_command,
     "audit": audit_command,
     "run": run_command,
     "certs": certs_command,

@@ -86,7 +86,8 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
     from fedsw.cli.execution import explaining
     from fedsw.compare.grid import missing
     from fedsw.compare.progress import GridProgress
-    from fedsw.compare.runner import cores, run_missing
+    from fedsw.compare.runner import run_missing
+    from fedsw.engines.pool import cores
 
     done = len(grid.cells) - len(missing(folder, grid))
     with (

@@ -31,6 +31,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
         or _misfit_of_noise(settings.privacy)
+        or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
     )
 
@@ -107,6 +108,15 @@ def _misfit_of_noise(privacy: Privacy) -> str | None:
         return (
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
+        )
+    return None
+
+
+def _misfit_of_clip(settings: Settings) -> str | None:
+    if settings.clip.open and settings.privacy.trust != "none":
+        return (
+            f"clip.mode 'none' bounds nothing, and privacy.trust {settings.privacy.trust!r} promises a bound: use "
+            "'spectral', or trust 'none' for a reference without clipping"
         )
     return None
 

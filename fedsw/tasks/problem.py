@@ -36,6 +36,10 @@ from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import direction_shape, directions, project
 
 
+_NO_LIMIT = 1e12
+"""The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
@@ -68,7 +72,8 @@ class Problem:
             )
         _require_images(experiment, shape.features)
         asked = experiment.clip
-        clip = Clip(output=asked.output, jacobian=asked.jacobian, loss=asked.loss)
+        limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
+        clip = Clip(*limits)
         model = _build(experiment, shape.features, task.width(shape, experiment.model), shape.classes)
         if not model_kind(experiment.model.kind).points:
             clipping.check(model)
@@ -326,7 +331,8 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
     if other_side == "prior":
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:
-        return Matching(other_side, goal.alpha, experiment.clip.output, both=goal.protected == "both")
+        limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
+        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both")
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)

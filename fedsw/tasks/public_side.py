@@ -126,4 +126,4 @@ def public_side_of(task: Problem) -> PublicSide | None:
 
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw, given)
-    return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.mode)])
+    return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])

@@ -27,6 +27,7 @@ from fedsw.compare.grid import (
 from fedsw.compare.methods import methods, tasks
 from fedsw.compare.runner import run_missing
 from fedsw.compare.table import make_table, write_table
+from fedsw.engines import pool
 from tests.processes import interruptible
 from tests.simulations.comparing import FAIR, TINY, Capture, Counts, begun, pretend, thread_pool
 
@@ -41,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pretending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "run_cell", pretend)
-    monkeypatch.setattr(runner, "_processes", thread_pool)
+    monkeypatch.setattr(pool, "_processes", thread_pool)
     monkeypatch.setattr(cli_compare, "_require_data", lambda grid: None)
 
 
@@ -93,7 +94,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
                 raise KeyboardInterrupt
             return super().submit(call, folder, cell)
 
-    monkeypatch.setattr(runner, "_processes", AtOnce)
+    monkeypatch.setattr(pool, "_processes", AtOnce)
     arguments = ["compare", "fair-classification", "--methods", "none", "--jobs", "1"]
     assert cli.main(arguments) == 130
     (folder,) = Path("runs/compare/fair-classification").iterdir()

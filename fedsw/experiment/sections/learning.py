@@ -109,13 +109,26 @@ class Clip(Section):
 
     The centre is public and fixed in advance; the W2 gradient is translation invariant, so a radius about the
     middle of the output range bounds the same gradient with half the noise (0.5 for probabilities).
+
+    `mode` is how a Jacobian is clipped: "spectral" by its spectral norm, "row" with every row to L/sqrt(d) (RLL, Remark
+    A.2), or "none" for the reference that neither clips nor projects, which only trust "none" can run.
     """
 
     output: PositiveFloat = 1.0
     jacobian: PositiveFloat = 1.0
     loss: PositiveFloat = 5.0
     centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    mode: Literal["spectral", "row"] = "spectral"
+    mode: Literal["spectral", "row", "none"] = "spectral"
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing is clipped."""
+        return self.mode == "none"
+
+    @property
+    def of_jacobians(self) -> Literal["spectral", "row"]:
+        """How Jacobians are clipped; without clipping to a limit that none reaches."""
+        return "spectral" if self.mode == "none" else self.mode
 
 
 class Slicing(Section):

@@ -260,7 +260,7 @@ class Node:
         self, batch: Batch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int] | None
     ) -> tuple[Tensor, float]:
         """The clipped sum (r,), or (S, r) by runs of records, and the mean task loss for the unsafe metrics."""
-        clip, mode = self.task.clip, self.task.experiment.clip.mode
+        clip, mode = self.task.clip, self.task.experiment.clip.of_jacobians
         rows = () if runs is None else (len(runs),)
         total: Tensor | None = None
         start, q = 0, cotangents.to(self.task.device)

@@ -1,0 +1,179 @@
+"""`fedsw reproduce`: the papers' figures and tables, run, measured and drawn."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs, data_dir_setting
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedsw.papers.figure import Figure
+    from fedsw.papers.study import Study
+    from fedsw.papers.work import Piece
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="rll/fig13, 'rll/*', rll.")]
+List = Annotated[bool, typer.Option("--list", help="Show the figures and what is missing of each; run nothing.")]
+All = Annotated[bool, typer.Option("--all", help="Every figure of every paper.")]
+QuickRun = Annotated[bool, typer.Option("--quick", help="Few rounds and points, in minutes: to see that it runs.")]
+DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
+Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results are kept, as JSON.")]
+Pages = Annotated[Path | None, typer.Option(metavar="DIR", help="Where pages and pictures are written.")]
+
+_COMMITTED = Path("benchmarks/results/papers")
+
+
+def reproduce_command(
+    names: Names = None,
+    all_: All = False,
+    list_: List = False,
+    quick: QuickRun = False,
+    draw: DrawOnly = False,
+    seeds: Seeds = None,
+    data_dir: DataDir = None,
+    jobs: Jobs = None,
+    runs: Runs = RUNS,
+    results: Results = None,
+    pages: Pages = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the papers' figures: each is ordinary runs, stored results, a picture and a table.
+
+    What is stored is not run again; a run that stopped goes on. Pages, with the paper's values beside ours, are written
+    under docs/papers of a checkout, or under papers/ elsewhere.
+    """
+    from fedsw.papers.figure import chosen, figures
+
+    if not (names or all_ or list_):
+        raise typer.BadParameter("name a figure, or give --all or --list (as in `fedsw reproduce rll/fig13`)")
+    asked = chosen(names or list(figures()))
+    store = results or (_COMMITTED if _COMMITTED.is_dir() else Path("papers/results"))
+    if quick:
+        asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
+    if list_:
+        _show([_study(store, figure, seeds) for figure in asked], as_json=as_json)
+        return
+    failed: list[tuple[str, str]] = []
+    if not draw:
+        settings = [data_dir_setting(data_dir)] if data_dir is not None else []
+        failed = _make(asked, settings, store, runs / ("papers-quick" if quick else "papers"), seeds, jobs, quiet or as_json)
+    studies = [_study(store, figure, seeds) for figure in asked]
+    where = pages or (runs / "papers-quick" / "pages" if quick else _pages())
+    written = _write(studies, store, where, whole=all_)
+    if as_json:
+        typer.echo(json_text({"figures": [_listed(study) for study in studies], "failed": dict(failed), "files": written}))
+    else:
+        _show(studies, as_json=False)
+        Console().print("\n".join(written), style="cyan", highlight=False, soft_wrap=True)
+    for key, fault in failed:
+        typer.echo(f"fedsw: {key}: {fault}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _make(
+    asked: Sequence[Figure],
+    settings: Sequence[str],
+    store: Path,
+    runs: Path,
+    seeds: int | None,
+    jobs: int | None,
+    quiet: bool,
+) -> list[tuple[str, str]]:
+    """Make what is missing; returns what failed, with the reasons."""
+    from fedsw.compare.progress import GridProgress
+    from fedsw.engines.pool import cores, run_all
+    from fedsw.papers.store import read
+    from fedsw.papers.work import fail, make, missing, pieces_of
+
+    pieces = pieces_of(asked, settings, seeds=seeds)
+    waiting = missing(store, pieces)
+    label = "reproduce " + " ".join(dict.fromkeys(figure.id for figure in asked[:3])) + (" …" if len(asked) > 3 else "")
+    with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
+        run_all(
+            waiting,
+            functools.partial(make, runs, store),
+            jobs=jobs or cores(),
+            watcher=progress,
+            failed=functools.partial(fail, store),
+        )
+    found = [(piece.key, read(store, piece.key)) for piece in waiting]
+    return [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
+
+
+def _study(store: Path, figure: Figure, seeds: int | None) -> Study:
+    from fedsw.papers.study import read_study
+
+    return read_study(store, figure, seeds=seeds)
+
+
+def _pages() -> Path:
+    return Path("docs/papers") if Path("docs").is_dir() and _COMMITTED.is_dir() else Path("papers")
+
+
+def _write(studies: Sequence[Study], store: Path, where: Path, *, whole: bool) -> list[str]:
+    """Draw the studies, and write the page of every paper among them whole, from all that is stored of it."""
+    from fedsw.papers.figure import chosen
+    from fedsw.papers.page import write_page
+    from fedsw.papers.pictures import contact_sheet, draw
+    from fedsw.papers.study import read_study
+
+    images = where / "images"
+    written: list[Path] = []
+    for paper in dict.fromkeys(study.figure.paper for study in studies):
+        drawn = {study.figure.id: study for study in studies if study.figure.paper == paper}
+        every = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen([paper])]
+        pictures = {study.figure.id: draw(study, images) for study in every if study.figure.id in drawn}
+        pictures |= {s.figure.id: _there(images, s.figure.id) for s in every if s.figure.id not in drawn}
+        sheet = contact_sheet(
+            [(path.stem, path) for study in every for path in pictures[study.figure.id]], images / f"{paper}.png"
+        )
+        page = write_page(paper, every, {**pictures, "": [sheet] if sheet else []}, where / f"{paper}.md")
+        written += [*(path for name in drawn for path in pictures[name]), page]
+    return [str(path) for path in written]
+
+
+def _there(images: Path, figure: str) -> list[Path]:
+    """The pictures that a figure has already."""
+    stem = figure.replace("/", "-")
+    return sorted(path for path in images.glob(f"{stem}*.png") if path.stem == stem or path.stem.startswith(f"{stem}-"))
+
+
+def _show(studies: Sequence[Study], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text([_listed(study) for study in studies]))
+        return
+    from rich.table import Table
+
+    view = Table("figure", "what", "results", "missing", box=None)
+    for study in studies:
+        view.add_row(study.figure.id, study.figure.title, str(len(study.results)), str(study.absent or "–"))
+    Console().print(view)
+
+
+def _listed(study: Study) -> dict[str, Any]:
+    from fedsw.papers.study import measured
+
+    rows = [
+        {"what": row.what, "paper": row.paper, "goal": row.goal}
+        | {
+            series: None if (found := measured(study, row, series)) is None else found.mean
+            for series in ("as printed", "best")
+        }
+        for row in study.figure.rows
+    ]
+    figure = study.figure
+    return {
+        "id": figure.id, "source": figure.source, "title": figure.title, "results": len(study.results),
+        "missing": study.absent, "rows": rows,
+    }  # fmt: skip

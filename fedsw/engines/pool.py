@@ -1,0 +1,135 @@
+"""Many pieces of work in processes of their own, as many at a time as there are cores: a comparison, a paper's figures."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.connection import wait as wait_for_end
+from typing import Protocol, TypeVar
+
+_KILLED = "the process that ran it, or one beside it, was killed (out of memory?)"
+_LOOK_SECONDS = 0.5
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+Piece = TypeVar("Piece")
+
+
+class Watcher(Protocol):
+    """Receives how the work goes on."""
+
+    def running(self, pieces: int) -> None:
+        """How many pieces run now."""
+
+    def ended(self, *, failed: bool) -> None:
+        """A piece ended."""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(
+    pieces: Sequence[Piece],
+    work: Callable[[Piece], bool],
+    *,
+    jobs: int,
+    watcher: Watcher,
+    failed: Callable[[Piece, str], None],
+    open_pool: Callable[[int], Executor] | None = None,
+) -> None:
+    """Do every piece, `jobs` at a time, in processes with one thread each.
+
+    One that fails is reported, and the others go on; so they do if a process dies. Interrupting ends the processes.
+
+    Args:
+        work: does a piece and says whether it came to a result; it is sent to the processes, so it must be picklable.
+        failed: receives a piece that raised, or whose process died, with the reason.
+        open_pool: what the pieces run in; processes with one thread each by default.
+    """
+    waiting, running = deque(pieces), dict[Future[bool], Piece]()
+    pool: Executor | None = None
+    broken = False
+    others = set(multiprocessing.active_children())
+    with _one_thread_each():
+        try:
+            while waiting or running:
+                pool = pool or (open_pool or _processes)(jobs)
+                while waiting and len(running) < jobs and not broken:
+                    try:
+                        with _deaf_to_interrupts():
+                            running[pool.submit(work, waiting[0])] = waiting[0]
+                        waiting.popleft()
+                    except BrokenExecutor:
+                        broken = True
+                watcher.running(len(running))
+                for future in wait(running, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done:
+                    fault = future.exception()
+                    piece = running.pop(future)
+                    if fault is not None:
+                        broken = broken or isinstance(fault, BrokenExecutor)
+                        failed(piece, _KILLED if broken else f"{type(fault).__name__}: {fault}")
+                    watcher.ended(failed=fault is not None or not future.result())
+                if broken and not running:
+                    pool.shutdown()
+                    pool, broken = None, False
+        except BaseException:
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
+        finally:
+            if pool is not None:
+                pool.shutdown(wait=not running, cancel_futures=True)
+
+
+def _processes(jobs: int) -> Executor:
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_process)
+
+
+def _begin_process() -> None:
+    """Write nothing to the terminal, and end when the parent does."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for_end([parent.sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started here compute with one thread each: several at a time share the cores."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started here inherit that Ctrl-C is ignored: it is for the parent, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,91 @@
+"""The runs of a figure, each with a key made of its settings: figures that need the same run share it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
+from fedsw.experiment.catalogue import find_experiment
+from fedsw.papers.figure import Figure, Series, Value, short
+
+_SEEDS = ("data", "partition", "model", "slicing")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a figure, and what is measured on it."""
+
+    series: str
+    point: Mapping[str, Value]
+    seed: int
+    experiment: Experiment
+    measures: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for the same run: its name and a digest of all settings that are not the default."""
+        settings = settings_of(self.experiment)
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.experiment.name}-{digest}"
+
+
+@dataclass(frozen=True)
+class Computation:
+    """The computation of a figure without runs."""
+
+    figure: str
+    function: str
+    settings: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The same for the same function with the same settings."""
+        content = json.dumps([self.function, dict(self.settings)], sort_keys=True)
+        return f"{self.figure.replace('/', '-')}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """What of an experiment is not the default, without its name and where its data lie."""
+    settings = experiment.model_dump(mode="json", exclude_defaults=True, exclude={"name", "title"})
+    settings.get("data", {}).pop("data_dir", None)
+    return settings
+
+
+def cells_of(figure: Figure, settings: Sequence[str] = (), *, seeds: int | None = None) -> list[Cell]:
+    """The cells of a figure, series by series.
+
+    Args:
+        settings: for every cell, as where the data lie.
+        seeds: at most so many of each point.
+
+    Raises:
+        ExperimentError: if a setting of the figure's file is wrong.
+    """
+    return [cell for series in figure.series for cell in _cells(series, settings, seeds)]
+
+
+def computation_of(figure: Figure) -> Computation | None:
+    """The computation of a figure; None where it has runs."""
+    return Computation(figure.id, figure.compute, figure.settings) if figure.compute else None
+
+
+def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterator[Cell]:
+    path = find_experiment(series.experiment)
+    base = load_experiment(path, series.set)
+    for values in itertools.product(*series.over.values()):
+        point = {short(key): value for key, value in zip(series.over, values, strict=True)}
+        at = [f"{key}={_toml(value)}" for key, value in zip(series.over, values, strict=True)]
+        at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
+        for seed in range(min(series.seeds, seeds or series.seeds)):
+            own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
+            found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own, *settings])
+            yield Cell(series.name, point, seed, found, series.measures)
+
+
+def _toml(value: Value) -> str:
+    return value if value in ("inf", "-inf") else json.dumps(value)

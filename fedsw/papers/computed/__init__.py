@@ -1,0 +1,1 @@
+"""Figures that come from a computation and not from a run: one file a subject."""

@@ -1,0 +1,1 @@
+"""How figures are drawn from their results: one file a kind of picture."""

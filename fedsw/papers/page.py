@@ -1,0 +1,119 @@
+"""A paper's page: every figure with its pictures and its table of three columns, from stored results alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fedsw import files
+from fedsw.markdown import table
+from fedsw.papers.figure import Row
+from fedsw.papers.study import Measurement, Study, measured
+from fedsw.text import number
+
+PRINTED, BEST = "as printed", "best"
+PAPERS = {
+    "rll": "Rodríguez-Vítores, Lalanne, Loubes: Learning with Differentially Private (Sliced) Wasserstein Gradients",
+    "rr": "Rakotomamonjy, Ralaivola: Differentially Private Sliced Wasserstein Distance",
+    "spf": "Sebag and others: Differentially Private Gradient Flow based on the Sliced Wasserstein Distance",
+    "rco": "Learning from Locally Privatised Data with Entropic Wasserstein Distances",
+}
+"""The papers by their short names."""
+
+_COLUMNS = ("what", "paper", PRINTED, BEST, "goal of best")
+
+
+def write_page(paper: str, studies: Sequence[Study], pictures: Mapping[str, Sequence[Path]], page: Path) -> Path:
+    """Write a paper's page beside `page.parent`; pictures are linked from where they lie.
+
+    Args:
+        pictures: the files of each figure by its name; under the empty name the contact sheet.
+    """
+    parts = [f"# {PAPERS.get(paper, paper)}", _ABOUT]
+    parts += [_image("all figures", path, page) for path in pictures.get("", ())]
+    for study in studies:
+        parts += _section(study, pictures.get(study.figure.id, ()), page)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(page, ("\n\n".join(parts) + "\n").encode())
+    return page
+
+
+def goals(studies: Iterable[Study]) -> str:
+    """One table of every row that has a goal."""
+    rows = [
+        [study.figure.id, *_line(study, row)]
+        for study in studies
+        for row in study.figure.rows
+        if row.goal is not None or row.within is not None
+    ]
+    return table(["figure", *_COLUMNS], rows)
+
+
+_ABOUT = """\
+Written by `fedsw reproduce` from the JSON under `benchmarks/results/papers/`; nothing here is typed by hand. *Paper* is
+the printed value; *as printed* has the paper's bound, clip, accountant, network and rounds, run here; *best* is ours at
+the same (ε, δ). Sampling and noise are secret unless a line says "nominal". Metrics are measured on held-out records,
+outside the guarantee. A number stands for one run; `a ± b (s)` is the mean and the standard deviation over s seeds. Every
+run's ε is for its release alone: all the runs of this page on the same records compose."""
+
+
+def _section(study: Study, pictures: Sequence[Path], page: Path) -> list[str]:
+    figure = study.figure
+    parts = [f"## {figure.source}: {figure.title}", f"`fedsw reproduce {figure.id}`. {figure.caption}"]
+    if study.absent:
+        parts.append(f"*{study.absent} of its runs have no result yet.*")
+    parts += [_image(figure.title, path, page) for path in pictures]
+    if figure.rows:
+        parts.append(table(_COLUMNS, [_line(study, row) for row in figure.rows]))
+    parts += [f"{row.what}: {row.note}" for row in figure.rows if row.note]
+    parts += [f"*{series.name}*: {series.what}" for series in figure.series if series.what]
+    if study.results:
+        parts.append(_provenance(study))
+    return parts
+
+
+def _line(study: Study, row: Row) -> list[str]:
+    ours = measured(study, row, BEST)
+    printed = measured(study, row, PRINTED)
+    return [
+        row.what,
+        "–" if row.paper is None else row.paper if isinstance(row.paper, str) else number(row.paper),
+        _against(printed, row.within, row.paper),
+        "–" if ours is None else str(ours),
+        _goal(row, ours),
+    ]
+
+
+def _against(found: Measurement | None, within: float | None, paper: float | str | None) -> str:
+    """As printed, and where it shall agree with the paper whether it does."""
+    if found is None:
+        return "–"
+    if within is None or not isinstance(paper, float):
+        return str(found)
+    return f"{found} ({'within' if abs(found.mean - paper) <= within else 'not within'} {within:g})"
+
+
+def _goal(row: Row, found: Measurement | None) -> str:
+    if row.goal is None:
+        return "–"
+    words = f"{'≥' if row.better == 'higher' else '≤'} {row.goal:g}"
+    if found is None:
+        return words
+    met = found.mean >= row.goal if row.better == "higher" else found.mean <= row.goal
+    return f"{words}: {'met' if met else 'missed'}"
+
+
+def _provenance(study: Study) -> str:
+    about = [result.about for result in study.results]
+    seconds = sum(float(each.get("seconds") or 0) for each in about)
+    last = max(about, key=lambda each: str(each.get("date") or ""))
+    hardware, versions = last.get("hardware") or {}, last.get("versions") or {}
+    nominal = " ε is nominal: sampling and noise were seeded." if any(each.get("nominal") for each in about) else ""
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    where = f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"
+    return f"*{len(about)} results, {seconds / 60:.0f} minutes; {where}; {named}; {last.get('date')}.{nominal}*"
+
+
+def _image(title: str, path: Path, page: Path) -> str:
+    return f"![{title}]({Path(os.path.relpath(path, page.parent)).as_posix()})"

@@ -1,0 +1,49 @@
+"""Pictures of figures: one file for each that a figure draws, and a contact sheet of a paper."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsw.papers.study import Study
+from fedsw.report.figures import house_style, new_panels, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+_COLUMNS = 3
+_TILE = (4.2, 3.4)
+
+
+def draw(study: Study, folder: Path) -> list[Path]:
+    """Draw what a figure's results allow, as `<paper>-<figure>[-<part>].png`; nothing for one without results."""
+    if study.figure.draw is None or not study.results:
+        return []
+    file, _, name = study.figure.draw.partition(".")
+    function: Callable[[Study], Mapping[str, Drawing]] = getattr(
+        importlib.import_module(f"fedsw.papers.drawn.{file}"), name
+    )
+    stem = study.figure.id.replace("/", "-")
+    with house_style():
+        drawings = function(study)
+        parts = {part: f"{stem}-{part.replace(' ', '-')}.png" if part else f"{stem}.png" for part in drawings}
+        return [save(drawing, folder / parts[part]) for part, drawing in drawings.items()]
+
+
+def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | None:
+    """All pictures of a paper, small, with their names; None if there are none."""
+    if not pictures:
+        return None
+    from matplotlib.image import imread
+
+    rows = -(-len(pictures) // _COLUMNS)
+    with house_style():
+        figure, panels = new_panels(rows, _COLUMNS, size=(_TILE[0] * _COLUMNS, _TILE[1] * rows))
+        for axes in panels:
+            axes.set_axis_off()
+        for axes, (name, picture) in zip(panels, pictures, strict=False):
+            axes.imshow(imread(picture))
+            axes.set_title(name)
+        return save(figure, path)

@@ -1,0 +1,136 @@
+"""Making what is missing of figures: runs that resume where they stopped, measures, computations."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedsw.papers.cells import Cell, Computation, cells_of, computation_of, settings_of
+from fedsw.papers.figure import Figure
+from fedsw.papers.finished import Finished
+from fedsw.papers.store import Measured, Stored, read, write
+from fedsw.version import installed_version
+
+HELD_OUT = "held-out"
+"""The measure that every run has: its own held-out metrics, which cover no private record."""
+
+_ABOUT = (
+    "epsilon", "delta", "nominal", "guarantee", "rounds", "released_rounds", "clients", "seconds", "bytes_up",
+    "bytes_down", "versions", "hardware", "begun", "date", "held_out_measured_on",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run to make or to go on with, and what to measure on it; or a computation."""
+
+    key: str
+    what: Cell | Computation
+    measures: tuple[str, ...]
+
+
+def pieces_of(figures: Iterable[Figure], settings: Sequence[str] = (), *, seeds: int | None = None) -> list[Piece]:
+    """What figures are made from, every run once, with all that any of them measures on it."""
+    found: dict[str, Piece] = {}
+    for figure in figures:
+        computation = computation_of(figure)
+        whats: list[Cell | Computation] = [computation] if computation else list(cells_of(figure, settings, seeds=seeds))
+        for what in whats:
+            asked = what.measures if isinstance(what, Cell) else ()
+            known = found[what.key].measures if what.key in found else ()
+            found[what.key] = Piece(what.key, what, tuple(dict.fromkeys([*known, *asked])))
+    return list(found.values())
+
+
+def missing(results: Path, pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces that have no result, failed, or lack a measure."""
+    return [piece for piece in pieces if not _whole(read(results, piece.key), piece)]
+
+
+def make(runs: Path, results: Path, piece: Piece) -> bool:
+    """Run or compute a piece, measure what is missing, and store it; or store why there is no result.
+
+    Returns:
+        Whether there is a result.
+    """
+    try:
+        if isinstance(piece.what, Computation):
+            write(results, piece.key, _computed(piece.what))
+        else:
+            _run_and_measure(runs, results, piece, piece.what)
+    except Exception as fault:
+        fail(results, piece, f"{type(fault).__name__}: {fault}")
+        return False
+    return True
+
+
+def fail(results: Path, piece: Piece, fault: str) -> None:
+    """Keep why a piece has no result beside what is known of it; it is made again the next time."""
+    write(results, piece.key, replace(_known(results, piece.key), fault=fault))
+
+
+def _whole(stored: Stored | None, piece: Piece) -> bool:
+    return stored is not None and stored.fault is None and set(piece.measures) <= set(stored.measures)
+
+
+def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> None:
+    stored = _known(results, piece.key)
+    if HELD_OUT in stored.measures and set(piece.measures) <= set(stored.measures):
+        write(results, piece.key, replace(stored, fault=None))
+        return
+    finished = Finished(_run(runs / piece.key, cell))
+    summary = finished.record.summary
+    if summary["status"] != "completed":
+        raise RuntimeError(f"the run in {finished.directory} ended as {summary['status']!r}")
+    about = {"settings": settings_of(cell.experiment)} | {name: summary.get(name) for name in _ABOUT}
+    held_out = Measured(dict(summary["held_out"]))
+    stored = Stored(about, {**stored.measures, HELD_OUT: held_out})
+    for name in piece.measures:
+        if name not in stored.measures:
+            found: Measured = _function("measures", name)(finished)
+            stored = replace(stored, measures={**stored.measures, name: found})
+            write(results, piece.key, stored)
+    write(results, piece.key, stored)
+
+
+def _run(folder: Path, cell: Cell) -> Path:
+    """The folder of the cell's finished run: what is there, what is there resumed, or a fresh one."""
+    from fedsw.engines.driver import resume, run
+    from fedsw.runs.files import CONFIG
+    from fedsw.runs.record import read_run
+
+    begun = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG}"))
+    for directory in begun:
+        if read_run(directory).completed:
+            return directory
+    return (resume(begun[-1]) if begun else run(cell.experiment, runs=folder)).directory
+
+
+def _computed(computation: Computation) -> Stored:
+    began = time.perf_counter()
+    found: Measured = _function("computed", computation.function)(**computation.settings)
+    about = {
+        "settings": dict(computation.settings),
+        "seconds": time.perf_counter() - began,
+        "versions": {"python": platform.python_version(), "fedsw": installed_version()},
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    return Stored(about, {HELD_OUT: found})
+
+
+def _known(results: Path, key: str) -> Stored:
+    return read(results, key) or Stored()
+
+
+def _function(package: str, name: str) -> Callable[..., Any]:
+    file, _, function = name.partition(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"fedsw.papers.{package}.{file}"), function)
+    return found
