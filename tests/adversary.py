@@ -57,9 +57,7 @@ def aligned_jacobians(attack: Attack, own_l: float, other_l: float, r: int = 3) 
     return Jacobians(own, record, other_l * _unit(other).unsqueeze(-1) * e)
 
 
-def random_jacobians(
-    attack: Attack, own_l: float, other_l: float, r: int, generator: torch.Generator
-) -> Jacobians:
+def random_jacobians(attack: Attack, own_l: float, other_l: float, r: int, generator: torch.Generator) -> Jacobians:
     """Jacobians with Haar singular vectors and all singular values L1 (own and replacing) or L2 (other)."""
     n, d = attack.own.shape
     shapes = ((n, own_l), (1, own_l), (attack.other.shape[0], other_l))
@@ -79,8 +77,7 @@ def explicit_movement(attack: Attack, jacobians: Jacobians) -> float:
     after[attack.index] = jacobians.record
     return float(
         torch.linalg.vector_norm(
-            gradient(attack, jacobians.own, jacobians.other)
-            - gradient(attack.replaced(), after, jacobians.other)
+            gradient(attack, jacobians.own, jacobians.other) - gradient(attack.replaced(), after, jacobians.other)
         )
     )
 
@@ -107,16 +104,13 @@ def ascend(
     for _ in range(steps):
         optimiser.zero_grad()
         own, other, record = (
-            points * radius
-            for points, radius in zip(unit_points, (own_radius, other_radius, own_radius), strict=True)
+            points * radius for points, radius in zip(unit_points, (own_radius, other_radius, own_radius), strict=True)
         )
         moved = _differentiable_movement(own, other, record, directions, norms)
         where = int(moved.argmax())
         if moved[where].item() > best_value:
             best_value = moved[where].item()
-            best = Attack(
-                own[where].detach(), other[where].detach(), 0, record[where, 0].detach(), directions
-            )
+            best = Attack(own[where].detach(), other[where].detach(), 0, record[where, 0].detach(), directions)
         torch.autograd.backward(-moved.sum())
         optimiser.step()
         with torch.no_grad():

@@ -35,9 +35,7 @@ def small(*overrides: str) -> Experiment:
 
 def sites_of(*sizes: tuple[int, ...]) -> tuple[Site, ...]:
     """A site of one client for each row of sizes by cell."""
-    return tuple(
-        Site(11 + client, np.array([client]), np.array([own]), None, None) for client, own in enumerate(sizes)
-    )
+    return tuple(Site(11 + client, np.array([client]), np.array([own]), None, None) for client, own in enumerate(sizes))
 
 
 def numbers(array: Array) -> np.ndarray:
@@ -101,4 +99,3 @@ class Federation:
                 return federate(grid, Job(experiment, directory, resume=resume, **job))
             finally:
                 grid.close()
-

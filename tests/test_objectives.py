@@ -28,10 +28,7 @@ def draw(d: int, k: int, seed: int = 0) -> Tensor:
 
 def outputs_of(sizes: list[int], d: int, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [
-        sliced.project(torch.randn((n, d), generator=generator, dtype=torch.float64), CLIP.output)
-        for n in sizes
-    ]
+    return [sliced.project(torch.randn((n, d), generator=generator, dtype=torch.float64), CLIP.output) for n in sizes]
 
 
 def naive_penalty(objective: Objective, outputs: list[Tensor], theta: Tensor) -> float:
@@ -106,9 +103,7 @@ def test_sensitivity_adds_the_task_and_every_pair_at_the_records_own_cell_size()
     task = 0.25 * 2 * 5 / 150
     assert [s.value for s in parity] == pytest.approx([task + 0.75 * 8 * 2 / 100, task + 0.75 * 8 * 2 / 50])
     three = THREE_GROUPS.sensitivities([10, 20, 40], CLIP, d=2, spread=0.5)
-    assert [s.value for s in three] == pytest.approx(
-        [0.5 * 10 / 70 + 0.5 * 2 * 8 * 2 / n for n in (10, 20, 40)]
-    )
+    assert [s.value for s in three] == pytest.approx([0.5 * 10 / 70 + 0.5 * 2 * 8 * 2 / n for n in (10, 20, 40)])
     odds = ODDS.sensitivities([10, 20, 30, 40, 50, 60], CLIP, d=1)
     expected = [0.4 * 10 / 210 + 0.6 / 3 * 8 * 2 / n for n in (10, 20, 30, 40, 50, 60)]
     assert [s.value for s in odds] == pytest.approx(expected)
@@ -144,9 +139,7 @@ def test_task_weight_is_the_mean_over_the_batch() -> None:
         PARITY.task_weight(0)
 
 
-def worst_movement(
-    objective: Objective, outputs: list[Tensor], theta: Tensor, cell: int, record: Tensor
-) -> float:
+def worst_movement(objective: Objective, outputs: list[Tensor], theta: Tensor, cell: int, record: Tensor) -> float:
     """Movement of the whole gradient under the worst Jacobians and task gradients when row 0 is replaced."""
     replaced = [o.clone() for o in outputs]
     replaced[cell][0] = record
@@ -188,9 +181,7 @@ def test_sensitivity_with_any_number_of_groups_is_attained(objective: Objective)
     ends = torch.ones((3, 1), dtype=torch.float64)
     outputs = [ends] + [-ends] * (objective.groups - 1)
     moved = worst_movement(objective, outputs, draw(1, 1), 0, ends[0])
-    assert moved == pytest.approx(
-        objective.sensitivities([3] * objective.groups, CLIP, d=1)[0].value, rel=1e-12
-    )
+    assert moved == pytest.approx(objective.sensitivities([3] * objective.groups, CLIP, d=1)[0].value, rel=1e-12)
 
 
 @pytest.mark.parametrize("aligned", [False, True])

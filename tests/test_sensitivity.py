@@ -152,9 +152,7 @@ def test_a_public_prior_and_a_learned_generator_have_their_own_bounds() -> None:
         (0, 1, 3, 1, 12),
     ],
 )
-def test_slice_bound_is_attained(
-    n: int, own_l: float, other_l: float, m: float, a: float, value: float
-) -> None:
+def test_slice_bound_is_attained(n: int, own_l: float, other_l: float, m: float, a: float, value: float) -> None:
     step = 1e-8
     spread_target = [-a] + [0.0] * (n - 2) + [a]
     instances = [

@@ -184,9 +184,7 @@ def test_cotangents_and_values_equal_autograd_through_pot(
     q_own, q_other = sliced.cotangents(own, other, theta)
     torch.testing.assert_close(q_own, own.grad, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(q_other, other.grad, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        sliced.sliced_w2(own, other, theta), reference.detach(), rtol=1e-12, atol=1e-14
-    )
+    torch.testing.assert_close(sliced.sliced_w2(own, other, theta), reference.detach(), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
@@ -199,9 +197,7 @@ def test_one_dimensional_distance_equals_pot(n: int, m: int) -> None:
 def test_a_translation_costs_its_squared_length_over_the_dimension() -> None:
     own, shift = normal(25, 3), torch.tensor([0.3, -1.0, 0.2], dtype=torch.float64)
     theta = draw(3, 9)
-    assert float(sliced.sliced_w2(own, own + shift, theta)) == pytest.approx(
-        float(shift @ shift) / 3, abs=1e-14
-    )
+    assert float(sliced.sliced_w2(own, own + shift, theta)) == pytest.approx(float(shift @ shift) / 3, abs=1e-14)
     q_own, q_other = sliced.cotangents(own, own + shift, theta)
     torch.testing.assert_close(q_own, (-2 / 75 * shift).expand(25, 3), rtol=0, atol=1e-14)
     torch.testing.assert_close(q_other, -q_own, rtol=0, atol=1e-14)

@@ -14,7 +14,7 @@ from fedsw.data import Records
 from fedsw.subnormal import flushed, flushes, flushing_to_zero, switched_on
 
 MANY = 2**20  # torch gives each thread a part of it
-THREADS = '''
+THREADS = """
 import torch
 from fedsw.subnormal import flushes, flushing_to_zero
 
@@ -31,7 +31,7 @@ for _ in range(3):
     assert not flushes() and left() == 2**20 and products() == 2**18
 torch.set_num_threads(THREADS + 1)
 assert flushing_to_zero(left)() == 0 and left() == 2**20
-'''
+"""
 
 
 def subnormals_left() -> int:

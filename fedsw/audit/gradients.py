@@ -123,9 +123,7 @@ class Attacker:
             found = [self._task.losses(model(piece.features), piece) for piece in pieces]
         return torch.cat(found).double().cpu()
 
-    def _matched(
-        self, node: Node, outputs: Tensor, theta: Tensor, round_: int, attempt: int
-    ) -> tuple[Tensor, Tensor]:
+    def _matched(self, node: Node, outputs: Tensor, theta: Tensor, round_: int, attempt: int) -> tuple[Tensor, Tensor]:
         """Cotangents of every record, and the gradient of the other side where there is one; as in a round."""
         objective, task = self._task.objective, self._task
         directions = task.directions(round_, attempt)

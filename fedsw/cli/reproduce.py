@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from fedsw.papers.figure import Figure
     from fedsw.papers.study import Study
-    from fedsw.papers.work import Piece
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="rll/fig13, 'rll/*', rll.")]
 List = Annotated[bool, typer.Option("--list", help="Show the figures and what is missing of each; run nothing.")]
@@ -66,12 +65,14 @@ def reproduce_command(
     failed: list[tuple[str, str]] = []
     if not draw:
         settings = [data_dir_setting(data_dir)] if data_dir is not None else []
-        failed = _make(asked, settings, store, runs / ("papers-quick" if quick else "papers"), seeds, jobs, quiet or as_json)
+        folder = runs / ("papers-quick" if quick else "papers")
+        failed = _make(asked, settings, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _pages())
     written = _write(studies, store, where, whole=all_)
     if as_json:
-        typer.echo(json_text({"figures": [_listed(study) for study in studies], "failed": dict(failed), "files": written}))
+        listed = [_listed(study) for study in studies]
+        typer.echo(json_text({"figures": listed, "failed": dict(failed), "files": written}))
     else:
         _show(studies, as_json=False)
         Console().print("\n".join(written), style="cyan", highlight=False, soft_wrap=True)
@@ -86,6 +87,7 @@ def _make(
     settings: Sequence[str],
     store: Path,
     runs: Path,
+    *,
     seeds: int | None,
     jobs: int | None,
     quiet: bool,

@@ -187,9 +187,7 @@ class Tape:
             keep = finite([part for _, each, found in used for part in (found.health, row_sums(each))])
             return self._assembled(self._through(used, keep), keep, limits)
 
-    def clipped(
-        self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None = None
-    ) -> Tensor:
+    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None = None) -> Tensor:
         """Sum over heads and records of J_i^T w_i for weights that follow from the Gram matrices of each record.
 
         What `gram` and `pull_back` do, block by block and with the same passes: the backprops that were measured are
@@ -248,9 +246,7 @@ class Tape:
                 self._total.add(total, parts, self._part(limits, block), keep, _in(runs, block))
         return total
 
-    def _clipped_along(
-        self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None
-    ) -> Tensor:
+    def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None) -> Tensor:
         """`clipped` of a module of one column, whose gradients are measured once for all heads."""
         with full_precision(self.device), torch.no_grad():
             slopes = [self._slopes([head] * len(units(head)), units(head)).T for head in heads]

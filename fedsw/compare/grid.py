@@ -77,9 +77,7 @@ def make_grid(
     budgets = tuple(sorted(set(epsilons)))
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
-    cells = tuple(
-        cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal)
-    )
+    cells = tuple(cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal))
     return Grid(task, chosen, budgets, seeds, nominal, cells)
 
 

@@ -84,9 +84,7 @@ def make_table(folder: Path) -> dict[str, Any]:
     task = find_task(grid.task)
     results = {cell: result for cell in grid.cells if (result := read_result(folder, cell)) is not None}
     completed = {cell: result for cell, result in results.items() if result["status"] == "completed"}
-    failed = [
-        {"cell": cell.id, "error": result["error"]} for cell, result in results.items() if cell not in completed
-    ]
+    failed = [{"cell": cell.id, "error": result["error"]} for cell, result in results.items() if cell not in completed]
     groups: dict[Guarantee, list[dict[str, Any]]] = {}
     for guarantee, row in _rows(grid, completed, failed={entry["cell"] for entry in failed}):
         groups.setdefault(guarantee, []).append(row)

@@ -1,4 +1,4 @@
-"""Many pieces of work in processes of their own, as many at a time as there are cores: a comparison, a paper's figures."""
+"""Many pieces of work in processes of their own, as many at a time as there are cores."""
 
 from __future__ import annotations
 

@@ -62,9 +62,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.penalty not in ("statistical-parity", "equality-of-odds"):
-            raise ValueError(
-                f"penalty {self.penalty!r} is unknown: choose 'statistical-parity' or 'equality-of-odds'."
-            )
+            raise ValueError(f"penalty {self.penalty!r} is unknown: choose 'statistical-parity' or 'equality-of-odds'.")
         if self.groups < 2:
             raise ValueError(f"groups = {self.groups}; comparing groups needs at least 2.")
         if self.classes < 1:
@@ -130,9 +128,7 @@ class Objective:
         self._require_one_per_cell("output tensors", len(outputs))
         total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
         for i, j, weight in self._weighted_pairs():
-            q_i, q_j = sliced.cotangents(
-                outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit
-            )
+            q_i, q_j = sliced.cotangents(outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit)
             total[i].add_(q_i, alpha=weight)
             total[j].add_(q_j, alpha=weight)
         return total

@@ -44,9 +44,7 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
     return histograms_by(outputs, torch.zeros(len(outputs), dtype=torch.int64), 1, directions, radius, bins)[0]
 
 
-def histograms_by(
-    outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int
-) -> Tensor:
+def histograms_by(outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int) -> Tensor:
     """`histograms` of many holders at once: counts (owners, k, bins), float64.
 
     Args:

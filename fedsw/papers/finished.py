@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import nn
 
-from fedsw.data import Dataset, Records
+from fedsw.data import Dataset
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_dataset, load_public
 from fedsw.runs.files import MODEL
@@ -44,8 +44,8 @@ class Finished:
         return load_dataset(self.experiment)
 
     @functools.cached_property
-    def public(self) -> Records | None:
-        """The public labelled records, where the experiment has some."""
+    def public(self) -> Dataset | None:
+        """The public labelled data set, where the experiment has one."""
         return load_public(self.experiment)
 
     @functools.cached_property

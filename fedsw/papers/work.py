@@ -41,7 +41,8 @@ def pieces_of(figures: Iterable[Figure], settings: Sequence[str] = (), *, seeds:
     found: dict[str, Piece] = {}
     for figure in figures:
         computation = computation_of(figure)
-        whats: list[Cell | Computation] = [computation] if computation else list(cells_of(figure, settings, seeds=seeds))
+        cells = cells_of(figure, settings, seeds=seeds)
+        whats: list[Cell | Computation] = [computation] if computation else list(cells)
         for what in whats:
             asked = what.measures if isinstance(what, Cell) else ()
             known = found[what.key].measures if what.key in found else ()

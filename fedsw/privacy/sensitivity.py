@@ -81,9 +81,7 @@ class Side:
         _require_magnitude(radius=self.radius, jacobian=self.jacobian)
 
 
-def swd_sensitivity(
-    own: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None
-) -> Sensitivity:
+def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None) -> Sensitivity:
     """Sensitivity of the inner-clipped gradient of SW2^2(own, other) when one record of `own` is replaced.
 
     Guarantee: for any two pairs of samples that differ by one record of `own`, replaced at its position, and

@@ -34,9 +34,7 @@ def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.opt
     return made
 
 
-def scheduler_of(
-    optimizer: torch.optim.Optimizer, settings: Training
-) -> torch.optim.lr_scheduler.LRScheduler | None:
+def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
     """The scheduler of an optimizer, which steps once a round; None where the settings name none.
 
     Raises:

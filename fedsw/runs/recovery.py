@@ -101,9 +101,7 @@ def reopened(
     return ledger
 
 
-def require_promised(
-    promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path
-) -> None:
+def require_promised(promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path) -> None:
     """Refuse to go on with another guarantee than the run began with: rounds are paid for at one delta.
 
     Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own.

@@ -172,5 +172,3 @@ class PrivateTrainer:
 
 def _norm(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector))
-
-

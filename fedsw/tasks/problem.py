@@ -35,7 +35,6 @@ from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
 from fedsw.transport.sliced import direction_shape, directions, project
 
-
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 

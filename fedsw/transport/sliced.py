@@ -189,9 +189,7 @@ def cotangents(
     return q_own.mul_(2 / (n * k)).T.contiguous(), q_other.mul_(2 / (m * k)).T.contiguous()
 
 
-def sliced_w2(
-    own: Tensor, other: Tensor, directions: Tensor, *, memory_limit: int = DEFAULT_MEMORY_LIMIT
-) -> Tensor:
+def sliced_w2(own: Tensor, other: Tensor, directions: Tensor, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
     """Mean over the directions of the squared 2-Wasserstein distance between the projected samples.
 
     Args:

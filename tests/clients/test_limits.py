@@ -109,6 +109,8 @@ def test_a_node_runs_the_modules_that_it_allows_and_a_simulation_runs_any():
         join(small(setting).model_dump_json(), "run", 10**9 + 9, {**config, "modules": "tests"})
     assert allowed_modules({"modules": " a , b.c,"}) == {"a", "b.c"}
     assert allowed_modules({"own-data": 1}) == frozenset() and allowed_modules({}) is None
+
+
 def test_a_deployed_node_allows_the_modules_that_its_operator_named_and_no_other():
     deployed = {"partition-id": 0, "own-data": 1}
     assert allowed_modules({**deployed, "modules": "hospital, hospital.models"}) == {"hospital", "hospital.models"}

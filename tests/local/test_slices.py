@@ -76,10 +76,7 @@ def test_on_whole_blocks_a_record_moves_at_most_the_diameter_times_the_root_of_k
 )
 def test_squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile(p, k, scheme, law) -> None:
     x = normal(p) * 100
-    squares = [
-        (movement(x, -x, k=k, scheme=scheme, seed=seed) / 2 / RADIUS) ** 2
-        for seed in range(400)
-    ]
+    squares = [(movement(x, -x, k=k, scheme=scheme, seed=seed) / 2 / RADIUS) ** 2 for seed in range(400)]
     assert stats.kstest(squares, law.cdf).pvalue > 1e-3
 
 

@@ -172,9 +172,7 @@ def test_whatever_table_the_server_sends_no_cotangent_exceeds_its_bound(objectiv
 def test_in_one_dimension_the_cotangents_bound_is_attained():
     theta = torch.ones((1, 1), dtype=torch.float64)
     table = torch.full((1, 4), -1.5, dtype=torch.float64)
-    q = tables.cotangents(
-        torch.tensor([[1.5]], dtype=torch.float64), theta, table, PARITY, cell=0, size=10, radius=1.5
-    )
+    q = tables.cotangents(torch.tensor([[1.5]], dtype=torch.float64), theta, table, PARITY, cell=0, size=10, radius=1.5)
     assert float(q) == pytest.approx(tables.cotangent_bound(PARITY, cell=0, size=10, radius=1.5, spread=1.0))
 
 
@@ -247,8 +245,7 @@ def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_howeve
     experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0")
     found = split.budget_split(experiment, rate=0.2, delta=1e-4)
     few, many, only = (
-        split.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1)
-        for own in ([30, 1], [1, 9], [30, 0])
+        split.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1) for own in ([30, 1], [1, 9], [30, 0])
     )
     worst = SLACK * tables.contribution_sensitivity(PARITY, [60, 10], CLIP, cell=1, spread=1.0).value
     for noise in (few, many):

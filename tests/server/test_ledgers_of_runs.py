@@ -117,9 +117,7 @@ def test_a_node_serves_one_run_in_one_run_of_flower(tmp_path):
     def greet(name):
         (node,) = grid.get_node_ids()
         content = RecordDict({"config": ConfigRecord({**settings, "run": name})})
-        return exchange(
-            grid, "query.hello", [Request(node, content)], group="g", timeout=10, traffic=Traffic()
-        )[node]
+        return exchange(grid, "query.hello", [Request(node, content)], group="g", timeout=10, traffic=Traffic())[node]
 
     try:
         assert not isinstance(greet("a"), Fault)

@@ -166,9 +166,7 @@ def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_l
     _, warm = run(small(*TRUST, "seed=5"), "warm")
     cold = federation.folder / "cold"
     monkeypatch.setattr(federations, "held_open", contextlib.nullcontext)
-    federation.run(
-        small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear())
-    )
+    federation.run(small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear()))
     assert torch.equal(parameters_of(warm), parameters_of(cold))
     assert all(attempts_in(cold, client) == attempts_in(warm, client) for client in range(3))
 

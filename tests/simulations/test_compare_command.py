@@ -141,10 +141,6 @@ def test_the_list_names_every_task_and_method(capsys: Capture) -> None:
     assert "local-gradient" in capsys.readouterr().out
 
 
-
-
-
-
 def test_a_tiny_comparison_trains_and_keeps_what_it_says(here: Path) -> None:
     grid = begun(here, make_grid("fair-classification", methods=["none", "central"], epsilons=[1.0], seeds=1, rounds=3,
                                  settings=[*TINY, "training.batch_fraction=0.5"]))  # fmt: skip

@@ -102,10 +102,6 @@ def test_a_grid_that_cannot_be_compared_is_refused_with_the_remedy(arguments: di
     assert reason in str(refused.value)
 
 
-
-
-
-
 def test_every_task_can_run_what_it_compares() -> None:
     assert {"fair-classification", "adult", "ring", "gaussians", "swae-digits", "swae-mnist"} <= set(tasks())
     for name, task in tasks().items():

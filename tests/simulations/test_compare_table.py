@@ -122,10 +122,6 @@ def test_the_screen_shows_every_group_under_its_heading(tmp_path: Path) -> None:
     assert "2, 2 stopped" in text and "0.705 ± 0.0071" in text and "compose" in text
 
 
-
-
-
-
 def test_the_figure_has_a_curve_for_each_private_method_and_a_dashed_line_for_none(tmp_path: Path) -> None:
     table = table_of(tmp_path, make_grid("fair-classification", epsilons=[1, 3, 10], seeds=2))
     drawn = figure.draw_utility(table)

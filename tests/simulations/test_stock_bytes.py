@@ -16,7 +16,7 @@ from fedsw.engines.driver import run
 from tests.federations import small
 
 pytestmark = pytest.mark.slow
-LOOKING = '''
+LOOKING = """
 import json, os, sys
 
 if any("flower-superlink" in word for word in getattr(sys, "orig_argv", ())):
@@ -53,7 +53,7 @@ if any("flower-superlink" in word for word in getattr(sys, "orig_argv", ())):
 
     watch(in_memory_object_store.InMemoryObjectStore)
     watch(sql_object_store.SqlObjectStore)
-'''
+"""
 
 
 def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch(tmp_path: Path, monkeypatch):

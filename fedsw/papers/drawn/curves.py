@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def losses(study: Study) -> Mapping[str, Figure]:
-    """(1 - alpha) loss + alpha W2^2 on held-out records over the rounds: a panel for each alpha, a curve for each epsilon.
+    """(1 - alpha) loss + alpha W2^2 on held-out records over the rounds: a panel an alpha, a curve an epsilon.
 
     Needs the measure `outputs.curves`; a picture for each series, with the same axes in its panels.
     """
@@ -28,8 +28,9 @@ def losses(study: Study) -> Mapping[str, Figure]:
         for axes, alpha in zip(panels, alphas, strict=True):
             for position, epsilon in enumerate(epsilons):
                 for result in study.of(series, alpha=alpha, epsilon=epsilon)[:1]:
-                    look = {"color": colour(position), "linewidth": 1.2, "label": name_of("epsilon", epsilon)}
-                    axes.plot(result.arrays["rounds"], objective(result), **look)
+                    values = objective(result)
+                    line = axes.plot(result.arrays["rounds"], values, color=colour(position), linewidth=1.2)
+                    line[0].set_label(name_of("epsilon", epsilon))
             axes.set_title(name_of("alpha", alpha))
             axes.set_xlabel("round")
         panels[0].set_ylabel("(1 - α) loss + α W₂²")

@@ -55,5 +55,5 @@ def _panel(axes: Axes, result: Result, within: tuple[int, ...]) -> None:
     density = result.arrays["density_by_class"][within] if within else result.arrays["density"]
     edges = np.asarray(result.arrays["edges"], dtype=np.float64)
     for group, heights in enumerate(density):
-        look = {"facecolor": (colour(group), 0.35), "edgecolor": colour(group), "label": f"A = {group}"}
-        axes.stairs(heights, edges, fill=True, linewidth=1.0, **look)
+        axes.stairs(heights, edges, fill=True, facecolor=(colour(group), 0.35), label=f"A = {group}")
+        axes.stairs(heights, edges, edgecolor=colour(group), linewidth=1.0)
