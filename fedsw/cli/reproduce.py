@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs, data_dir_setting
+from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ def reproduce_command(
     store = results or (_COMMITTED if _COMMITTED.is_dir() else Path("papers/results"))
     if quick:
         asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
+    if data_dir is not None:
+        os.environ["FEDSW_DATA"] = str(data_dir.expanduser().resolve())  # for the processes that run, too
     if list_:
         _show([_study(store, figure, seeds) for figure in asked], as_json=as_json)
         return
     failed: list[tuple[str, str]] = []
     if not draw:
-        settings = [data_dir_setting(data_dir)] if data_dir is not None else []
         folder = runs / ("papers-quick" if quick else "papers")
-        failed = _make(asked, settings, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
+        failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _pages())
     written = _write(studies, store, where, whole=all_)
@@ -84,7 +86,6 @@ def reproduce_command(
 
 def _make(
     asked: Sequence[Figure],
-    settings: Sequence[str],
     store: Path,
     runs: Path,
     *,
@@ -96,10 +97,12 @@ def _make(
     from fedsw.compare.progress import GridProgress
     from fedsw.engines.pool import cores, run_all
     from fedsw.papers.store import read
-    from fedsw.papers.work import fail, make, missing, pieces_of
+    from fedsw.papers.work import fail, make, missing, pieces_of, without_data
 
-    pieces = pieces_of(asked, settings, seeds=seeds)
+    pieces = pieces_of(asked, seeds=seeds)
     waiting = missing(store, pieces)
+    absent = without_data(waiting)
+    waiting = [piece for piece in waiting if piece.key not in absent]
     label = "reproduce " + " ".join(dict.fromkeys(figure.id for figure in asked[:3])) + (" …" if len(asked) > 3 else "")
     with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
         run_all(
@@ -110,7 +113,8 @@ def _make(
             failed=functools.partial(fail, store),
         )
     found = [(piece.key, read(store, piece.key)) for piece in waiting]
-    return [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
+    failed = [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
+    return [*failed, *absent.items()]
 
 
 def _study(store: Path, figure: Figure, seeds: int | None) -> Study:

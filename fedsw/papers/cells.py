@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +56,13 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     return settings
 
 
-def cells_of(figure: Figure, settings: Sequence[str] = (), *, seeds: int | None = None) -> list[Cell]:
-    """The cells of a figure, series by series.
-
-    Args:
-        settings: for every cell, as where the data lie.
-        seeds: at most so many of each point.
+def cells_of(figure: Figure, *, seeds: int | None = None) -> list[Cell]:
+    """The cells of a figure, series by series; at most `seeds` of each point.
 
     Raises:
         ExperimentError: if a setting of the figure's file is wrong.
     """
-    return [cell for series in figure.series for cell in _cells(series, settings, seeds)]
+    return [cell for series in figure.series for cell in _cells(series, seeds)]
 
 
 def computation_of(figure: Figure) -> Computation | None:
@@ -74,7 +70,7 @@ def computation_of(figure: Figure) -> Computation | None:
     return Computation(figure.id, figure.compute, figure.settings) if figure.compute else None
 
 
-def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterator[Cell]:
+def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
     path = find_experiment(series.experiment)
     base = load_experiment(path, series.set)
     for values in itertools.product(*series.over.values()):
@@ -83,7 +79,7 @@ def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterat
         at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
         for seed in range(min(series.seeds, seeds or series.seeds)):
             own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
-            found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own, *settings])
+            found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own])
             yield Cell(series.name, point, seed, found, series.measures)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsw.papers.study import Study
+from fedsw.papers.work import function
 from fedsw.report.figures import house_style, new_panels, save
 
 if TYPE_CHECKING:
@@ -21,15 +21,12 @@ def draw(study: Study, folder: Path) -> list[Path]:
     """Draw what a figure's results allow, as `<paper>-<figure>[-<part>].png`; nothing for one without results."""
     if study.figure.draw is None or not study.results:
         return []
-    file, _, name = study.figure.draw.partition(".")
-    function: Callable[[Study], Mapping[str, Drawing]] = getattr(
-        importlib.import_module(f"fedsw.papers.drawn.{file}"), name
-    )
+    drawing: Callable[[Study], Mapping[str, Drawing]] = function("drawn", study.figure.draw)
     stem = study.figure.id.replace("/", "-")
     with house_style():
-        drawings = function(study)
+        drawings = drawing(study)
         parts = {part: f"{stem}-{part.replace(' ', '-')}.png" if part else f"{stem}.png" for part in drawings}
-        return [save(drawing, folder / parts[part]) for part, drawing in drawings.items()]
+        return [save(picture, folder / parts[part]) for part, picture in drawings.items()]
 
 
 def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedsw.experiment import Experiment
+from fedsw.experiment.sources import load_public, load_shape
 from fedsw.papers.cells import Cell, Computation, cells_of, computation_of, settings_of
 from fedsw.papers.figure import Figure
 from fedsw.papers.finished import Finished
@@ -21,8 +24,11 @@ from fedsw.version import installed_version
 HELD_OUT = "held-out"
 """The measure that every run has: its own held-out metrics, which cover no private record."""
 
+_ENOUGH = 0.98
+"""Part of the rounds after which a run that its budget ended is a result; its file says how many there were."""
+
 _ABOUT = (
-    "epsilon", "delta", "nominal", "guarantee", "rounds", "released_rounds", "clients", "seconds", "bytes_up",
+    "status", "epsilon", "delta", "nominal", "guarantee", "rounds", "released_rounds", "clients", "seconds", "bytes_up",
     "bytes_down", "versions", "hardware", "begun", "date", "held_out_measured_on",
 )  # fmt: skip
 
@@ -36,12 +42,12 @@ class Piece:
     measures: tuple[str, ...]
 
 
-def pieces_of(figures: Iterable[Figure], settings: Sequence[str] = (), *, seeds: int | None = None) -> list[Piece]:
+def pieces_of(figures: Iterable[Figure], *, seeds: int | None = None) -> list[Piece]:
     """What figures are made from, every run once, with all that any of them measures on it."""
     found: dict[str, Piece] = {}
     for figure in figures:
         computation = computation_of(figure)
-        cells = cells_of(figure, settings, seeds=seeds)
+        cells = cells_of(figure, seeds=seeds)
         whats: list[Cell | Computation] = [computation] if computation else list(cells)
         for what in whats:
             asked = what.measures if isinstance(what, Cell) else ()
@@ -53,6 +59,35 @@ def pieces_of(figures: Iterable[Figure], settings: Sequence[str] = (), *, seeds:
 def missing(results: Path, pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces that have no result, failed, or lack a measure."""
     return [piece for piece in pieces if not _whole(read(results, piece.key), piece)]
+
+
+def without_data(pieces: Iterable[Piece]) -> Mapping[str, str]:
+    """The pieces whose data cannot be found, by key, with where it was looked for and what to do; nothing is run.
+
+    Every data set is looked for once. Computations look for theirs when they begin.
+    """
+    known: dict[str, str | None] = {}
+    found: dict[str, str] = {}
+    for piece in pieces:
+        if isinstance(piece.what, Computation):
+            continue
+        experiment = piece.what.experiment
+        name = json.dumps(experiment.data.model_dump(mode="json"))
+        if name not in known:
+            known[name] = _absence(experiment)
+        reason = known[name]
+        if reason is not None:
+            found[piece.key] = reason
+    return found
+
+
+def _absence(experiment: Experiment) -> str | None:
+    try:
+        load_shape(experiment)
+        load_public(experiment)
+    except (FileNotFoundError, ModuleNotFoundError) as fault:
+        return str(fault)
+    return None
 
 
 def make(runs: Path, results: Path, piece: Piece) -> bool:
@@ -88,17 +123,29 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
         return
     finished = Finished(_run(runs / piece.key, cell))
     summary = finished.record.summary
-    if summary["status"] != "completed":
-        raise RuntimeError(f"the run in {finished.directory} ended as {summary['status']!r}")
+    if not _far_enough(summary):
+        raise RuntimeError(
+            f"the run in {finished.directory} ended as {summary['status']!r} after {summary['released_rounds']} of "
+            f"{summary['rounds']} rounds; delete its folder, and it is made afresh"
+        )
     about = {"settings": settings_of(cell.experiment)} | {name: summary.get(name) for name in _ABOUT}
     held_out = Measured(dict(summary["held_out"]))
     stored = Stored(about, {**stored.measures, HELD_OUT: held_out})
     for name in piece.measures:
         if name not in stored.measures:
-            found: Measured = _function("measures", name)(finished)
+            found: Measured = function("measures", name)(finished)
             stored = replace(stored, measures={**stored.measures, name: found})
             write(results, piece.key, stored)
     write(results, piece.key, stored)
+
+
+def _far_enough(summary: Mapping[str, Any]) -> bool:
+    """Whether a run ended, or came so far that its figure is the same.
+
+    A round that was charged when its machine failed is charged again: the budget then ends the run that much earlier.
+    """
+    status, rounds = str(summary["status"]), int(summary["released_rounds"])
+    return status == "completed" or (status.startswith("stopped before") and rounds >= _ENOUGH * summary["rounds"])
 
 
 def _run(folder: Path, cell: Cell) -> Path:
@@ -109,14 +156,15 @@ def _run(folder: Path, cell: Cell) -> Path:
 
     begun = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG}"))
     for directory in begun:
-        if read_run(directory).completed:
+        summary = read_run(directory).summary
+        if summary and _far_enough(summary):
             return directory
     return (resume(begun[-1]) if begun else run(cell.experiment, runs=folder)).directory
 
 
 def _computed(computation: Computation) -> Stored:
     began = time.perf_counter()
-    found: Measured = _function("computed", computation.function)(**computation.settings)
+    found: Measured = function("computed", computation.function)(**computation.settings)
     about = {
         "settings": dict(computation.settings),
         "seconds": time.perf_counter() - began,
@@ -131,7 +179,8 @@ def _known(results: Path, key: str) -> Stored:
     return read(results, key) or Stored()
 
 
-def _function(package: str, name: str) -> Callable[..., Any]:
-    file, _, function = name.partition(".")
-    found: Callable[..., Any] = getattr(importlib.import_module(f"fedsw.papers.{package}.{file}"), function)
+def function(package: str, name: str) -> Callable[..., Any]:
+    """The function "file.name" of one of the folders `measures`, `computed` and `drawn`."""
+    file, _, own = name.partition(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"fedsw.papers.{package}.{file}"), own)
     return found

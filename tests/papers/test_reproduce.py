@@ -1,0 +1,227 @@
+"""Figures of papers: every file is sound, runs are shared and resumed, and what is stored is not made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsw.cli.app import main
+from fedsw.experiment import ExperimentError, load_experiment
+from fedsw.papers import figure as figures_of
+from fedsw.papers import work
+from fedsw.papers.cells import cells_of, computation_of
+from fedsw.papers.figure import Figure, Row, chosen, figures, load_figure
+from fedsw.papers.page import BEST, PRINTED, goals, write_page
+from fedsw.papers.store import Measured, Stored, read, write
+from fedsw.papers.study import Measurement, measured, read_study
+from fedsw.papers.work import fail, make, missing, pieces_of
+
+TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
+SERIES: dict[str, Any] = {
+    "name": "best",
+    "experiment": "fair-classification",
+    "set": TINY,
+    "over": {"privacy.epsilon": [3.0, 1.0], "objective.alpha": [0.0, 0.5]},
+    "measures": ["outputs.curves"],
+}
+
+
+def a_figure(name: str = "rll/fig98", **changes: Any) -> Figure:
+    row = {"what": "accuracy", "metric": "accuracy", "at": {"epsilon": 1.0, "alpha": 0.5}, "paper": 0.5, "goal": 0.01}
+    whole = {"source": "S", "title": "T", "caption": "C", "series": [SERIES], "rows": [row]}
+    return Figure.model_validate({"id": name, **whole, **changes})
+
+
+@pytest.mark.parametrize("name", figures())
+def test_every_figure_names_experiments_measures_and_drawings_that_there_are(name: str) -> None:
+    for figure in (load_figure(name), load_figure(name).smallest()):
+        for cell in cells_of(figure):
+            for measure in cell.measures:
+                assert callable(work.function("measures", measure))
+        computation = computation_of(figure)
+        assert computation is None or callable(work.function("computed", computation.function))
+        assert figure.draw is None or callable(work.function("drawn", figure.draw))
+
+
+@pytest.mark.parametrize("name", figures())
+def test_every_row_of_a_table_is_a_point_that_some_series_has(name: str) -> None:
+    figure = load_figure(name)
+    points = [cell.point for cell in cells_of(figure)]
+    for row in figure.rows:
+        assert figure.compute or any(row.at.items() <= point.items() for point in points), row.what
+
+
+def test_two_figures_with_the_same_runs_make_each_once_with_the_measures_of_both() -> None:
+    one = a_figure()
+    other = a_figure("rll/fig99", series=[{**SERIES, "measures": ["outputs.histograms"]}])
+    pieces = pieces_of([one, other])
+    assert len(pieces) == 4
+    assert {piece.measures for piece in pieces} == {("outputs.curves", "outputs.histograms")}
+
+
+def test_the_key_of_a_run_follows_its_settings_and_neither_its_title_nor_where_data_lie() -> None:
+    (cell, *_) = cells_of(a_figure())
+
+    def key(*settings: str) -> str:
+        own = a_figure(series=[{**SERIES, "set": [*TINY, *settings]}])
+        return cells_of(own)[0].key
+
+    assert key('title="another"', 'data.data_dir="/elsewhere"') == cell.key
+    assert key("clip.loss=3.0") != cell.key
+    assert cells_of(a_figure(series=[{**SERIES, "seeds": 2}]))[1].key != cell.key
+
+
+def test_what_is_stored_is_read_back_bit_for_bit(tmp_path: Path) -> None:
+    arrays = {"images": np.arange(12, dtype=np.uint8).reshape(3, 4), "curve": np.array([1.5, np.nan], np.float32)}
+    write(tmp_path, "one", Stored({"epsilon": 1.0}, {"m": Measured({"accuracy": 0.5}, arrays)}))
+    stored = read(tmp_path, "one")
+    assert stored is not None and stored.measures["m"].values == {"accuracy": 0.5}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(stored.measures["m"].arrays[name], array)
+        assert stored.measures["m"].arrays[name].dtype == array.dtype
+
+
+def test_a_damaged_result_is_named_and_a_large_array_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"about": {}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"one\.json is damaged"):
+        read(tmp_path, "one")
+    with pytest.raises(ValueError, match="'all' has 1600000 bytes"):
+        write(tmp_path, "two", Stored({}, {"m": Measured({}, {"all": np.zeros(200_000)})}))
+
+
+def test_a_run_that_stopped_goes_on_and_a_finished_one_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    (piece, *_) = pieces_of([a_figure()])
+    monkeypatch.setattr(work, "_ENOUGH", 0.6)  # of three rounds the one whose machine failed is paid for twice
+    with monkeypatch.context() as broken:
+        broken.setattr("fedsw.runs.trainer.Trainer.step", _fail_in_the_second())
+        assert not make(runs, results, piece)
+    stored = read(results, piece.key)
+    assert stored is not None and stored.fault is not None and missing(results, [piece]) == [piece]
+    assert make(runs, results, piece), read(results, piece.key)
+    assert missing(results, [piece]) == []
+    (directory,) = (runs / piece.key).glob("*/*")
+    attempts = (directory / "attempts.log").read_text(encoding="ascii").split("\n")
+    assert attempts[0] == "1 0"
+    # The first round was not run twice.
+    assert sum(line.startswith("1 ") for line in attempts) == 1
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was run again")
+
+    monkeypatch.setattr("fedsw.engines.driver.run", never)
+    monkeypatch.setattr("fedsw.engines.driver.resume", never)
+    again = work.Piece(piece.key, piece.what, (*piece.measures, "outputs.histograms"))
+    assert make(runs, results, again), read(results, piece.key)
+    found = read(results, piece.key)
+    assert found is not None and set(found.measures) == {"held-out", "outputs.curves", "outputs.histograms"}
+
+
+def test_a_piece_that_fails_leaves_its_reason_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    (piece, *_) = pieces_of([a_figure()])
+    write(tmp_path, piece.key, Stored({"epsilon": 1.0}, {"held-out": Measured({"accuracy": 0.5})}))
+    fail(tmp_path, piece, "the process was killed")
+    stored = read(tmp_path, piece.key)
+    assert stored is not None and stored.fault == "the process was killed"
+    assert stored.measures["held-out"].values == {"accuracy": 0.5}
+    assert missing(tmp_path, [piece]) == [piece]
+
+
+def test_a_row_is_the_mean_of_its_seeds_at_its_point_alone(tmp_path: Path) -> None:
+    figure = a_figure(series=[{**SERIES, "seeds": 3, "measures": []}])
+    for cell in cells_of(figure):
+        here = cell.point == {"epsilon": 1.0, "alpha": 0.5}
+        value = 0.7 + 0.1 * cell.seed if here else 0.1
+        write(tmp_path, cell.key, Stored({}, {"held-out": Measured({"accuracy": value})}))
+    study = read_study(tmp_path, figure)
+    found = measured(study, figure.rows[0], BEST)
+    assert found is not None and found.mean == pytest.approx(0.8) and found.deviation == pytest.approx(0.1)
+    assert str(found) == "0.8 ± 0.1 (3)" and measured(study, figure.rows[0], PRINTED) is None
+    assert study.absent == 0 and "≥ 0.01: met" in goals([study])
+
+
+def test_a_missed_goal_and_a_figure_too_far_from_the_paper_say_so(tmp_path: Path) -> None:
+    printed = {**SERIES, "name": PRINTED, "set": [*TINY, "clip.loss=5.0"], "measures": []}
+    row = {"what": "acc", "metric": "accuracy", "at": {"epsilon": 1.0, "alpha": 0.5}}
+    row |= {"paper": 0.9, "within": 0.04, "goal": 0.95}
+    figure = a_figure(series=[printed, {**SERIES, "measures": []}], rows=[row])
+    for cell in cells_of(figure):
+        write(tmp_path, cell.key, Stored({}, {"held-out": Measured({"accuracy": 0.5})}))
+    text = write_page("rll", [read_study(tmp_path, figure)], {}, tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| acc | 0.9 | 0.5 (not within 0.04) | 0.5 | ≥ 0.95: missed |" in text
+
+
+def test_a_pattern_names_a_figure_a_folder_or_many_and_an_unknown_one_is_refused() -> None:
+    everything = list(figures())
+    assert [figure.id for figure in chosen(["rll"])] == [name for name in everything if name.startswith("rll/")]
+    assert [figure.id for figure in chosen(["rll/fig12", "rll/fig1*", "rll/fig12"])][0] == "rll/fig12"
+    with pytest.raises(ExperimentError, match="nearest: 'rll/fig12'"):
+        chosen(["rll/fig122"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"compute": "a.b"}, "either `series` of runs or a function"),
+        ({"series": [SERIES, SERIES]}, "two series have the same name"),
+        ({"series": [{**SERIES, "where": [{"at": {"epsilon": 7.0}, "set": []}]}]}, "names epsilon = 7.0"),
+    ],
+)
+def test_a_figure_that_contradicts_itself_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        a_figure(**change)
+
+
+def test_the_commands_path_from_quick_runs_to_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    papers = tmp_path / "papers-of-mine" / "own"
+    papers.mkdir(parents=True)
+    content = (
+        'source = "Own, Figure 1"\ntitle = "t"\ncaption = "c"\ndraw = "curves.losses"\n[[series]]\nname = "best"\n'
+        f'experiment = "fair-classification"\nset = {json.dumps(list(TINY))}\n'
+        'over = { "privacy.epsilon" = [3.0, 1.0], "objective.alpha" = [0.0, 0.5] }\nmeasures = ["outputs.curves"]\n'
+    )
+    (papers / "fig1.toml").write_text(content, encoding="utf-8")
+    monkeypatch.setattr(figures_of, "PAPERS", papers.parent)
+    assert main(["reproduce", "own/fig1", "--quick", "--jobs", "1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["figures"][0]["results"] == 1 and shown["failed"] == {}
+    assert {Path(name).name for name in shown["files"]} == {"own-fig1-best.png", "own.md"}
+    page = Path(shown["files"][-1]).read_text(encoding="utf-8")
+    assert "images/own-fig1-best.png" in page and "images/own.png" in page
+    assert main(["reproduce"]) == 2
+    assert "--list" in capsys.readouterr().err
+
+
+def test_without_clipping_there_is_no_guarantee_to_promise() -> None:
+    path = figures_of.PAPERS.parent / "experiments" / "fair-classification.toml"
+    with pytest.raises(ExperimentError, match=r"clip\.mode 'none' bounds nothing"):
+        load_experiment(path, ["clip.mode=none"])
+    assert load_experiment(path, ["clip.mode=none", "privacy.trust=none"]).clip.open
+
+
+def test_a_measurement_of_nothing_is_none() -> None:
+    assert Measurement.of([]) is None
+    assert Row(what="w", metric="m").goal is None
+
+
+def _fail_in_the_second() -> Any:
+    from fedsw.runs.trainer import Trainer
+
+    step, calls = Trainer.step, []
+
+    def failing(self: Trainer, *arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("the machine went down")
+        return step(self, *arguments, **named)
+
+    return failing
