@@ -15,6 +15,9 @@ from typing import Any
 
 from benchmarks import sections
 from fedsw import markdown
+from fedsw.papers.figure import figures, load_figure
+from fedsw.papers.page import goals
+from fedsw.papers.study import read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,6 +29,14 @@ Written by `python -m benchmarks.report` from the JSON under `benchmarks/results
 are ordinary runs with secret sampling and noise; "seeds" are those of data and initialisation. Metrics are on held-out
 records, outside the guarantee. Every row's epsilon is for the release of one run alone: a table of runs on the same
 records composes, and so do the runs that settings were tuned on.
+"""
+
+PAPERS = """
+## The papers, figure by figure
+
+`fedsw reproduce --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
+rows that ours or the paper's settings shall reach: *as printed* has the paper's bound, clip, accountant, network and
+rounds, *best* is ours at the same (epsilon, delta).
 """
 
 SYNTHETIC = """
@@ -69,7 +80,7 @@ def main() -> None:
     arguments.add_argument("--keep", type=Path, nargs="*", default=[], metavar="DIR", help="folders of comparisons")
     for folder in arguments.parse_args().keep:
         sections.keep_comparison(folder, RESULTS)
-    page = [HEAD]
+    page = [HEAD, *_papers()]
     runs = _load("frontiers")
     for part, text in (("synthetic", SYNTHETIC), ("rll", RLL), ("adult", ADULT)):
         own = [run for run in (runs or {"runs": []})["runs"] if run["row"].startswith(f"{part}:")]
@@ -91,6 +102,13 @@ def main() -> None:
         if stored := broken.get(kind):
             page += [section(stored), _machine(stored["machine"])]
     PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")
+
+
+def _papers() -> list[str]:
+    studies = [read_study(RESULTS / "papers", load_figure(name)) for name in figures()]
+    papers = dict.fromkeys(study.figure.paper for study in studies)
+    pages = ", ".join(f"[{paper.upper()}](papers/{paper}.md)" for paper in papers)
+    return [PAPERS.format(pages=pages), goals(studies)]
 
 
 def _load(name: str) -> Any:

@@ -71,7 +71,7 @@ def reproduce_command(
         failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _pages())
-    written = _write(studies, store, where, whole=all_)
+    written = _write(studies, store, where)
     if as_json:
         listed = [_listed(study) for study in studies]
         typer.echo(json_text({"figures": listed, "failed": dict(failed), "files": written}))
@@ -127,32 +127,22 @@ def _pages() -> Path:
     return Path("docs/papers") if Path("docs").is_dir() and _COMMITTED.is_dir() else Path("papers")
 
 
-def _write(studies: Sequence[Study], store: Path, where: Path, *, whole: bool) -> list[str]:
+def _write(studies: Sequence[Study], store: Path, where: Path) -> list[str]:
     """Draw the studies, and write the page of every paper among them whole, from all that is stored of it."""
     from fedsw.papers.figure import chosen
     from fedsw.papers.page import write_page
-    from fedsw.papers.pictures import contact_sheet, draw
+    from fedsw.papers.pictures import contact_sheet, draw, pictures_of
     from fedsw.papers.study import read_study
 
     images = where / "images"
-    written: list[Path] = []
+    written = [path for study in studies for path in draw(study, images)]
     for paper in dict.fromkeys(study.figure.paper for study in studies):
-        drawn = {study.figure.id: study for study in studies if study.figure.paper == paper}
+        drawn = {study.figure.id: study for study in studies}
         every = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen([paper])]
-        pictures = {study.figure.id: draw(study, images) for study in every if study.figure.id in drawn}
-        pictures |= {s.figure.id: _there(images, s.figure.id) for s in every if s.figure.id not in drawn}
-        sheet = contact_sheet(
-            [(path.stem, path) for study in every for path in pictures[study.figure.id]], images / f"{paper}.png"
-        )
-        page = write_page(paper, every, {**pictures, "": [sheet] if sheet else []}, where / f"{paper}.md")
-        written += [*(path for name in drawn for path in pictures[name]), page]
+        pictures = [(path.stem, path) for study in every for path in pictures_of(images, study.figure.id)]
+        contact_sheet(pictures, images / f"{paper}.png")
+        written.append(write_page(paper, every, images, where / f"{paper}.md"))
     return [str(path) for path in written]
-
-
-def _there(images: Path, figure: str) -> list[Path]:
-    """The pictures that a figure has already."""
-    stem = figure.replace("/", "-")
-    return sorted(path for path in images.glob(f"{stem}*.png") if path.stem == stem or path.stem.startswith(f"{stem}-"))
 
 
 def _show(studies: Sequence[Study], *, as_json: bool) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedsw import files
 from fedsw.markdown import table
 from fedsw.papers.figure import Row
+from fedsw.papers.pictures import pictures_of
 from fedsw.papers.study import Measurement, Study, measured
 from fedsw.text import number
 
@@ -24,19 +25,21 @@ PAPERS = {
 _COLUMNS = ("what", "paper", PRINTED, BEST, "goal of best")
 
 
-def write_page(paper: str, studies: Sequence[Study], pictures: Mapping[str, Sequence[Path]], page: Path) -> Path:
-    """Write a paper's page beside `page.parent`; pictures are linked from where they lie.
-
-    Args:
-        pictures: the files of each figure by its name; under the empty name the contact sheet.
-    """
-    parts = [f"# {PAPERS.get(paper, paper)}", _ABOUT]
-    parts += [_image("all figures", path, page) for path in pictures.get("", ())]
-    for study in studies:
-        parts += _section(study, pictures.get(study.figure.id, ()), page)
+def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -> Path:
+    """Write a paper's page; the pictures that it has are those in the folder `images`."""
     page.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(page, ("\n\n".join(parts) + "\n").encode())
+    files.replace(page, page_text(paper, studies, images, page).encode())
     return page
+
+
+def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) -> str:
+    """A paper's page in Markdown, with its contact sheet `images`/<paper>.png if there is one."""
+    sheet = images / f"{paper}.png"
+    parts = [f"# {PAPERS.get(paper, paper)}", _ABOUT]
+    parts += [_image("all figures", sheet, page)] if sheet.is_file() else []
+    for study in studies:
+        parts += _section(study, pictures_of(images, study.figure.id), page)
+    return "\n\n".join(parts) + "\n"
 
 
 def goals(studies: Iterable[Study]) -> str:

@@ -29,6 +29,12 @@ def draw(study: Study, folder: Path) -> list[Path]:
         return [save(picture, folder / parts[part]) for part, picture in drawings.items()]
 
 
+def pictures_of(folder: Path, figure: str) -> list[Path]:
+    """The pictures of a figure that there are."""
+    stem = figure.replace("/", "-")
+    return sorted(path for path in folder.glob(f"{stem}*.png") if path.stem == stem or path.stem.startswith(f"{stem}-"))
+
+
 def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | None:
     """All pictures of a paper, small, with their names; None if there are none."""
     if not pictures:

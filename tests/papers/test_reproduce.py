@@ -15,11 +15,13 @@ from fedsw.papers import figure as figures_of
 from fedsw.papers import work
 from fedsw.papers.cells import cells_of, computation_of
 from fedsw.papers.figure import Figure, Row, chosen, figures, load_figure
-from fedsw.papers.page import BEST, PRINTED, goals, write_page
+from fedsw.papers.page import BEST, PRINTED, goals, page_text
 from fedsw.papers.store import Measured, Stored, read, write
 from fedsw.papers.study import Measurement, measured, read_study
 from fedsw.papers.work import fail, make, missing, pieces_of
 
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "papers"
 TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
 SERIES: dict[str, Any] = {
     "name": "best",
@@ -153,7 +155,7 @@ def test_a_missed_goal_and_a_figure_too_far_from_the_paper_say_so(tmp_path: Path
     figure = a_figure(series=[printed, {**SERIES, "measures": []}], rows=[row])
     for cell in cells_of(figure):
         write(tmp_path, cell.key, Stored({}, {"held-out": Measured({"accuracy": 0.5})}))
-    text = write_page("rll", [read_study(tmp_path, figure)], {}, tmp_path / "page.md").read_text(encoding="utf-8")
+    text = page_text("rll", [read_study(tmp_path, figure)], tmp_path, tmp_path / "page.md")
     assert "| acc | 0.9 | 0.5 (not within 0.04) | 0.5 | ≥ 0.95: missed |" in text
 
 
@@ -199,6 +201,19 @@ def test_the_commands_path_from_quick_runs_to_a_page(
     assert "images/own-fig1-best.png" in page and "images/own.png" in page
     assert main(["reproduce"]) == 2
     assert "--list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("paper", sorted({name.partition("/")[0] for name in figures()}))
+def test_a_committed_page_says_what_the_stored_results_say(paper: str) -> None:
+    page = ROOT / "docs" / "papers" / f"{paper}.md"
+    studies = [read_study(RESULTS, figure) for figure in chosen([paper])]
+    assert page_text(paper, studies, page.parent / "images", page) == page.read_text(encoding="utf-8")
+
+
+def test_the_page_of_results_has_every_goal_with_what_was_measured() -> None:
+    assert goals([read_study(RESULTS, load_figure(name)) for name in figures()]) in (
+        ROOT / "docs/results.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_without_clipping_there_is_no_guarantee_to_promise() -> None:
