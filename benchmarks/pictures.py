@@ -68,6 +68,22 @@ MODELS = (
         "client",
         "everything sent:\n(ε, δ) of each client",
     ),
+    Model(
+        "sketch",
+        "server and clients follow the protocol and keep what they receive",
+        (("exact sum of all records, once", PRIVATE),),
+        (),
+        "server",
+        "sketch, generator, samples:\n(ε, δ)",
+    ),
+    Model(
+        "sketch-local",
+        "nobody is trusted",
+        (("noised sum of all records, once", NOISED),),
+        (),
+        "client",
+        "everything sent:\n(ε, δ) of each client",
+    ),
 )
 
 

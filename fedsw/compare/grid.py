@@ -23,6 +23,7 @@ _DECIDED = {
     ("privacy", "noise_multiplier"): "--epsilon decides it",
 }
 _SEEDS = ("data", "partition", "model", "slicing")
+_SKETCHED = ("sketch",)
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def make_grid(
     """The grid of a task, each cell with its experiment.
 
     Seed i adds i to the experiment's seeds of the data (the draw of synthetic records, the split of the digits), of
-    the partition, of the model's initialisation and of the slicing directions. Sampling and noise stay secret, unless
-    `nominal` seeds them too: epsilon is then nominal.
+    the partition, of the model's initialisation, of the slicing directions, and of a sketch. Sampling and noise stay
+    secret, unless `nominal` seeds them too: epsilon is then nominal.
 
     Args:
         methods: names; None for the task's own choice.
@@ -150,11 +151,12 @@ def _cells_of(
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
     private = base.privacy.trust != "none"
+    seeds_of = _SEEDS + (_SKETCHED if base.privacy.sketch else ())
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
             own = [f'name="{name}"', f'title="{method}, ε = {number(epsilon)}, seed {seed}"']
-            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
+            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in seeds_of]
             own += [f"privacy.epsilon={epsilon!r}"] if private else []
             own += [f"seed={seed}"] if nominal else []
             yield Cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))

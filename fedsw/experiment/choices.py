@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fedsw.experiment.extensions import is_reference, load_object
 from fedsw.experiment.kinds import TASKS, Facts, task_names
-from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Privacy, Training
+from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Privacy, Sketch, Training
 from fedsw.settings import ExperimentError
 
 
@@ -43,6 +43,10 @@ class Settings(Protocol):
     @property
     def local(self) -> Local:
         """Section [local]."""
+
+    @property
+    def sketch(self) -> Sketch:
+        """Section [sketch]."""
 
 
 class TaskKind(Protocol):

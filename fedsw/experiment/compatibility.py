@@ -14,6 +14,10 @@ _WHY_NOT: Mapping[str, str] = {
     "local-gradient": "its noised tables rank the outputs of private groups against each other",
     "local-slices": "it matches private features that no parameter moves, by their noised projections",
     "local-release": "it releases records once, for a generator to learn from",
+    "sketch": "one sum of all records leaves, once, and labelled samples are learnt from it (use objective.task "
+    "'synthesis')",
+    "sketch-local": "every client sends one noised sum, once, and labelled samples are learnt from them "
+    "(use objective.task 'synthesis')",
 }
 
 
@@ -109,6 +113,11 @@ def _misfit_of_noise(privacy: Privacy) -> str | None:
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
         )
+    if trust == "sketch-local" and not privacy.noisy:
+        return (
+            "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
+            "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
+        )
     return None
 
 
@@ -122,8 +131,15 @@ def _misfit_of_clip(settings: Settings) -> str | None:
 
 
 def _misfit_of_batches(privacy: Privacy, training: Training) -> str | None:
+    if privacy.sketch and privacy.sampling == "stratified":
+        return f"privacy.sampling is about batches, and trust {privacy.trust!r} sums all records once: leave it out"
     if training.batch_size is None:
         return None
+    if privacy.sketch:
+        return (
+            f"training.batch_size is a batch of records, and trust {privacy.trust!r} sums all of them once; a "
+            "generator's samples of a step are sketch.batch"
+        )
     if privacy.local:
         return (
             f"training.batch_size is a number of records of the whole federation; trust {privacy.trust!r} samples at "

@@ -60,11 +60,13 @@ class ModelKind:
         layered: whether `model.hidden` and `model.activation` mean something to it.
         square: whether it takes square images.
         points: whether it is points that a flow moves, which no record passes through.
+        conditional: whether it makes labelled samples of noise and a cell; no record passes through it either.
     """
 
     layered: bool = True
     square: bool = False
     points: bool = False
+    conditional: bool = False
 
 
 MODELS: Mapping[str, ModelKind] = MappingProxyType(
@@ -76,6 +78,8 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "generator": ModelKind(),
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
+        "image-generator": ModelKind(square=True, conditional=True),
+        "vector-generator": ModelKind(conditional=True),
     }
 )
 """The shipped kinds; `fedsw.tasks.models` builds them."""

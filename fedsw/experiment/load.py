@@ -25,6 +25,7 @@ from fedsw.experiment.sections import (
     Partition,
     Privacy,
     Section,
+    Sketch,
     Slicing,
     Training,
 )
@@ -58,6 +59,7 @@ class Experiment(Section):
     training: Training = Training()
     privacy: Privacy = Privacy()
     local: Local = Local()
+    sketch: Sketch = Sketch()
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
     seed: Seed | None = None
@@ -149,7 +151,8 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
 def planned_releases(experiment: Experiment) -> int:
     """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
     slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
-    return 1 if slices or experiment.privacy.trust == "local-release" else experiment.training.rounds
+    once = slices or experiment.privacy.trust == "local-release" or experiment.privacy.sketch
+    return 1 if once else experiment.training.rounds
 
 
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:

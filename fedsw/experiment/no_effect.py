@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsw.experiment.choices import Settings, TaskKind
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
-from fedsw.experiment.sections import Data, Local, Model, Privacy, Section
+from fedsw.experiment.sections import Data, Local, Model, Privacy, Section, Sketch
 
 _DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
@@ -24,6 +24,7 @@ def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics:
         or (None if kind is None else _of_public(settings, kind))
         or _of_model(settings.model)
         or _of_trust(settings.privacy, settings.local)
+        or _of_sketch(settings.privacy, settings.sketch)
         or (_of_metrics(settings, kind) if unsafe_metrics else None)
     )
 
@@ -66,6 +67,12 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
     slices = privacy.trust == "local-slices" and local.algorithm == "dp-swd"
     if not slices and (name := _changed(local, ("order",))):
         return f"local.{name} is for local.algorithm 'dp-swd' of trust 'local-slices' alone: leave it out"
+    return None
+
+
+def _of_sketch(privacy: Privacy, sketch: Sketch) -> str | None:
+    if not privacy.sketch and (name := _changed(sketch, tuple(Sketch.model_fields))):
+        return f"sketch.{name} is about trust 'sketch' and 'sketch-local', not {privacy.trust!r}: leave it out"
     return None
 
 

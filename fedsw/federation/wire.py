@@ -27,6 +27,8 @@ TABLES = "train.tables"
 LOCAL_GRADIENTS = "train.local_gradients"
 SLICES = "train.slices"
 RELEASE = "train.release"
+RECORDS_SUM = "train.records_sum"
+SKETCH = "train.sketch"
 
 APP_RAISED = 2
 """Flower's code of the error that a ClientApp raised."""

@@ -22,7 +22,22 @@ class Conditional(Protocol):
         """Samples (m, features) of standard normal noise (m, latent) and cells (m,) int64."""
 
 
-class ImageGenerator(nn.Module):
+class Proportioned(nn.Module):
+    """A generator that knows how often each cell is to be generated.
+
+    Attributes:
+        proportions: (cells,), a buffer: equal parts until a release says more. Training does not read it.
+    """
+
+    proportions: Tensor
+
+    def __init__(self, latent: int, cells: int) -> None:
+        super().__init__()
+        self.latent, self.cells = latent, cells
+        self.register_buffer("proportions", torch.full((cells,), 1 / cells))
+
+
+class ImageGenerator(Proportioned):
     """Square images (m, side^2) in (0, 1) of noise and a cell.
 
     A linear layer of noise and the one-hot cell to `channels[0]` images of a quarter of the side, then two 5x5
@@ -42,11 +57,10 @@ class ImageGenerator(nn.Module):
     def __init__(
         self, side: int, cells: int, *, latent: int = 10, channels: tuple[int, int] = (32, 16), seed: Seed = 0
     ) -> None:
-        super().__init__()
         if side < 4 or side % 4:
             raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
         _require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
-        self.latent, self.cells = latent, cells
+        super().__init__(latent, cells)
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
             *(linear(latent + cells, first * quarter**2, generator), nn.BatchNorm1d(first * quarter**2), nn.ReLU()),
@@ -62,7 +76,7 @@ class ImageGenerator(nn.Module):
         return images
 
 
-class VectorGenerator(nn.Module):
+class VectorGenerator(Proportioned):
     """Points (m, features) of noise and a cell: a perceptron with BatchNorm and ReLU after every hidden layer.
 
     Args:
@@ -87,13 +101,13 @@ class VectorGenerator(nn.Module):
         codes: Sequence[tuple[int, int]] = (),
         seed: Seed = 0,
     ) -> None:
-        super().__init__()
         widths = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
         _require_positive(features=features, cells=cells, latent=latent, **widths)
         ends = [0, *(place for pair in sorted(codes) for place in pair), features]
         if ends != sorted(ends) or any(first >= end for first, end in codes):
             raise ValueError(f"codes are {list(codes)}; give ranges of the columns 0 .. {features} without overlap")
-        self.latent, self.cells, self.codes = latent, cells, tuple(sorted(codes))
+        super().__init__(latent, cells)
+        self.codes = tuple(sorted(codes))
         generator = generator_of(seed)
         sizes = [latent + cells, *hidden]
         layers: list[nn.Module] = []

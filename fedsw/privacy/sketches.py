@@ -54,11 +54,17 @@ def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, round
     Raises:
         ValueError: as `Sketcher.sums`.
     """
-    return _bounded(sketcher.law, sketcher.sums(features, cells), round, attempt)
+    return _bounded(sketcher.law, sketcher.sums(features, cells), round, attempt, STRATUM)
 
 
 def bounded_sum(
-    law: Law, sums: Sequence[Tensor], records: Sequence[int], *, round: int = 0, attempt: int = 0
+    law: Law,
+    sums: Sequence[Tensor],
+    records: Sequence[int],
+    *,
+    round: int = 0,
+    attempt: int = 0,
+    stratum: str = STRATUM,
 ) -> Bounded:
     """The sum of clients' sketches without noise, to be noised once by a server that they trust.
 
@@ -69,6 +75,7 @@ def bounded_sum(
         sums: of every client, (cells, F + 1), by `Sketcher.sums`.
         records: of every client; public.
         round, attempt: as in `Bounded`.
+        stratum: what the ledger calls all records.
 
     Raises:
         ValueError: if there is no client, a sum is not what its records can make (`require_sum`), or all of them have
@@ -82,7 +89,7 @@ def bounded_sum(
             raise ValueError(f"sums have shapes {tuple(sums[0].shape)} and {tuple(total.shape)}; one law has one shape")
     if sum(records) > MOST_RECORDS:
         raise ValueError(f"{sum(records)} records are to be summed; sums are exact for up to {MOST_RECORDS}")
-    return _bounded(law, torch.stack([total.cpu() for total in sums]).sum(dim=0), round, attempt)
+    return _bounded(law, torch.stack([total.cpu() for total in sums]).sum(dim=0), round, attempt, stratum)
 
 
 def require_sum(law: Law, total: Tensor, records: int) -> None:
@@ -122,7 +129,7 @@ def bits_per_number(law: Law, records: int) -> int:
     return largest.bit_length() + 1
 
 
-def _bounded(law: Law, total: Tensor, round_: int, attempt: int) -> Bounded:
+def _bounded(law: Law, total: Tensor, round_: int, attempt: int, stratum: str) -> Bounded:
     sensitivity = sketch_sensitivity(law)
-    charge = Charge(STRATUM, 1.0, sensitivity.value)
+    charge = Charge(stratum, 1.0, sensitivity.value)
     return Bounded(total.cpu(), sensitivity, round=round_, attempt=attempt, charges=[charge])

@@ -14,14 +14,14 @@ from rich.text import Text
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.report.names import metric_name, ordered_metrics
-from fedsw.runs.files import CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SUMMARY
+from fedsw.runs.files import CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.resuming import command_for
 from fedsw.text import number, to_float
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
 
-_FILES = (CONFIG, METRICS, LEDGER, MODEL, OUTPUTS, SUMMARY)
+_FILES = (CONFIG, METRICS, LEDGER, SKETCH, MODEL, OUTPUTS, SUMMARY)
 
 
 def summary_panel(record: RunRecord) -> RenderableType:
@@ -121,7 +121,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
-    yield "released", Text(_rounds(record.experiment, len(record.history)))
+    yield "released", Text(_rounds(record.experiment, _gone(record)))
     if record.history:
         last = record.history[-1]
         yield "spent", Text(f"ε {number(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
@@ -131,7 +131,7 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 def _trained(record: RunRecord) -> str:
     experiment, summary = record.experiment, record.summary
-    gone = len(record.history) if _once(experiment) else int(summary.get("released_rounds", 0))
+    gone = _gone(record) if _once(experiment) else int(summary.get("released_rounds", 0))
     return (
         f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
@@ -146,9 +146,18 @@ def _model(experiment: Experiment) -> str:
     return " ".join([model.kind, *(str(width) for width in model.hidden)])
 
 
+def _gone(record: RunRecord) -> int:
+    """Rounds that are over; of a generator that learns from a sketch, the steps of the last line."""
+    if record.experiment.privacy.sketch:
+        return int(record.history[-1]["round"]) if record.history else 0
+    return len(record.history)
+
+
 def _rounds(experiment: Experiment, gone: int) -> str:
     """How many of the planned rounds are over, and whether they all learn from what was released once."""
     rounds = experiment.training.rounds
+    if experiment.privacy.sketch:
+        return f"{gone} of {rounds} steps on one sketch" if gone < rounds else f"{rounds} steps on one sketch"
     words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
     return f"{words} on one release" if _once(experiment) else words
 

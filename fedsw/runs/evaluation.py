@@ -71,9 +71,12 @@ class Evaluator:
 
     def metrics(self, theta: Tensor) -> dict[str, float]:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
+        return self.metrics_of(self._task.prepared(self._model, theta)) if self._records is not None else {}
+
+    def metrics_of(self, model: nn.Module) -> dict[str, float]:
+        """Metrics of a model, buffers and all; none without held-out records."""
         if self._records is None or self._there is None:
             return {}
-        model = self._task.prepared(self._model, theta)
         measured = measure(self._task, self._there, model, arrays=len(self._own) > 0)
         return self._with_own(measured, self._records)
 

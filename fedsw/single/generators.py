@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from fedsw import files
-from fedsw.models.conditional import Conditional
-from fedsw.randomness import Stream
+from fedsw.models.conditional import Conditional, Proportioned
+from fedsw.models.samples import CHUNK, generate, seeded_generator, stratified
 from fedsw.transport.noised_sketches import NoisedSketch
 from fedsw.transport.sketch_losses import Target, distance, drawn_distance
 from fedsw.transport.sketches import Sketcher
 
 _TITLE = b"fedsw generator 1 "
-_CHUNK = 4096
+
+__all__ = ["CheckpointRefused", "Progress", "Settings", "fit_generator", "generate", "sketch_distance"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def fit_generator(
 
     Args:
         sketch: (cells, F + 1) noised numbers; see `release_sketch`, `pooled`.
-        network: see `fedsw.models.conditional.Conditional`; on its device, in float32. It is changed in place.
+        network: see `fedsw.models.conditional.Conditional`; on its device, in float32. It is changed in place;
+            a `Proportioned` one is given the sketch's proportions.
         settings: how.
         sketcher: the sketch's law, drawn, if it is there already.
         weights: (cells,), of every cell's squared distance; see `Target.of`.
@@ -117,6 +119,8 @@ def fit_generator(
     like = next(network.parameters())
     drawn = _sketcher_of(sketch, sketcher, like)
     conditional = _conditional(network, sketch)
+    if isinstance(network, Proportioned):
+        network.proportions.copy_(sketch.proportions)
     target = Target.of(sketch, weights=weights, like=like)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     path = None if checkpoint is None else Path(checkpoint)
@@ -139,35 +143,6 @@ def fit_generator(
     return network.eval()
 
 
-def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Labelled samples of a trained generator.
-
-    Args:
-        network: as `fit_generator` returns it; it is put into evaluation mode.
-        proportions: (cells,), of the cells among the samples: `NoisedSketch.proportions`. Numbers are rounded so that
-            their sum is `count`.
-        count: how many samples.
-        seed: of noise and order.
-
-    Returns:
-        Features (count, p) on the network's device, and cells (count,) int64 in random order: the label is
-        cells // groups, the group cells % groups.
-    """
-    if count < 1:
-        raise ValueError(f"count = {count}; it must be at least 1")
-    network.eval()
-    conditional, like = cast(Conditional, network), next(network.parameters())
-    generator = _generator(seed, "generated samples", 0)
-    cells = _stratified(proportions, count)[torch.randperm(count, generator=generator)].to(like.device)
-    parts = []
-    with torch.no_grad():
-        for start in range(0, count, _CHUNK):
-            part = cells[start : start + _CHUNK]
-            noise = torch.randn(len(part), conditional.latent, generator=generator).to(like)
-            parts.append(conditional(noise, part))
-    return torch.cat(parts), cells
-
-
 def sketch_distance(
     sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
 ) -> float:
@@ -182,7 +157,7 @@ def sketch_distance(
     drawn = _sketcher_of(sketch, sketcher, features)
     target = Target.of(sketch, like=features.to(torch.float64))
     with torch.no_grad():
-        vectors = torch.cat([drawn(part) for part in torch.split(features, _CHUNK)]).to(torch.float64)
+        vectors = torch.cat([drawn(part) for part in torch.split(features, CHUNK)]).to(torch.float64)
         return float(distance(target, vectors, cells))
 
 
@@ -195,10 +170,10 @@ def _step(
     optimizer: torch.optim.Optimizer,
 ) -> float:
     """One step; returns the batch's distance before it."""
-    generator = _generator(settings.seed, "generator training", step)
+    generator = seeded_generator(settings.seed, "generator training", step)
     device = target.blocks.device
     proportions = target.proportions.cpu()
-    each = _stratified(proportions, settings.batch)
+    each = stratified(proportions, settings.batch)
     whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
     if not whole:
         each = torch.multinomial(proportions, settings.batch, replacement=True, generator=generator)
@@ -214,21 +189,6 @@ def _step(
     torch.autograd.backward(found)
     optimizer.step()
     return float(found.detach())
-
-
-def _stratified(proportions: Tensor, count: int) -> Tensor:
-    """Cells (count,) int64, in order, in the proportions as closely as whole numbers can be (largest remainders)."""
-    wanted = (proportions.detach().cpu().to(torch.float64) * count).clamp(min=0)
-    whole = wanted.floor()
-    short = count - int(whole.sum())
-    order = torch.sort(wanted - whole, descending=True, stable=True).indices
-    whole[order[: max(0, short)]] += 1
-    return torch.repeat_interleave(torch.arange(len(wanted)), whole.to(torch.int64))[:count]
-
-
-def _generator(seed: int, *purpose: str | int) -> torch.Generator:
-    word = int(Stream.seeded(seed, *purpose).words(1)[0])
-    return torch.Generator().manual_seed(word >> 1)
 
 
 def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:

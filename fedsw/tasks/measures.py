@@ -14,6 +14,7 @@ from fedsw.clipping.outputs import Form
 from fedsw.data import Records
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sources import Shape
+from fedsw.models.samples import generate, proportions_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs, Raw
 
@@ -124,6 +125,19 @@ class Measuring:
         raw = self._model() if points else self._model(given)
         found: Tensor = self._problem.task.outputs(raw, self._problem.imagined(given))
         return found.detach()
+
+    def labelled(self) -> tuple[Tensor, Tensor | None]:
+        """What a class-conditional generator makes, the same at every call: samples (m, p), and their labels (m,)."""
+        return self._labelled
+
+    @functools.cached_property
+    def _labelled(self) -> tuple[Tensor, Tensor | None]:
+        experiment = self._problem.experiment
+        sketch, evaluation = experiment.sketch, experiment.evaluation
+        count = sketch.generated if evaluation.mode == "full" else min(sketch.generated, evaluation.records)
+        features, cells = generate(self._model, proportions_of(self._model), count)
+        groups = len(self.shape.groups) if sketch.groups else 1
+        return features, torch.div(cells, groups, rounding_mode="floor") if sketch.labels else None
 
     def decoded(self, codes: Tensor) -> Tensor | None:
         """What the model's own `decode` makes of codes (n, d); None for a model without."""

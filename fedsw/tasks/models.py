@@ -14,6 +14,8 @@ from torch import nn
 from fedsw import models
 from fedsw.experiment import ExperimentError, Model
 from fedsw.experiment.extensions import load_object
+from fedsw.models.conditional import ImageGenerator, VectorGenerator
+from fedsw.transport.denoise import image_side
 
 _Builder = Callable[[Model, int, int, int], nn.Module]
 
@@ -32,6 +34,16 @@ _SHIPPED: Mapping[str, _Builder] = {
         spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
     ),
     "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
+    "image-generator": lambda spec, features, outputs, classes: ImageGenerator(
+        image_side(features),
+        classes,
+        latent=spec.latent,
+        channels=(spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16),
+        seed=spec.seed,
+    ),
+    "vector-generator": lambda spec, features, outputs, classes: VectorGenerator(
+        features, classes, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed
+    ),
     "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
         math.isqrt(features), spec.latent, classes, seed=spec.seed
     ),
@@ -45,7 +57,7 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
         spec: the experiment's [model].
         features: numbers that a record has (a generator's own inputs are `spec.latent`).
         outputs: numbers that the task asks for.
-        classes: number of classes; 0 without.
+        classes: number of classes, 0 without; of a generator that learns from a sketch, the number of its cells.
 
     Raises:
         ExperimentError: if a user's own model cannot be found or made.

@@ -30,6 +30,7 @@ from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.models import build
 from fedsw.tasks.own import task_of
 from fedsw.tasks.per_record import made_up_features
+from fedsw.tasks.sketched import cells_of_sketch, drawn, law_of
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
@@ -73,12 +74,15 @@ class Problem:
         asked = experiment.clip
         limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
         clip = Clip(*limits)
-        model = _build(experiment, shape.features, task.width(shape, experiment.model), shape.classes)
-        if not model_kind(experiment.model.kind).points:
+        model = _build(experiment, shape, task.width(shape, experiment.model))
+        if not (model_kind(experiment.model.kind).points or experiment.privacy.sketch):
             clipping.check(model)
         objective = _objective(experiment, task, shape)
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
-        if is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
+        if experiment.privacy.sketch:
+            drawn(law_of(experiment, shape), problem.dtype, problem.device)
+            _require_conditional(model, experiment)
+        elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
             problem._try_out(model)
         if len(problem.compared) > 1:
             problem._try_heads(model)
@@ -131,7 +135,7 @@ class Problem:
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
         width = self.task.width(self.shape, self.experiment.model)
-        model = _build(self.experiment, self.features, width, self.classes)
+        model = _build(self.experiment, self.shape, width)
         return model.to(self.device, self.dtype)
 
     def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
@@ -307,7 +311,7 @@ class Problem:
             own.require_fit(self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name)
         if is_reference(spec.kind):
             width = self.task.width(self.shape, spec)
-            own.require_same_frozen(model, _build(self.experiment, self.features, width, self.classes), name=name)
+            own.require_same_frozen(model, _build(self.experiment, self.shape, width), name=name)
 
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
         """The shared batch key of an attempt in a seeded (nominal) run."""
@@ -337,5 +341,21 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
 
 
-def _build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
-    return build(experiment.model, features, outputs, classes)
+def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
+    found = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
+    if found:
+        raise ExperimentError(
+            f"model.kind {experiment.model.kind!r} has no whole number {found[0]!r}; a generator that learns from a "
+            "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.conditional)"
+        )
+
+
+def _build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    if not experiment.privacy.sketch:
+        return build(experiment.model, shape.features, outputs, shape.classes)
+    try:
+        return build(experiment.model, shape.features, outputs, cells_of_sketch(experiment, shape))
+    except ExperimentError:
+        raise
+    except ValueError as fault:
+        raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None

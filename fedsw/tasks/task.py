@@ -83,6 +83,12 @@ class HeldOut(Protocol):
     def samples(self, count: int) -> Tensor:
         """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
 
+    def labelled(self) -> tuple[Tensor, Tensor | None]:
+        """What a class-conditional generator makes, the same at every call: samples (m, p), and their labels (m,).
+
+        Labels are None where the sketch that it learnt from tells none apart.
+        """
+
     def decoded(self, codes: Tensor) -> Tensor | None:
         """What the model's own `decode` makes of codes (n, d), on the run's device; None for a model without."""
 

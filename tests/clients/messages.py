@@ -31,6 +31,8 @@ LEAVES: Mapping[str, set[str]] = {
     "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
     "train.release": {"released", "epsilon", "nonce"},
+    "train.records_sum": {"steps", "lost"},
+    "train.sketch": {"noised", "epsilon", "sigma", "nonce"},
 }
 """What may ever leave a client, written a second time: another field in the product's table needs a reason here too."""
 

@@ -12,11 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from fedsw.data import find_data
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.federations import SMALL, Federation
+from tests.server.sketch_runs import LOCAL, SKETCH
 from tests.server.test_matching_runs import ADAPTATION
 
 GENERATION: dict[str, Any] = {
@@ -39,6 +41,8 @@ RUNS = {
     "local-slices": (GENERATION, ("privacy.trust=local-slices", NOISE)),
     "local-slices, own directions": (GENERATION, ("privacy.trust=local-slices", NOISE, "slicing.scheme=iid")),
     "local-release": (GENERATION, ("privacy.trust=local-release", "privacy.epsilon=10")),
+    "sketch": (SKETCH, ()),
+    "sketch-local": (SKETCH, (LOCAL,)),
 }
 
 THROUGH_MODEL = ("privacy.trust=local-slices", NOISE, "training.rounds=1", "federation.clients=2")
@@ -106,9 +110,9 @@ def test_under_a_local_trust_model_nothing_secret_travels_in_either_direction():
     for exchange in EXCHANGES:
         for kind in (exchange.down, exchange.up):
             names = {field.name for field in fields_of(kind).values() if field.seen is Seen.SECRET}
-            assert not (names and any(trust.startswith("local-") for trust in exchange.trusts)), (kind, names)
+            assert not (names and any(is_local(trust) for trust in exchange.trusts)), (kind, names)
             secret |= names
-    assert secret == {"counts", "outputs", "cotangents", "contribution", "training-loss", "num-examples"}
+    assert secret == {"counts", "outputs", "cotangents", "contribution", "training-loss", "num-examples", "steps"}
 
 
 def _records(reply) -> None:

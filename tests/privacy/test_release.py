@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import fedsw
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
 from fedsw.experiment import parse_experiment
+from fedsw.experiment.sections.privacy import is_local
 from fedsw.privacy import release as door
 from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid, release_paid_together
 from fedsw.privacy.sensitivity import Sensitivity
@@ -25,6 +26,7 @@ from fedsw.randomness import Stream
 from tests.doors import Unaccounted
 from tests.federations import Federation
 from tests.noises import require_gaussian
+from tests.server.sketch_runs import LOCAL, SKETCH
 from tests.server.test_local_slices import RELEASE, SLICES
 
 PACKAGE = Path(fedsw.__file__).parent
@@ -222,6 +224,8 @@ RUNS = {
     "local-gradient": (FAIR, ("privacy.trust=local-gradient", "privacy.epsilon=20")),
     "local-slices": (SLICES, ("training.rounds=2",)),
     "local-release": (RELEASE, ("training.rounds=2",)),
+    "sketch": (SKETCH, ("training.rounds=2",)),
+    "sketch-local": (SKETCH, ("training.rounds=2", LOCAL)),
 }
 
 
@@ -246,7 +250,7 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     raw, overrides = RUNS[trust]
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     Federation(tmp_path).run(parse_experiment(raw, (*overrides, *at_sites)))
-    together = sites == 1 and trust.startswith("local-")
+    together = sites == 1 and is_local(trust)
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
     assert ("noised" in callers) == (trust != "none") and callers.get("noised", {str(THE_DOOR)}) == {str(THE_DOOR)}

@@ -10,13 +10,16 @@ from fedsw.experiment import parse_experiment
 from fedsw.randomness import KEY_BYTES, Stream
 from tests.federations import small
 from tests.server.local_runs import TRUST
+from tests.server.sketch_runs import LOCAL, sketched
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES
 from tests.server.test_matching_runs import GENERATOR
 
 PUBLIC = {
     "data",  # toy records, drawn for everybody
     "directions",
+    "generated samples",
     "generation",
+    "generator training",
     "held-out prior",
     "latents",
     "particles",
@@ -24,6 +27,7 @@ PUBLIC = {
     "public batch",
     "public minibatch",
     "public noise",
+    "sketch frequencies",
 }
 """What may follow from a number that somebody knows: none of it hides a record."""
 
@@ -34,6 +38,8 @@ RUNS = {
     "local-slices": lambda *more: parse_experiment(SLICES, ("training.rounds=2", *more)),
     "local-slices, one release": lambda *more: parse_experiment(FLOW, ("local.algorithm=flow-one-release", *more)),
     "local-release": lambda *more: parse_experiment(RELEASE, ("training.rounds=2", *more)),
+    "sketch": lambda *more: sketched("training.rounds=2", *more),
+    "sketch-local": lambda *more: sketched(LOCAL, "training.rounds=2", *more),
 }
 
 

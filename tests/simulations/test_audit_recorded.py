@@ -27,6 +27,7 @@ from fedsw.federation import wire
 from fedsw.runs import recovery
 from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of
+from tests.server.sketch_runs import LOCAL, NOISELESS, sketched
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
 SEVERAL = (
@@ -48,6 +49,9 @@ RUNS = {
     "local-slices": lambda: experiment(SLICES, "slicing.scheme=iid"),
     "one-release flow": lambda: experiment(FLOW, "local.algorithm=flow-one-release", "training.rounds=2"),
     "local-release": lambda: experiment(RELEASE, "training.rounds=2"),
+    "sketch": lambda: sketched("seed=1"),
+    "sketch-local": lambda: sketched(LOCAL),
+    "sketch, no noise": lambda: sketched(NOISELESS),
     "laplace": lambda: experiment(RELEASE, "local.mechanism=laplace", "local.norm=l1", "training.rounds=2"),
 }
 

@@ -15,7 +15,7 @@ NAME = "counts and seconds absent"
 LINE = frozenset(
     {
         "round", "attempt", "epsilon", "sigma", "snr", "gradient_norm", "clients", "bytes_up", "bytes_down",
-        "epsilon_by_client", "held_out",
+        "epsilon_by_client", "held_out", "distance",
     }
 )  # fmt: skip
 """All that a line of metrics.jsonl may say: settings, functions of noised releases, totals of padded messages, who was
@@ -37,13 +37,13 @@ SUMMARY = frozenset(
         "name", "title", "status", "engine", "clients", "rounds", "released_rounds", "epsilon", "epsilon_spent",
         "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
         "held_out_by_group", "held_out_measured_on", "measured_on", "seconds", "bytes_up", "bytes_down", "seed",
-        "versions", "hardware", "begun", "date", "ledger",
+        "versions", "hardware", "begun", "date", "ledger", "sketch",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups"})
 CHECKPOINT = frozenset({"round", "theta", "average", "optimizer", "ledger"})
 OPTIMIZER = frozenset({"momentum_buffer", "step", "exp_avg", "exp_avg_sq"})
-RELEASE = frozenset({"released", "directions", "projections", "sigma", "round and epsilon"})
+RELEASE = frozenset({"released", "directions", "projections", "noised", "sigma", "round and epsilon"})
 """All that a client's file in `releases` may hold: noised arrays, public or its own directions, its epsilon."""
 _SECTIONS = ("held_out", "epsilon_by_client")
 

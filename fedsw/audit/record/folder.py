@@ -87,7 +87,12 @@ class Folder:
     @property
     def local(self) -> bool:
         """Whether the ledgers are the clients'."""
-        return self.trust.startswith("local-")
+        return self.trust.startswith("local-") or self.trust == "sketch-local"
+
+    @property
+    def sketch(self) -> bool:
+        """Whether one sum over all records was released, once."""
+        return self.trust in ("sketch", "sketch-local")
 
     @property
     def noisy(self) -> bool:
@@ -160,7 +165,9 @@ class Folder:
     def planned_releases(self) -> int:
         """Releases of a record that the settings plan: one a round, or one for all."""
         stored = self.trust == "local-slices" and self.experiment["local"]["algorithm"] == "flow-one-release"
-        return 1 if stored or self.trust == "local-release" else int(self.experiment["training"]["rounds"])
+        return (
+            1 if stored or self.sketch or self.trust == "local-release" else int(self.experiment["training"]["rounds"])
+        )
 
 
 def read_folder(directory: Path) -> Folder:

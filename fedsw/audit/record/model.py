@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsw.audit.record import sketch
 from fedsw.audit.record.check import Check, Faults
 from fedsw.audit.record.folder import Folder
 
@@ -22,6 +23,8 @@ _TITLE = b"fedsw checkpoint 2 "
 
 def check(folder: Folder) -> Check:
     """Parameters bit for bit; the rounds of checkpoint, metrics, ledger and summary."""
+    if folder.sketch:
+        return sketch.model(folder, NAME)
     stored = newest_checkpoint(folder.directory)
     model = folder.directory / "model.safetensors"
     if stored is None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsw.audit.record import sensitivity
+from fedsw.audit.record import sensitivity, sketch
 from fedsw.audit.record.check import Check, Faults
 from fedsw.audit.record.folder import Folder, Row, real
 from fedsw.audit.record.spent import planned_cost
@@ -57,12 +57,14 @@ def _asked(folder: Folder) -> float:
     given = folder.privacy.get("noise_multiplier")
     if given is not None:
         return float(given)
-    if folder.trust == "central" or (folder.trust == "local-release"):
+    if folder.sketch or folder.trust in ("central", "local-release"):
         return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     return 0.0
 
 
 def _against_settings(folder: Folder, faults: Faults) -> str:
+    if folder.sketch:
+        return sketch.noise(folder, faults)
     if folder.trust == "local-release":
         return _diameter(folder, faults, rates=False)
     if folder.trust == "local-slices":

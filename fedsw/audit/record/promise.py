@@ -80,8 +80,8 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
         "trust": folder.trust,
         "accountant": folder.accountant,
         "accountant_is_guarantee": folder.accountant in _GUARANTEES,
-        "sampling": "each client's own" if folder.local else folder.privacy["sampling"],
-        "relation": "replace-one",
+        "sampling": _sampling(folder),
+        "relation": "replace-one, label and group included" if folder.sketch else "replace-one",
     }
     for name, value in expected.items():
         faults.require(guarantee.get(name) == value, f"summary: {name} is {guarantee.get(name)!r}, and is {value!r}")
@@ -100,6 +100,12 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     _sentence(str(guarantee["statement"]), folder, claim, seeded, faults)
 
 
+def _sampling(folder: Folder) -> str:
+    if folder.sketch:
+        return "none: all records, once"
+    return "each client's own" if folder.local else str(folder.privacy["sampling"])
+
+
 def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Faults) -> None:
     if not folder.noisy:
         faults.require(words.startswith("No privacy"), "the sentence does not say that there is no privacy")
@@ -112,5 +118,7 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     delta = float(folder.summary["delta"])
     written = f"pure {claim:.4g}-differential" if pure else f"({claim:.4g}, {delta:.3g})-differential"
     faults.require(written in words, f"the sentence does not say {written} privacy")
+    wide = "label and group included" in words
+    faults.require(wide == folder.sketch, f"the sentence says that labels are inside: {wide}")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
     faults.require(f"= {ratio}." in words, f"the sentence does not say the noise multiplier {ratio}")

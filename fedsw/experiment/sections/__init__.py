@@ -6,6 +6,7 @@ from fedsw.experiment.sections.federation import Federation
 from fedsw.experiment.sections.learning import Also, Clip, Model, Objective, Slicing
 from fedsw.experiment.sections.privacy import Local, Privacy, resolve_delta
 from fedsw.experiment.sections.section import Section
+from fedsw.experiment.sections.sketch import Sketch, SketchPart
 from fedsw.experiment.sections.training import Training
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Partition",
     "Privacy",
     "Section",
+    "Sketch",
+    "SketchPart",
     "Slicing",
     "Training",
     "resolve_delta",

@@ -16,6 +16,15 @@ from fedsw.settings import ExperimentError
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
 
+SKETCHES = ("sketch", "sketch-local")
+"""Trust models in which one sum over all records leaves, once."""
+
+
+def is_local(trust: str) -> bool:
+    """Whether clients protect their own records under a trust model, from the server too."""
+    return trust.startswith("local-") or trust == "sketch-local"
+
+
 class Privacy(Section):
     """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
 
@@ -25,7 +34,9 @@ class Privacy(Section):
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
     """
 
-    trust: Literal["central", "none", "local-gradient", "local-slices", "local-release"] = "central"
+    trust: Literal["central", "none", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local"] = (
+        "central"
+    )
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
@@ -99,7 +110,12 @@ class Privacy(Section):
     @property
     def local(self) -> bool:
         """Whether every client protects its own records, from the server too."""
-        return self.trust.startswith("local-")
+        return is_local(self.trust)
+
+    @property
+    def sketch(self) -> bool:
+        """Whether records leave once, as a sum of cosines and sines, for a generator to learn from."""
+        return self.trust in SKETCHES
 
 
 class Local(Section):

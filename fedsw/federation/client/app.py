@@ -16,11 +16,12 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.node.account import Due, ledger_path, paid_together, spent_epsilon
+from fedsw.federation.node.account import Due, Promise, ledger_path, paid_together, spent_epsilon
 from fedsw.federation.node.node import Batch, Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.federation.trust.sketch import client as sketch
 from fedsw.privacy.release import Paid
 from fedsw.subnormal import flushing_to_zero
 
@@ -61,9 +62,15 @@ def hello(message: Message, context: Context) -> Message:
 
 def _spent(node: Node, context: Context) -> float:
     """The epsilon that a client's own ledger has spent."""
-    trusted = local_gradient if node.task.experiment.privacy.trust == "local-gradient" else local_slices
-    most = node.delta(0)
-    return spent_epsilon(_ledger(node, context), lambda delta: trusted.promise(node, min(delta, most)))
+    promise, most = _promise_of(node.task.experiment.privacy.trust), node.delta(0)
+    return spent_epsilon(_ledger(node, context), lambda delta: promise(node, min(delta, most)))
+
+
+def _promise_of(trust: str) -> Callable[[Node, float], Promise]:
+    """What a client's ledger accounts for under a local trust model."""
+    if trust == "local-gradient":
+        return local_gradient.promise
+    return sketch.promise if trust == "sketch-local" else local_slices.promise
 
 
 @app.train(messages.OUTPUTS.action)
@@ -219,6 +226,30 @@ def released_records(message: Message, context: Context) -> Message:
         return local_slices.release_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
 
     return _released(messages.RELEASE, message, context, release, _each(due, release))
+
+
+@app.train(messages.RECORDS_SUM.action)
+def sum_of_records(message: Message, context: Context) -> Message:
+    """`sketch`: the exact sum over all records of the clients that are asked."""
+    node, asked = _node(messages.RECORDS_SUM, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    steps = sketch.steps_of_records(node, asked.asked, lost)
+    return _answer(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
+
+
+@app.train(messages.SKETCH.action)
+def noised_sketch(message: Message, context: Context) -> Message:
+    """`sketch-local`: the sketch of all of a client's records, noised by itself, charged to its ledger."""
+
+    def release(node: Node, asked: messages.SketchAsked, paid: Paid | None = None) -> messages.NoisySketch:
+        place = _ledger(node, context)
+        found = sketch.noised_sketch(node, place, asked.round, asked.attempt, asked.records, paid)
+        return messages.NoisySketch(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.SketchAsked) -> Due:
+        return sketch.sketch_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.SKETCH, message, context, release, _each(due, release))
 
 
 def _each(

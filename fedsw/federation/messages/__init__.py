@@ -10,7 +10,9 @@ from fedsw.federation.messages.exchanges import (
     HELLO,
     LOCAL_GRADIENTS,
     OUTPUTS,
+    RECORDS_SUM,
     RELEASE,
+    SKETCH,
     SLICES,
     SUM,
     TABLES,
@@ -29,6 +31,7 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
+from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.terms import Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
@@ -40,7 +43,9 @@ __all__ = [
     "MOST_BELIEVED",
     "MOST_RECORDS",
     "OUTPUTS",
+    "RECORDS_SUM",
     "RELEASE",
+    "SKETCH",
     "SLICES",
     "SUM",
     "TABLES",
@@ -56,6 +61,7 @@ __all__ = [
     "NoisedContribution",
     "NoisedSlices",
     "NoisedTable",
+    "NoisySketch",
     "Outputs",
     "OutputsAsked",
     "Refusal",
@@ -63,8 +69,11 @@ __all__ = [
     "ReleaseAsked",
     "ReleasedRecords",
     "Seen",
+    "SketchAsked",
     "SlicesAsked",
     "SumAsked",
+    "SumOfRecords",
+    "SumOfRecordsAsked",
     "TableAsked",
     "Terms",
     "addressed",

@@ -18,13 +18,14 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
+from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
 Down = TypeVar("Down", bound=Message)
 Up = TypeVar("Up", bound=Message)
 
 TRUSTED = ("central", "none")
-EVERYBODY = (*TRUSTED, "local-gradient", "local-slices", "local-release")
+EVERYBODY = (*TRUSTED, "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,16 @@ SLICES = Exchange(
     "every round, or once: noised random slices of features",
 )
 RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, ("local-release",), "once: privatised records")
+RECORDS_SUM = Exchange(
+    wire.RECORDS_SUM,
+    SumOfRecordsAsked,
+    SumOfRecords,
+    ("sketch",),
+    "once: the exact sum over all records, which the server noises",
+)
+SKETCH = Exchange(
+    wire.SKETCH, SketchAsked, NoisySketch, ("sketch-local",), "once: a sketch that the client has noised itself"
+)
 
 EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment]
     HELLO,
@@ -102,4 +113,6 @@ EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment
     LOCAL_GRADIENTS,
     SLICES,
     RELEASE,
+    RECORDS_SUM,
+    SKETCH,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fedsw.accounting import Slicing
 from fedsw.federation.budgets.split import asks_tables
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketch_sums import sketcher_of
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -20,6 +21,8 @@ SYMBOLS: Mapping[str, str] = {
     "P": "rows that a node's arrays are filled up to: more than it is ever asked for, so that no size tells a count",
     "n": "records of the client's batch, or all of them where it releases once; public under the local trust models",
     "N": "records of the client",
+    "q": "cells of a sketch: a block for each label and group that it tells apart",
+    "w": "numbers of a sketch's cell: cosines and sines, and the count",
     "N_j": "records of the node's clients in cell j",
 }
 """Lengths that the shapes of the table are written in."""
@@ -46,6 +49,9 @@ class Terms:
             "c": len(task.objective.cells),
             "B": task.experiment.local.bins,
         }
+        if task.experiment.privacy.sketch:
+            sketcher = sketcher_of(task)
+            known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:

@@ -10,6 +10,7 @@ from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.extensions import require_allowed
+from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.node.simulated import is_simulated
 
@@ -38,7 +39,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
-    alone = limit is not None or (agreed and all(name.startswith("local-") for name in agreed))
+    alone = limit is not None or (agreed and all(is_local(name) for name in agreed))
     if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "

@@ -8,32 +8,32 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.experiment import Experiment
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
+from fedsw.federation.server.job import Job
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
+from fedsw.federation.server.synthesis import synthesise
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.local_gradient import server as local_gradient
 from fedsw.federation.trust.local_release import server as local_release
 from fedsw.federation.trust.local_slices import server as local_slices
 from fedsw.federation.trust.method import Method, Trusted
 from fedsw.federation.trust.plan import Plan, make_plan
+from fedsw.federation.trust.sketch import server as sketch
 from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.observer import Ending, NoObserver, Observer, Witness
-from fedsw.runs.own_metrics import Metric
+from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
@@ -43,19 +43,12 @@ _PLANS: Mapping[str, Callable[[Problem, Sequence[Site]], Plan]] = {
     "local-gradient": local_gradient.make_plan,
     "local-slices": local_slices.make_plan,
     "local-release": local_release.make_plan,
+    "sketch": sketch.make_plan,
+    "sketch-local": sketch.make_plan,
 }
 
 
-@dataclass(frozen=True)
-class Job:
-    """What to run and where to keep it."""
-
-    experiment: Experiment
-    directory: Path
-    engine: str = "inprocess"
-    observer: Observer = field(default_factory=NoObserver)
-    resume: bool = False
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+__all__ = ["Job", "federate"]
 
 
 def federate(grid: Grid, job: Job) -> dict[str, Any]:
@@ -79,7 +72,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
     availability = Availability(grid, task, sites, name, traffic, spending)
-    rounds = Rounds(grid, plan, sites, availability, traffic, directory.begin_attempt) if trusted else None
+    shared = (grid, plan, sites, availability, traffic, directory.begin_attempt)
+    rounds = Rounds(*shared) if trusted and not job.experiment.privacy.sketch else None
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
@@ -91,16 +85,18 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
             directory.write_config(job.experiment, job.engine)
         directory.keep_name(name)
         described = {**describe_plan(plan, members=clients), "directory": str(job.directory)}
-        ledger = None if rounds is None else _ledger(directory, plan, state, resume=job.resume)
+        ledger = _ledger(directory, plan, state, resume=job.resume) if trusted else None
         if job.resume:
             spending.recall(_reported_before(directory))
         availability.hear_clients()
-        with _method(grid, plan, sites, availability, traffic, directory, rounds, ledger, resume=job.resume) as method:
+        with _method(shared, plan, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
-            if job.resume:
+            if job.resume and not job.experiment.privacy.sketch:
                 _restore(trainer, directory, state)
+
+            about: dict[str, Any] = {}
 
             def conclude(stopped: str, held_out: HeldOut) -> dict[str, Any]:
                 summary = summarise(
@@ -117,14 +113,19 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     begun=directory.begun(),
                     traffic=traffic,
                 )
+                summary |= about
                 summary["ledger"] = None if ledger is None else asdict(ledger.head())
                 directory.write_summary(summary)
                 log.info("run ended", extra=_ending(summary))
                 return summary
 
             try:
-                stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
-                held_out = _write_model(task, trainer, evaluator, directory)
+                if isinstance(method, sketch.TrustedSketch | sketch.LocalSketches):
+                    found = synthesise(job, task, method, evaluator, directory, traffic, log)
+                    stopped, held_out, about["sketch"] = found.stopped, found.held_out, found.sketch
+                else:
+                    stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
+                    held_out = _write_model(task, trainer, evaluator, directory)
             except BaseException as failure:
                 why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
@@ -192,31 +193,34 @@ def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, director
 
 
 def _method(
-    grid: Grid,
+    shared: tuple[Any, ...],
     plan: Plan,
-    sites: Sequence[Site],
-    availability: Availability,
-    traffic: Traffic,
     directory: RunDirectory,
     rounds: Rounds | None,
     ledger: Ledger | None,
     *,
     resume: bool,
 ) -> Method:
-    """The trust model's method for a round. Under local trust every client keeps its own ledger."""
+    """The trust model's method for a round. Under local trust every client keeps its own ledger.
+
+    Args:
+        shared: what every method asks clients with.
+    """
     trust = plan.task.experiment.privacy.trust
-    if rounds is None or ledger is None:
+    if ledger is None:
         releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
         before = releases.rounds() or {int(record["round"]) for record in history}
-        shared = (grid, plan, sites, availability, traffic, directory.begin_attempt, before)
+        own = (*shared, before)
         if trust == "local-gradient":
-            return local_gradient.LocalGradient(*shared)
+            return local_gradient.LocalGradient(*own)
         if trust == "local-slices":
-            return local_slices.LocalSlices(releases, *shared)
-        return local_release.LocalRelease(releases, *shared)
+            return local_slices.LocalSlices(releases, *own)
+        if trust == "sketch-local":
+            return sketch.LocalSketches(releases, *own)
+        return local_release.LocalRelease(releases, *own)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
-    return Trusted(rounds, plan, ledger)
+    return sketch.TrustedSketch(*shared, ledger) if rounds is None else Trusted(rounds, plan, ledger)
 
 
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:

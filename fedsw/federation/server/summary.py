@@ -117,13 +117,20 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "accountant": local_accountant(experiment),
         "accountant_is_guarantee": ACCOUNTANTS[local_accountant(experiment)].guarantee,
-        "sampling": "each client's own" if privacy.local else privacy.sampling,
+        "sampling": _sampling(experiment),
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
         "statement": _statement(experiment, plan, epsilon),
     }
+
+
+def _sampling(experiment: Experiment) -> str:
+    privacy = experiment.privacy
+    if privacy.sketch:
+        return "none: all records, once"
+    return "each client's own" if privacy.local else privacy.sampling
 
 
 def _protects(experiment: Experiment) -> str:
@@ -136,6 +143,11 @@ def _against(experiment: Experiment) -> str:
         return "nobody: no noise was added"
     if experiment.privacy.local:
         return "everyone, including the server and the other clients"
+    if experiment.privacy.sketch:
+        return (
+            "readers of the sketch, of the generator and its samples, and of this record; server and clients are "
+            "trusted to follow the protocol"
+        )
     counts = "" if experiment.privacy.sampling == "stratified" else ", not of counts per client and round"
     return f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
 
@@ -147,8 +159,11 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
     releases = planned_releases(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
+    neighbours = "replacement of one record" + (
+        ", its label and group included" if experiment.privacy.sketch else " within its group"
+    )
     words = (
-        f"{_promise(plan, accountant, epsilon)} ({kind}replacement of one record within its group) of {what}, "
+        f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
     if experiment.data.shows_private_rows:

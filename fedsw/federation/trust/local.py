@@ -137,6 +137,8 @@ class LocalMethod(ABC):
         terms: Callable[[Member], Terms],
         arrays: Callable[[_Up], Mapping[str, Tensor]],
         releases: Releases,
+        *,
+        late: bool = False,
     ) -> None:
         """Ask the clients that have not released yet, until enough have.
 
@@ -144,11 +146,12 @@ class LocalMethod(ABC):
 
         Args:
             arrays: what of an answer is kept.
+            late: whether clients that are missing are asked even if enough have released.
 
         Raises:
             BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
         """
-        if len(releases.clients) >= self._least:
+        if not late and len(releases.clients) >= self._least:
             return
         missing = [member for member in members if member.client not in releases.clients]
 

@@ -1,0 +1,100 @@
+"""Trust models `sketch` and `sketch-local` at a client: an exact sum for a trusted server, or one noised here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
+from fedsw.privacy.release import Paid, Released, pay, release_paid
+from fedsw.privacy.sketches import bounded_sketch
+from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.tasks.sketch_sums import cells_of, inputs_of, law_of_problem, sketcher_of, sums_of
+from fedsw.transport.sketches import STEP
+
+
+def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64]) -> Tensor:
+    """`sketch`: the sum over all records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
+
+    It is for a server that is trusted, which noises the sum of all of them once. Sums of whole steps are exact, so they
+    do not depend on how records are spread over clients and sites.
+
+    Args:
+        asked: (S,), 1 for each client that is asked.
+        lost: positions of clients.
+
+    Returns:
+        (cells, F + 1), int64; zeros if no client is left.
+    """
+    places = [place for place in np.flatnonzero(asked.numpy()) if place not in lost]
+    if len(places) == len(node.clients):
+        total = sums_of(node.task, node.records)
+    else:
+        sketcher = sketcher_of(node.task)
+        total = torch.zeros((sketcher.law.cells, sketcher.coordinates + 1), dtype=torch.float64)
+        for place in places:
+            total += sums_of(node.task, node.alone(int(place)).records)
+    return (total / STEP).to(torch.int64)
+
+
+def noised_sketch(
+    node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
+) -> Released:
+    """`sketch-local`: the sketch of all of this client's records, with noise of its own, once.
+
+    Guarantee: the client's own (epsilon, delta), for the replacement of one of its records, label and group included,
+    against everybody: charged on disk before the noise is drawn, and there is no budget for a second one.
+
+    Args:
+        place: of its ledger.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+        paid: the payment, where the clients of a site paid together (`sketch_due`).
+
+    Returns:
+        What is released, (cells, F + 1) float64, and the epsilon that the client's ledger has spent then (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    if paid is None:
+        delta = node.delta(federation)
+        budget = _budget(node, delta)
+        with account.opened(place, promise(node, delta)) as ledger:
+            paid = pay(ledger, round_, attempt, [budget.charge], budget.sigma, [budget.part])
+    features, cells = inputs_of(node.task, node.records), cells_of(node.task, node.records)
+    bounded = bounded_sketch(sketcher_of(node.task), features, cells, round=round_, attempt=attempt)
+    return release_paid(bounded, paid, PART, _stream(node, round_, attempt))
+
+
+def sketch_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
+    """What this client pays for its sketch, for a payment together with others."""
+    delta = node.delta(federation)
+    budget = _budget(node, delta)
+    return account.Due(place, promise(node, delta), round_, attempt, [budget.charge], budget.sigma, [budget.part])
+
+
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta: one sketch."""
+    experiment = node.task.experiment
+    epsilon = _budget(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+
+
+def _budget(node: Node, delta: float) -> SketchBudget:
+    return sketch_budget(node.task.experiment, law_of_problem(node.task), delta)
+
+
+def _stream(node: Node, round_: int, attempt: int) -> Stream:
+    """This client's secret noise; reproducible only in a seeded (nominal) run."""
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream(os.urandom(KEY_BYTES))
+    first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
+    return Stream.seeded(seed, "sketch noise", first, round_, attempt)
