@@ -39,8 +39,8 @@ def ratios(*, records: int, slices: int, widths: Sequence[int], turns: int) -> M
             for name, way in ways.items():
                 seconds = _seconds(way, model, inputs, target, theta)
                 times[name] += [seconds] if turn else []
-        for name, seconds in times.items():
-            found[name].append(statistics.median(seconds))
+        for name, turned in times.items():
+            found[name].append(statistics.median(turned))
     values = {f"ratio_{width}": c / p for width, p, c in zip(widths, found["plain"], found["clipped"], strict=True)}
     return Measured(values, {"widths": np.array(widths), **{name: np.array(times) for name, times in found.items()}})
 

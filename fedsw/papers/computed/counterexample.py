@@ -1,4 +1,4 @@
-"""RLL's appendix F: the gradient of W_1 moves by 2 when one of n records is replaced, whatever n; that of W_2^2 by 2/n."""
+"""RLL's appendix F: one replaced record of n moves the gradient of W_1 by 2, and that of W_2^2 by 2/n."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def neighbours(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gradient_of_w1(sample: Tensor, public: Tensor, theta: float = 0.0) -> float:
-    """Derivative in theta of W_1(sample + theta, public) for samples (n, 1): the mean sign of the sorted differences."""
+    """Derivative in theta of W_1(sample + theta, public) of samples (n, 1): the mean sign of sorted differences."""
     gaps = (sample + theta).sort(dim=0).values - public.sort(dim=0).values
     return float(gaps.sign().mean())
 

@@ -89,7 +89,7 @@ def _lowest(points: Points, levels: NDArray[np.float64]) -> NDArray[np.float64]:
     line = np.interp(levels, ordered[:, 0], ordered[:, 1])
     best = np.minimum.accumulate(ordered[:, 1])
     reached = np.searchsorted(ordered[:, 0], levels, side="right") - 1
-    return np.minimum(line, np.where(reached >= 0, best[np.maximum(reached, 0)], np.inf))
+    return np.asarray(np.minimum(line, np.where(reached >= 0, best[np.maximum(reached, 0)], np.inf)))
 
 
 def _levels(ends: Iterable[float]) -> NDArray[np.float64]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fedsw.papers.drawn import histograms, scatter
 from fedsw.papers.drawn.labels import name_of
-from fedsw.papers.study import Study
+from fedsw.papers.study import Result, Study
 from fedsw.report.figures import new_panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANELS = {
+_PANELS: Mapping[str, Callable[[Axes, Result], None]] = {
     "classification": histograms.panel,
     "regression": functools.partial(scatter.panel, diagonal=True),
     "representation": scatter.panel,

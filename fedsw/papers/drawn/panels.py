@@ -48,7 +48,7 @@ def losses_of(result: Result) -> str:
 
 
 def gap_of(result: Result) -> float:
-    """The penalty on held-out records: W2^2 between the groups, or its mean over the true classes (equality of odds)."""
+    """The penalty on held-out records: W2^2 between the groups, or its mean over the true classes."""
     if by_class(result):
         return (float(result.values["od_0"]) + float(result.values["od_1"])) / 2
     return float(result.values["w2_squared"])
