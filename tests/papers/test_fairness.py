@@ -104,7 +104,6 @@ def test_without_a_clip_that_bites_both_ways_of_table_5_have_one_gradient():
     model = mlp(2, (5,), 2)
     ours = clipped_gradient(model, inputs, target, theta, radius=1e3, bound=1e3)
     plain = plain_gradient(model, inputs, target, theta)
-    # the paper's mean over slices and records of squared gaps is W2^2 summed over nothing else
     assert torch.allclose(ours, plain.double(), rtol=1e-3, atol=1e-6)
 
 
