@@ -8,7 +8,7 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sections import Data, Local, Model, Privacy, Section
 
 _DRAWN = ("synthetic", "ring", "gaussians")
-_LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
+_LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance", "target")
 
 
 def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
@@ -43,6 +43,8 @@ def _of_public(settings: Settings, kind: TaskKind) -> str | None:
     task = settings.objective.task
     if settings.data.public is not None and kind.facts.other_side != "domain":
         return f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
+    if settings.data.target != "point" and kind.facts.target != "numbers":
+        return f"data.target is what a regression predicts, and objective.task {task!r} has classes: leave it out"
     return None
 
 

@@ -19,7 +19,7 @@ from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.extensions import is_reference
 
-Target = Literal["class", "point"]
+Target = Literal["class", "point", "mean"]
 
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
@@ -178,7 +178,8 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
             f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
             "load"
         )
-    target: Target = "point" if task_facts(experiment.objective.task).target == "numbers" else "class"
+    numbers = task_facts(experiment.objective.task).target == "numbers"
+    target: Target = experiment.data.target if numbers else "class"
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 
@@ -240,6 +241,10 @@ def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         return data.ring(spec.records, spec.test_records, seed=spec.seed)
     if spec.source == "gaussians":
         return data.gaussians(spec.records, spec.test_records, seed=spec.seed)
+    if spec.source == "law-school":
+        return data.law_school(data_dir, split_seed=spec.seed)
+    if spec.source == "communities":
+        return data.communities(data_dir, split_seed=spec.seed)
     if spec.source == "digits":
         return data.digits(seed=spec.seed)
     images = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist, "usps": data.usps}[spec.source](data_dir)

@@ -79,6 +79,8 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
         at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
         for seed in range(min(series.seeds, seeds or series.seeds)):
             own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
+            if base.seed is not None:  # a nominal run: its sampling and noise differ from seed to seed too
+                own.append(f"seed={base.seed + seed}")
             found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own])
             yield Cell(series.name, point, seed, found, series.measures)
 

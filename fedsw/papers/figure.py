@@ -115,6 +115,7 @@ class Figure(Section):
         runs_of: another figure, whose series and quick settings are this one's too: no run is made twice.
         series: the runs; none for what is computed.
         compute: a function of `fedsw.papers.computed`, called with `settings`.
+        derive: a function of `fedsw.papers.derived`: numbers that several of the runs make together, for the rows.
         draw: a function of `fedsw.papers.drawn`; None for a table without a picture.
         rows: the table.
     """
@@ -127,6 +128,7 @@ class Figure(Section):
     series: tuple[Series, ...] = ()
     compute: FunctionName | None = None
     settings: Arguments = {}
+    derive: FunctionName | None = None
     draw: FunctionName | None = None
     rows: tuple[Row, ...] = ()
     quick: Quick = Quick()

@@ -12,7 +12,18 @@ from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.held import OBJECT, is_held
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 
-SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps")
+SOURCES = (
+    "synthetic",
+    "adult",
+    "ring",
+    "gaussians",
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "usps",
+    "law-school",
+    "communities",
+)
 """The data sets that have a name."""
 
 _OWN = ("files", OBJECT)
@@ -34,7 +45,8 @@ class Data(Section):
     """Which records the clients hold.
 
     `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
-    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `target` is what its
+    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
     bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
     round.
@@ -58,6 +70,7 @@ class Data(Section):
     spurious_features: PositiveInt = 8
     core_variance: PositiveFloat = 0.2
     spurious_variance: PositiveFloat = 0.4
+    target: Literal["point", "mean"] = "point"
     seed: Seed = 0
     row_norm: PositiveFloat | None = None
     data_dir: str | None = None
