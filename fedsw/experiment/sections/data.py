@@ -34,7 +34,8 @@ class Data(Section):
     """Which records the clients hold.
 
     `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
-    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `most_records` keeps
+    the first so many private records of one that is not. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
     bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
     round.
@@ -53,6 +54,7 @@ class Data(Section):
     public_batch: PositiveInt = 512
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
+    most_records: PositiveInt | None = None
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
     core_features: PositiveInt = 8
     spurious_features: PositiveInt = 8
