@@ -35,7 +35,7 @@ def _of_data(data: Data) -> str | None:
     if data.source not in _DRAWN and (name := _changed(data, ("records", "test_records"))):
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
     if (data.source in _DRAWN or data.own) and _changed(data, ("most_records",)):
-        return f"data.most_records is for data sets that have a name and are not drawn, not for those {source}: leave it out"
+        return f"data.most_records is for named data sets that are not drawn, not for those {source}: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
     if data.family in ("object", "module") and data.data_dir is not None:
@@ -76,7 +76,9 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
 def _of_release(privacy: Privacy, local: Local) -> str | None:
     if privacy.trust != "local-release":
         name = _changed(local, _RELEASE)
-        return None if name is None else f"local.{name} is for trust 'local-release', not {privacy.trust!r}: leave it out"
+        return (
+            None if name is None else f"local.{name} is for trust 'local-release', not {privacy.trust!r}: leave it out"
+        )
     unread = (
         ("iterations", local.loss in ("entropic", "sinkhorn")),
         ("critic", local.adversarial),

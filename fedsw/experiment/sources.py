@@ -192,7 +192,9 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir)
+    return _load(
+        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
+    )
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:

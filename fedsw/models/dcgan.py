@@ -17,10 +17,11 @@ _WEIGHT, _SCALE = 0.02, 0.02
 class DCGAN(nn.Module):
     """Images (n, side^2) in (0, 1) of standard normal noise (n, latent), which is first made uniform on [0, 1].
 
-    A linear layer to `filters[0]` images of side / 2^k, then k = len(filters) transposed 4x4 convolutions of stride 2 to
-    `filters[1:]` images and to one; BatchNorm and ReLU after every layer but the last, which ends in (1 + tanh) / 2.
-    BatchNorm takes the statistics of the batch at hand, in evaluation too, and keeps none: the parameters are the whole
-    model. It mixes samples, so this is for trust models under which no private record passes through the model.
+    A linear layer to `filters[0]` images of side / 2^k, k = len(filters), then k transposed 4x4 convolutions of stride
+    2 to `filters[1:]` images and to one; BatchNorm and ReLU after every layer but the last, which ends in
+    (1 + tanh) / 2. BatchNorm takes the statistics of the batch at hand, in evaluation too, and keeps none: the
+    parameters are the whole model. It mixes samples, so this is for trust models under which no private record passes
+    through the model.
 
     Args:
         side: of the images, a multiple of 2^k.

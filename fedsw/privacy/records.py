@@ -138,7 +138,7 @@ class Release:
         return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
 
     def project(self, features: Tensor) -> Tensor:
-        """What of `features` (n, p) is noised: encode(x - centre), its `keep` largest, projected onto the ball, float64.
+        """What of `features` (n, p) is noised: the `keep` largest of encode(x - centre), in the ball; float64.
 
         A row that is not finite, or overflows, counts as the centre. Nothing branches on the values.
         """

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pywt
-import torch
 from torch import Tensor
 
 from fedsw.data import mnist

@@ -47,4 +47,6 @@ def _cost(result: Result) -> str:
     loss = float(np.square(result.values["sw2"]))
     if "epsilon_z" not in result.values:
         return f"SW₂² {number(loss)}\n{name_of('epsilon', float(result.about['epsilon']))}"
-    return f"SW₂² {number(loss)}\nε_Z = {number(result.values['epsilon_z'])}, ε_X = {number(result.values['epsilon_x'])}"
+    return (
+        f"SW₂² {number(loss)}\nε_Z = {number(result.values['epsilon_z'])}, ε_X = {number(result.values['epsilon_x'])}"
+    )

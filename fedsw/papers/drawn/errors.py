@@ -58,7 +58,9 @@ def against_epsilon(study: Study) -> Mapping[str, Figure]:
     for position, series in enumerate(study.series):
         _curve(axes, study, series, "epsilon", "sw2", position, places=None)
     axes.axhline(_WORKS, color="0.4", linestyle=":", linewidth=1.2)
-    axes.text(0.99, _WORKS, "the ring is seen", ha="right", va="bottom", fontsize=8, transform=axes.get_yaxis_transform())
+    axes.text(
+        0.99, _WORKS, "the ring is seen", ha="right", va="bottom", fontsize=8, transform=axes.get_yaxis_transform()
+    )
     axes.set(xscale="log", yscale="log", xlabel="ε of the release", ylabel="sliced W₂ to held-out records")
     figure.legend(loc="outside right center", fontsize=8)
     figure.suptitle(f"{study.figure.source}: where each method starts to work")

@@ -89,7 +89,7 @@ def oracle(study: Study) -> Mapping[str, Figure]:
 
 
 def law(result: Result) -> str:
-    """`Laplace, ε = 196`: the noise that a run's records were released with, and the true epsilon where it is larger."""
+    """`Laplace, ε = 196`: the noise of a run's release, and the true epsilon where that is larger."""
     asked = result.about["settings"].get("local", {})
     words = f"{asked.get('mechanism', 'gaussian').capitalize()}, {name_of('epsilon', result.point['epsilon'])}"
     true, nominal = float(result.about["epsilon"]), float(result.point["epsilon"])

@@ -1,4 +1,4 @@
-"""Images of a generator and what it learnt them from: samples, and held-out images privatised and denoised to look at."""
+"""Samples of a generator, and held-out images privatised and denoised, to look at."""
 
 from __future__ import annotations
 

@@ -40,14 +40,14 @@ def distances(run: Finished) -> Measured:
 def fits(run: Finished) -> Measured:
     """W_{p, p s^p} between generated points and privatised held-out records as `fit_test`, private ones as `fit_train`.
 
-    Means over ten minibatches of 200, as RCO has it; s is the scale of the run's noise, which is seeded here. `fit_train`
-    is outside the guarantee.
+    Means over ten minibatches of 200, as RCO has it; s is the scale of the run's noise, which is seeded here.
+    `fit_train` is outside the guarantee.
     """
     found = {}
     for name, records in (("fit_test", run.dataset.test), ("fit_train", run.dataset.train)):
         released, release = seen_through(run, _some(records))
         points = release.encode(generated(run, len(released)) - run.experiment.clip.centre)
-        batches = list(zip(points.split(_SMALL), released.split(_SMALL), strict=True))[:_BATCHES]
+        batches = list(zip(torch.split(points, _SMALL), torch.split(released, _SMALL), strict=True))[:_BATCHES]
         losses = [entropic_loss(x, y, order=release.order, scale=release.scale).loss for x, y in batches]
         found[name] = float(sum(losses)) / len(losses)
     return Measured(found)
