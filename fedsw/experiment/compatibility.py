@@ -31,6 +31,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
         or _misfit_of_noise(settings.privacy)
+        or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
     )
@@ -108,6 +109,17 @@ def _misfit_of_noise(privacy: Privacy) -> str | None:
         return (
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
+        )
+    return None
+
+
+def _misfit_of_release(settings: Settings) -> str | None:
+    local, kind = settings.local, settings.model.kind
+    adversarial = settings.privacy.trust == "local-release" and local.adversarial
+    if adversarial != (kind == "adversarial-dcgan"):
+        return (
+            f"model.kind {kind!r} with trust {settings.privacy.trust!r} and local.loss {local.loss!r}: the adversarial "
+            "losses of 'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
         )
     return None
 

@@ -60,11 +60,13 @@ class ModelKind:
         layered: whether `model.hidden` and `model.activation` mean something to it.
         square: whether it takes square images.
         points: whether it is points that a flow moves, which no record passes through.
+        mixes: whether it mixes the samples of a batch, so that no private record may pass through it.
     """
 
     layered: bool = True
     square: bool = False
     points: bool = False
+    mixes: bool = False
 
 
 MODELS: Mapping[str, ModelKind] = MappingProxyType(
@@ -74,6 +76,8 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "encoder-decoder": ModelKind(),
         "image-autoencoder": ModelKind(layered=False, square=True),
         "generator": ModelKind(),
+        "dcgan": ModelKind(square=True, mixes=True),
+        "adversarial-dcgan": ModelKind(square=True, mixes=True),
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
     }

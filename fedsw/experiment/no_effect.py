@@ -9,6 +9,7 @@ from fedsw.experiment.sections import Data, Local, Model, Privacy, Section
 
 _DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance", "target")
+_RELEASE = ("iterations", "critic", "wavelet", "thresholds", "keep")
 
 
 def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
@@ -24,6 +25,7 @@ def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics:
         or (None if kind is None else _of_public(settings, kind))
         or _of_model(settings.model)
         or _of_trust(settings.privacy, settings.local)
+        or _of_release(settings.privacy, settings.local)
         or (_of_metrics(settings, kind) if unsafe_metrics else None)
     )
 
@@ -32,6 +34,8 @@ def _of_data(data: Data) -> str | None:
     source = f"of data.source {data.source!r}"
     if data.source not in _DRAWN and (name := _changed(data, ("records", "test_records"))):
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
+    if (data.source in _DRAWN or data.own) and _changed(data, ("most_records",)):
+        return f"data.most_records is for named data sets that are not drawn, not for those {source}: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
     if data.family in ("object", "module") and data.data_dir is not None:
@@ -68,6 +72,24 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
     slices = privacy.trust == "local-slices" and local.algorithm == "dp-swd"
     if not slices and (name := _changed(local, ("order",))):
         return f"local.{name} is for local.algorithm 'dp-swd' of trust 'local-slices' alone: leave it out"
+    return None
+
+
+def _of_release(privacy: Privacy, local: Local) -> str | None:
+    if privacy.trust != "local-release":
+        name = _changed(local, _RELEASE)
+        return (
+            None if name is None else f"local.{name} is for trust 'local-release', not {privacy.trust!r}: leave it out"
+        )
+    unread = (
+        ("iterations", local.loss in ("entropic", "sinkhorn")),
+        ("critic", local.adversarial),
+        ("wavelet", local.denoised),
+        ("thresholds", local.denoised),
+    )
+    for name, read in unread:
+        if not read and _changed(local, (name,)):
+            return f"local.{name} is nothing that local.loss {local.loss!r} reads: leave it out"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections import deque
@@ -192,7 +193,9 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(spec.model_copy(update={"source": spec.public}), "class", data_dir or spec.data_dir)
+    return _load(
+        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
+    )
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
@@ -223,6 +226,14 @@ def _shared(path: Path, columns: Columns, written: int) -> Records:
 
 @functools.lru_cache(maxsize=4)
 def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
+    found = _whole(spec, target, data_dir)
+    if spec.most_records is None:
+        return found
+    first = np.arange(min(spec.most_records, len(found.train)))
+    return dataclasses.replace(found, train=found.train.take(first))
+
+
+def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     if spec.source == "synthetic":
         return data.synthetic(
             spec.records,

@@ -1,6 +1,7 @@
 """The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
 
 from fedsw.models.conditional import Conditional, ImageGenerator, VectorGenerator
+from fedsw.models.dcgan import DCGAN, AdversarialDCGAN, Critic
 from fedsw.models.flat import count_parameters, flatten, load_flat
 from fedsw.models.images import Adaptor, ImageAutoencoder
 from fedsw.models.initial import Seed
@@ -9,8 +10,11 @@ from fedsw.models.perceptrons import ACTIVATIONS, EncoderDecoder, generator, log
 
 __all__ = [
     "ACTIVATIONS",
+    "DCGAN",
     "Adaptor",
+    "AdversarialDCGAN",
     "Conditional",
+    "Critic",
     "EncoderDecoder",
     "ImageAutoencoder",
     "ImageGenerator",

@@ -86,4 +86,6 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
 
 
 def _toml(value: Value) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # counts are whole numbers in TOML, and other numbers may be
     return value if value in ("inf", "-inf") else json.dumps(value)

@@ -31,6 +31,12 @@ _SHIPPED: Mapping[str, _Builder] = {
     "generator": lambda spec, features, outputs, classes: models.generator(
         spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
     ),
+    "dcgan": lambda spec, features, outputs, classes: models.DCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
+    "adversarial-dcgan": lambda spec, features, outputs, classes: models.AdversarialDCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
     "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
     "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
         math.isqrt(features), spec.latent, classes, seed=spec.seed

@@ -74,8 +74,9 @@ class Problem:
         limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
         clip = Clip(*limits)
         model = _build(experiment, shape.features, task.width(shape, experiment.model), shape.classes)
-        if not model_kind(experiment.model.kind).points:
-            clipping.check(model)
+        kind = model_kind(experiment.model.kind)
+        if not kind.points and not (kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"):
+            clipping.check(model)  # of the others no private record passes through the model, and nothing is clipped
         objective = _objective(experiment, task, shape)
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         if is_reference(experiment.objective.task) or is_reference(experiment.model.kind):

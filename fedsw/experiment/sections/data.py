@@ -46,7 +46,8 @@ class Data(Section):
 
     `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
     drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `target` is what its
-    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `row_norm` scales
+    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `most_records` keeps the first so many
+    private records of a source that is not drawn. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
     bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
     round.
@@ -65,6 +66,7 @@ class Data(Section):
     public_batch: PositiveInt = 512
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
+    most_records: PositiveInt | None = None
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
     core_features: PositiveInt = 8
     spurious_features: PositiveInt = 8

@@ -21,7 +21,7 @@ class Generation(Task):
     """A generator of records, or points that move until they look like records."""
 
     facts = Facts(
-        models=("generator", "particles"),
+        models=("generator", "dcgan", "adversarial-dcgan", "particles"),
         penalties=("distribution-matching",),
         trusts=("none", "central", "local-slices", "local-release"),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
