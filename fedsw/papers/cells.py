@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
@@ -25,11 +25,19 @@ class Cell:
     seed: int
     experiment: Experiment
     measures: tuple[str, ...]
+    baseline: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run is: its settings, and the baseline that trains in its place."""
+        own = settings_of(self.experiment)
+        return own if self.baseline is None else own | {"baseline": {"name": self.baseline, **self.arguments}}
 
     @property
     def key(self) -> str:
         """The same for the same run: its name and a digest of all settings that are not the default."""
-        settings = settings_of(self.experiment)
+        settings = self.settings
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.experiment.name}-{digest}"
 
@@ -84,7 +92,7 @@ def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterat
         for seed in range(min(series.seeds, seeds or series.seeds)):
             own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
             found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own, *settings])
-            yield Cell(series.name, point, seed, found, series.measures)
+            yield Cell(series.name, point, seed, found, series.measures, series.baseline, series.arguments)
 
 
 def _toml(value: Value) -> str:

@@ -46,6 +46,7 @@ class Series(Section):
         where: more settings at some points.
         seeds: runs at every point, with other initialisation, partition, directions and draw of synthetic records.
         measures: what is measured on each run beside its held-out metrics, functions of `fedsw.papers.measures`.
+        baseline, arguments: a baseline of `fedsw.baselines.run` that trains in place of a run, and its arguments.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Series(Section):
     where: tuple[Where, ...] = ()
     seeds: PositiveInt = 1
     measures: tuple[FunctionName, ...] = ()
+    baseline: str | None = None
+    arguments: Arguments = {}
 
     @field_validator("set")
     @classmethod

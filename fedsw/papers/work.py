@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedsw.papers.cells import Cell, Computation, cells_of, computation_of, settings_of
+from fedsw.papers.cells import Cell, Computation, cells_of, computation_of
 from fedsw.papers.figure import Figure
 from fedsw.papers.finished import Finished
 from fedsw.papers.store import Measured, Stored, read, write
@@ -90,7 +90,7 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
     summary = finished.record.summary
     if summary["status"] != "completed":
         raise RuntimeError(f"the run in {finished.directory} ended as {summary['status']!r}")
-    about = {"settings": settings_of(cell.experiment)} | {name: summary.get(name) for name in _ABOUT}
+    about = {"settings": cell.settings} | {name: summary.get(name) for name in _ABOUT}
     held_out = Measured(dict(summary["held_out"]))
     stored = Stored(about, {**stored.measures, HELD_OUT: held_out})
     for name in piece.measures:
@@ -103,7 +103,8 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
 
 def _run(folder: Path, cell: Cell) -> Path:
     """The folder of the cell's finished run: what is there, what is there resumed, or a fresh one."""
-    from fedsw.engines.driver import resume, run
+    from fedsw.baselines.run import run as run_baseline
+    from fedsw.engines.driver import fresh_directory, resume, run
     from fedsw.runs.files import CONFIG
     from fedsw.runs.record import read_run
 
@@ -111,6 +112,9 @@ def _run(folder: Path, cell: Cell) -> Path:
     for directory in begun:
         if read_run(directory).completed:
             return directory
+    if cell.baseline is not None:
+        directory = fresh_directory(folder / cell.experiment.name)
+        return run_baseline(cell.baseline, cell.experiment, directory=directory, arguments=cell.arguments).directory
     return (resume(begun[-1]) if begun else run(cell.experiment, runs=folder)).directory
 
 
