@@ -7,9 +7,12 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw import models
@@ -29,6 +32,7 @@ class Asked:
         epsilon, delta: what to guarantee; epsilon may be infinite: no noise then.
         seed: of sampling and noise; None for a fresh one of the operating system.
         arguments: the method's own.
+        folder: where a baseline that keeps an account of fedsw's own puts it.
     """
 
     problem: Problem
@@ -37,6 +41,7 @@ class Asked:
     delta: float
     seed: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
 
     @functools.cached_property
     def _seeds(self) -> torch.Generator:
@@ -55,6 +60,10 @@ class Asked:
         return min(training.rounds - 1, math.ceil((1 - training.averaging) * training.rounds))
 
 
+ADD_REMOVE = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
+"""Neighbours of DP-SGD: one record more or less. A replacement is one less and one more."""
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
@@ -65,6 +74,10 @@ class Guarantee:
         accountant: by its name in Opacus.
         multiplier: standard deviation of the noise over the clip; the largest of the clients'.
         local: whether every client protects its own records, from the server too.
+        relation: what neighbours differ in.
+        bound: what bounds the influence of a record.
+        holds: whether the accountant's epsilon is a bound.
+        nominal: whether sampling or noise is not from a secure generator; `randomness` says which it is from.
     """
 
     protects: str
@@ -73,6 +86,14 @@ class Guarantee:
     accountant: str
     multiplier: float
     local: bool
+    relation: str = ADD_REMOVE
+    bound: str = "clip.loss"
+    holds: bool = True
+    nominal: bool = True
+    randomness: str = (
+        "sampling and noise come from torch's Mersenne Twister in floating point, not from a secure generator (Opacus' "
+        "secure_mode needs torchcsprng)"
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,7 @@ class Trained:
         epsilon_by_client: for baselines whose clients account for themselves.
         bytes_up, bytes_down: from and to all clients.
         notes: what else is worth a look, by name; released with the model.
+        processed: fair scores (n,) of the model's scores (n,) and groups (n,), where the scores are changed afterwards.
     """
 
     theta: Tensor
@@ -95,6 +117,7 @@ class Trained:
     bytes_down: int
     epsilon_by_client: Mapping[int, float] = field(default_factory=dict)
     notes: Mapping[str, float] = field(default_factory=dict)
+    processed: Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]] | None = None
 
 
 Train = Callable[[Asked], Trained]

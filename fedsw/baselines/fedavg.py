@@ -104,7 +104,7 @@ def averaged(asked: Asked, losses: Callable[[int], Losses]) -> Trained:
             protects="each record of every client, by its own client's noise and accountant",
             against="everyone, including the server and the other clients",
             public=("each client's number of records", *(["the share of each group"] if penalised else [])),
-            accountant=str(asked.arguments.get("accountant", "rdp")),
+            accountant=f"opacus {asked.arguments.get('accountant', 'rdp')}",
             multiplier=max(client.multiplier for client in clients),
             local=True,
         ),

@@ -20,10 +20,6 @@ MISSING = (
     "it trains with Opacus, which is not installed: `pip install 'fedsw[compare]'` (or `pip install opacus`); "
     "fedsw's own methods need nothing more"
 )
-RANDOMNESS = (
-    "sampling and noise are torch's Mersenne Twister in floating point, as Opacus draws them without its secure_mode "
-    "(which needs torchcsprng): not a cryptographic generator"
-)
 
 
 def installed() -> bool:

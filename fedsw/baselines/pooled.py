@@ -50,7 +50,7 @@ def train(asked: Asked) -> Trained:
             protects="each record of every client",
             against="readers of the models; whoever pools the records sees them all",
             public=("the number of records", *(["the share of each group"] if penalised else [])),
-            accountant=accountant,
+            accountant=f"opacus {accountant}",
             multiplier=private.multiplier,
             local=False,
         ),

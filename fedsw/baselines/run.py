@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedsw.baselines import opacus_parts
-from fedsw.baselines.asked import Asked, Guarantee, Train, Trained
+from fedsw.baselines.asked import ADD_REMOVE, Asked, Guarantee, Train, Trained
+from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.federation.server.summary import hardware, versions
@@ -21,14 +22,13 @@ from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
 from fedsw.tasks.problem import Problem
 from fedsw.text import nearest
 
-RELATION = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
-
 
 class Baseline(NamedTuple):
-    """A file of `fedsw.baselines` with a function `train`, and the arguments that it takes."""
+    """A file of `fedsw.baselines` with a function `train`, the arguments that it takes, and whether it needs Opacus."""
 
     file: str
     arguments: tuple[str, ...]
+    opacus: bool = True
 
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
@@ -36,6 +36,7 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "opacus": Baseline("pooled", ("accountant",)),
         "dp-fedavg": Baseline("fedavg", ("accountant",)),
         "puffle": Baseline("puffle", ("accountant", "target", "rate", "momentum")),
+        "barycentre": Baseline("barycentre", ("radius",), opacus=False),
     }
 )
 """Every baseline by name."""
@@ -61,7 +62,8 @@ def find(name: str) -> Baseline:
 
 def refusal(name: str, experiment: Experiment) -> str | None:
     """Why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
-    find(name)
+    if not find(name).opacus:
+        return _unprocessed(name, experiment)
     goal, training = experiment.objective, experiment.training
     if goal.task != "classification":
         return f"the baseline {name!r} trains classifiers, and objective.task is {goal.task!r}"
@@ -85,16 +87,18 @@ def train(
     delta: float | None = None,
     seed: int | None = None,
     arguments: Mapping[str, Any] = MappingProxyType({}),
+    folder: Path = Path(),
 ) -> Trained:
     """Train with a baseline.
 
-    Guarantee: as the baseline states (`fedsw.baselines.asked.Guarantee`), by Opacus' accountant, for adding or removing
-    one record; sampling and noise are torch's, so that it is nominal.
+    Guarantee: as the baseline states (`fedsw.baselines.asked.Guarantee`). With Opacus it is by Opacus' accountant, for
+    adding or removing one record, and nominal: sampling and noise are torch's.
 
     Args:
         epsilon: infinite for a reference without noise, which is clipped all the same.
         delta: by default the experiment's, with n the number of all private records.
         seed: of sampling and noise; a fresh one by default.
+        folder: where "barycentre" puts its run and its account.
 
     Raises:
         ExperimentError: if the baseline cannot train it, or does not take an argument.
@@ -105,14 +109,16 @@ def train(
         if argument not in baseline.arguments:
             known = ", ".join(baseline.arguments)
             raise ExperimentError(f"the baseline {name!r} takes no argument {argument!r}; it takes {known}")
-    opacus_parts.load()
+    if baseline.opacus:
+        opacus_parts.load()
     if reason := refusal(name, experiment):
         raise ExperimentError(reason)
     records = load_dataset(experiment).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
     function: Train = importlib.import_module(f"fedsw.baselines.{baseline.file}").train
     with opacus_parts.quiet():
-        return function(Asked(Problem.from_experiment(experiment), records, epsilon, asked_delta, seed, arguments))
+        problem = Problem.from_experiment(experiment)
+        return function(Asked(problem, records, epsilon, asked_delta, seed, arguments, folder))
 
 
 def run(
@@ -136,11 +142,16 @@ def run(
     evaluator, folder = Evaluator(problem), RunDirectory(directory)
     folder.write_config(experiment, f"baseline {name}")
     began = time.perf_counter()
-    trained = train(name, experiment, epsilon=epsilon, delta=delta, seed=experiment.seed, arguments=arguments)
+    trained = train(
+        name, experiment, epsilon=epsilon, delta=delta, seed=experiment.seed, arguments=arguments, folder=directory
+    )
     seconds = time.perf_counter() - began
     model = problem.prepared(problem.build_model(), trained.theta)
     folder.write_model(model)
-    held_out = evaluator.write_outputs(model, folder)
+    if trained.processed is None:
+        held_out = evaluator.write_outputs(model, folder)
+    else:
+        held_out = write_processed(problem, model, trained.processed, folder)
     summary = _summary(name, experiment, trained, held_out, delta, seconds) | {"begun": folder.begun()}
     folder.write_summary(summary)
     return Result(folder.read_summary(), directory)
@@ -162,8 +173,8 @@ def _summary(
         "epsilon_spent": epsilon,
         "epsilon_spent_by_client": {str(client): value for client, value in trained.epsilon_by_client.items()},
         "delta": delta,
-        "nominal": True,
-        "epsilon_of_reader": epsilon,
+        "nominal": trained.guarantee.nominal,
+        "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
         "guarantee": _guarantee(trained.guarantee, epsilon, delta),
         "notes": dict(trained.notes),
         "held_out": dict(held_out.metrics),
@@ -181,32 +192,50 @@ def _summary(
 
 
 def _guarantee(stated: Guarantee, epsilon: float, delta: float) -> dict[str, Any]:
-    finite = math.isfinite(epsilon)
-    replaced = {"epsilon": 2 * epsilon, "delta": (1 + math.exp(epsilon)) * delta if finite else 1.0}
-    return {
-        "relation": RELATION,
-        "replacement": replaced,
+    found = {
+        "relation": stated.relation,
         "unit": "one record",
         "protects": stated.protects,
         "against": stated.against,
         "public": sorted(stated.public),
-        "bound": "clip.loss",
-        "accountant": f"opacus {stated.accountant}",
-        "accountant_is_guarantee": True,
-        "randomness": opacus_parts.RANDOMNESS,
-        "sampling": "Poisson",
+        "bound": stated.bound,
+        "accountant": stated.accountant,
+        "accountant_is_guarantee": stated.holds,
         "trust": "local" if stated.local else "central",
         "noise_multiplier": stated.multiplier,
-        "statement": _statement(stated, epsilon, delta, replaced),
+        "statement": _statement(stated, epsilon, delta),
     }
+    if stated.relation == ADD_REMOVE and math.isfinite(epsilon):
+        found["replacement"] = dict(zip(("epsilon", "delta"), replaced(epsilon, delta), strict=True))
+    return found | ({"randomness": stated.randomness} if stated.randomness else {})
 
 
-def _statement(stated: Guarantee, epsilon: float, delta: float, replaced: Mapping[str, float]) -> str:
+def replaced(epsilon: float, delta: float) -> tuple[float, float]:
+    """What (epsilon, delta) for adding or removing one record is at most for replacing one: one less and one more."""
+    return 2 * epsilon, (1 + math.exp(epsilon)) * delta
+
+
+def _statement(stated: Guarantee, epsilon: float, delta: float) -> str:
     if not math.isfinite(epsilon):
         return "No privacy: epsilon = infinity (non-private reference)."
+    words = (
+        f"({epsilon:.4g}, {delta:.3g})-differential privacy for neighbours {stated.relation}, by the accountant "
+        f"{stated.accountant}; noise multiplier {stated.multiplier:.4g}."
+    )
+    if stated.relation == ADD_REMOVE:
+        twice, more = replaced(epsilon, delta)
+        words += f" For replacing one record, which fedsw's own rows are about: at most ({twice:.4g}, {more:.3g})."
+    return words + (f" Nominal: {stated.randomness or 'sampling and noise are seeded'}." if stated.nominal else "")
+
+
+def _unprocessed(name: str, experiment: Experiment) -> str | None:
+    goal, trust = experiment.objective, experiment.privacy.trust
+    if goal.task not in ("classification", "regression"):
+        return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
+    if goal.alpha > 0 or trust != "central":
+        return (
+            f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
+        )
     return (
-        f"({epsilon:.4g}, {delta:.3g})-differential privacy for adding or removing one record, by Opacus' accountant "
-        f"{stated.accountant!r}; for replacing one, which fedsw's own rows are about, at most "
-        f"({replaced['epsilon']:.4g}, {replaced['delta']:.3g}). Noise multiplier {stated.multiplier:.4g}. Nominal: "
-        f"{opacus_parts.RANDOMNESS}."
+        f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if experiment.data.own else None
     )

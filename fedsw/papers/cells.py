@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.papers.figure import Figure, Series, Value, short
+from fedsw.papers.figure import ARGUMENTS, Figure, Series, Value, short
 
 _SEEDS = ("data", "partition", "model", "slicing")
 
@@ -87,12 +87,14 @@ def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterat
     base = load_experiment(path, series.set)
     for values in itertools.product(*series.over.values()):
         point = {short(key): value for key, value in zip(series.over, values, strict=True)}
-        at = [f"{key}={_toml(value)}" for key, value in zip(series.over, values, strict=True)]
+        chosen = dict(zip(series.over, values, strict=True))
+        at = [f"{key}={_toml(value)}" for key, value in chosen.items() if not key.startswith(ARGUMENTS)]
+        arguments = {short(key): value for key, value in chosen.items() if key.startswith(ARGUMENTS)}
         at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
         for seed in range(min(series.seeds, seeds or series.seeds)):
             own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
             found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own, *settings])
-            yield Cell(series.name, point, seed, found, series.measures, series.baseline, series.arguments)
+            yield Cell(series.name, point, seed, found, series.measures, series.baseline, series.arguments | arguments)
 
 
 def _toml(value: Value) -> str:
