@@ -52,6 +52,7 @@ def make_grid(
     task: str,
     *,
     methods: Sequence[str] | None = None,
+    baselines: bool = False,
     epsilons: Sequence[float] = (1.0, 3.0, 10.0),
     seeds: int = 3,
     rounds: int | None = None,
@@ -66,6 +67,7 @@ def make_grid(
 
     Args:
         methods: names; None for the task's own choice.
+        baselines: whether the task's baselines are compared, too.
         rounds: training rounds of every cell, instead of the task's.
         settings: `section.key=value` for every cell.
 
@@ -73,7 +75,8 @@ def make_grid(
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
             a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
-    chosen = tuple(dict.fromkeys(methods if methods is not None else find_task(task).methods))
+    own = methods if methods is not None else find_task(task).methods
+    chosen = tuple(dict.fromkeys([*own, *(find_task(task).baselines if baselines else ())]))
     budgets = tuple(sorted(set(epsilons)))
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]

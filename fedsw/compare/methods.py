@@ -1,18 +1,20 @@
-"""What is compared: methods (a trust model with an algorithm) and tasks (a shipped experiment with its utility)."""
+"""What is compared: methods (a trust model with an algorithm, or a baseline) and tasks (an experiment, its utility)."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import field_validator, model_validator
 
+from fedsw.baselines.run import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import shipped
 from fedsw.experiment.sections import Section
+from fedsw.experiment.sections.section import Arguments
 from fedsw.settings import read_setting
 from fedsw.shipped import COMPARISONS
 
@@ -20,10 +22,17 @@ _FILE = COMPARISONS / "methods.toml"
 
 
 class Method(Section):
-    """A trust model with an algorithm: one line about it, and the settings that choose it."""
+    """A trust model with an algorithm: one line about it, and the settings that choose it.
+
+    Attributes:
+        baseline: the name of a baseline (`fedsw.baselines.run`), which then trains in place of a run.
+        arguments: the baseline's own.
+    """
 
     what: str
     set: tuple[str, ...]
+    baseline: str | None = None
+    arguments: Arguments = {}
 
     @field_validator("set")
     @classmethod
@@ -39,6 +48,7 @@ class ComparedTask(Section):
         better: its good direction.
         beside: metrics that are shown with it.
         methods: what is compared if nothing is asked for.
+        baselines: what others would run, compared where it is asked for.
         set: settings of every method.
         tuned: settings of one method, by its name.
     """
@@ -47,6 +57,7 @@ class ComparedTask(Section):
     better: Literal["higher", "lower"]
     beside: tuple[str, ...] = ()
     methods: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
     tuned: dict[str, tuple[str, ...]] = {}
 
@@ -75,7 +86,7 @@ class Comparable(Section):
     @model_validator(mode="after")
     def _names_are_known(self) -> Comparable:
         for name, task in self.task.items():
-            for method in (*task.methods, *task.tuned):
+            for method in (*task.methods, *task.baselines, *task.tuned):
                 if method not in self.method:
                     raise ValueError(f"task {name!r} names the method {method!r}, which is not among [method]")
         return self
@@ -114,7 +125,7 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
     if method not in methods():
         raise ExperimentError(_unknown("method", method, methods()))
     own = methods()[method].set
-    if reason := _refusal(task, own):
+    if reason := _refusal(task, methods()[method]):
         can = ", ".join(able(task))
         raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
     settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
@@ -129,18 +140,19 @@ def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
 @functools.cache
 def able(task: str) -> tuple[str, ...]:
     """The methods that can run a task, found by building its experiment with each."""
-    return tuple(name for name, method in methods().items() if _refusal(task, method.set) is None)
+    return tuple(name for name, method in methods().items() if _refusal(task, method) is None)
 
 
-def _refusal(task: str, settings: Sequence[str]) -> str | None:
+def _refusal(task: str, method: Method) -> str | None:
     """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
+    settings = method.set
     trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
     try:
-        load_experiment(shipped()[task], [*find_task(task).set, *settings])
+        experiment = load_experiment(shipped()[task], [*find_task(task).set, *settings])
     except ExperimentError as fault:
         whole = str(fault)
     else:
-        return None
+        return None if method.baseline is None else refusal(method.baseline, experiment)
     try:
         load_experiment(shipped()[task], trust)
     except ExperimentError as fault:

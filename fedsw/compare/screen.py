@@ -34,11 +34,17 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
 def tasks_view() -> RenderableType:
     """The tasks with their methods, and what the methods are."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("task", "utility", "compares", "can also run"):
+    for column in ("task", "utility", "compares", "baselines", "can also run"):
         table.add_column(column, no_wrap=column == "task", overflow="fold")
     for name, task in tasks().items():
-        others = ", ".join(method for method in able(name) if method not in task.methods)
-        table.add_row(name, f"{metric_name(task.metric)} ({task.better})", ", ".join(task.methods), others)
+        others = ", ".join(method for method in able(name) if method not in (*task.methods, *task.baselines))
+        table.add_row(
+            name,
+            f"{metric_name(task.metric)} ({task.better})",
+            ", ".join(task.methods),
+            ", ".join(task.baselines),
+            others,
+        )
     about = Table(box=box.SIMPLE_HEAD)
     about.add_column("method", no_wrap=True)
     about.add_column("what")

@@ -194,7 +194,7 @@ def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str
     if privacy.trust == "local-release" and experiment.local.diameter == "paper":
         yield "the noise is for half of what a replaced record moves"
     if summary["nominal"]:
-        yield "nominal: sampling and noise are reproducible from a seed"
+        yield f"nominal: {stated.get('randomness', 'sampling and noise are reproducible from a seed')}"
     if to_float(summary["epsilon_of_reader"]) != to_float(summary["epsilon"]):
         yield "the record shows metrics of private records"
 

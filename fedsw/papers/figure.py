@@ -19,6 +19,8 @@ from fedsw.text import nearest
 Value = float | str
 FunctionName = Annotated[str, Field(pattern=r"^[a-z_0-9]+\.[a-z_0-9]+$")]
 """A file and a function in it: "curves.losses" is `losses` in `curves.py`."""
+ARGUMENTS = "arguments."
+"""How a key of `over` begins that is an argument of a baseline."""
 
 
 class Where(Section):
@@ -42,10 +44,12 @@ class Series(Section):
         what: one line about it.
         experiment: a shipped experiment.
         set: settings of every run.
-        over: values of a setting, by its key; runs are at every combination.
+        over: values of a setting, or of a baseline's argument ("arguments.radius"), by its key; runs are at every
+            combination.
         where: more settings at some points.
         seeds: runs at every point, with other initialisation, partition, directions and draw of synthetic records.
         measures: what is measured on each run beside its held-out metrics, functions of `fedsw.papers.measures`.
+        baseline, arguments: a baseline of `fedsw.baselines.run` that trains in place of a run, and its arguments.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Series(Section):
     where: tuple[Where, ...] = ()
     seeds: PositiveInt = 1
     measures: tuple[FunctionName, ...] = ()
+    baseline: str | None = None
+    arguments: Arguments = {}
 
     @field_validator("set")
     @classmethod
@@ -64,6 +70,8 @@ class Series(Section):
 
     @model_validator(mode="after")
     def _points_are_points(self) -> Series:
+        if self.baseline is None and (self.arguments or any(key.startswith(ARGUMENTS) for key in self.over)):
+            raise ValueError(f"series {self.name!r} has arguments and no baseline that takes them")
         known = {short(key): values for key, values in self.over.items()}
         for where in self.where:
             for key, value in where.at.items():

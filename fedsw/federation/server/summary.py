@@ -88,11 +88,27 @@ def summarise(
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
         "seed": experiment.seed,
-        "versions": _versions(),
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)},
+        "versions": versions(),
+        "hardware": hardware(experiment),
         "begun": begun,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def versions(*others: str) -> dict[str, str]:
+    """The versions of Python, of what every run computes with, and of other packages by name."""
+    found = {"python": platform.python_version()}
+    for package in (*_PACKAGES, *others):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def hardware(experiment: Experiment) -> dict[str, Any]:
+    """The machine, its cores, and the device that an experiment computes on."""
+    return {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)}
 
 
 def describe_failure(failure: BaseException) -> str:
@@ -174,16 +190,6 @@ def _delta(plan: Plan) -> float:
 
 def _nominal(experiment: Experiment) -> bool:
     return experiment.seed is not None
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
 
 
 def _device(experiment: Experiment) -> str:
