@@ -14,7 +14,7 @@ from fedsw.experiment.sources import load_dataset
 from fedsw.papers.cells import cells_of
 from fedsw.papers.computed.oracle import tuned
 from fedsw.papers.figure import figures, load_figure
-from fedsw.papers.measures.images import noise_of
+from fedsw.papers.measures.released import noise_of
 from fedsw.papers.measures.transport import w2
 from fedsw.privacy.records import Release, largest
 from fedsw.randomness import Stream

@@ -10,7 +10,7 @@ import pywt
 from torch import Tensor
 
 from fedsw.data import mnist
-from fedsw.papers.measures.images import noise_of
+from fedsw.papers.measures.released import noise_of
 from fedsw.papers.store import Measured
 from fedsw.privacy.records import Release
 from fedsw.randomness import Stream

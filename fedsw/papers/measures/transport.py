@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsw.data import Records
 from fedsw.papers.finished import Finished
-from fedsw.papers.measures.images import generated, seen_through
+from fedsw.papers.measures.released import generated, seen_through
 from fedsw.papers.store import Measured
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.transport.entropic import entropic_loss, plain_loss
