@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -66,7 +67,12 @@ def cells_of(figure: Figure, settings: Sequence[str] = (), *, seeds: int | None 
     Raises:
         ExperimentError: if a setting of the figure's file is wrong.
     """
-    return [cell for series in figure.series for cell in _cells(series, settings, seeds)]
+    found = (cell for series in figure.series for cell in _cells(series, settings, seeds))
+    return [
+        dataclasses.replace(cell, measures=tuple(dict.fromkeys([*cell.measures, *figure.measures])))
+        for cell in found
+        if figure.only.items() <= cell.point.items()
+    ]
 
 
 def computation_of(figure: Figure) -> Computation | None:
