@@ -37,9 +37,7 @@ def figure(what: str, against: str, value: float, *, goal: str, met: bool, sprea
     }  # fmt: skip
 
 
-def _row(
-    what: str, against: str, times: Mapping[str, Times], ratio: float, goal: str, met: bool, note: str
-) -> Row:
+def _row(what: str, against: str, times: Mapping[str, Times], ratio: float, goal: str, met: bool, note: str) -> Row:
     ours, other = times["ours"], times["other"]
     return {
         "what": what, "against": against, "ours": ours.median, "other": other.median,

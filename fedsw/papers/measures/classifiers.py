@@ -13,11 +13,12 @@ from fedsw.papers.store import Measured
 from fedsw.tasks.generation import accuracy_of, image_classifier, knn_labels
 
 GENERATED = 60_000
-SEEDS = 3
+SEEDS = 2
+_EPOCHS = 10
 
 
 def accuracies(run: Finished) -> Measured:
-    """Accuracies of perceptrons of width 100 on held-out images, each the mean of three trainings of the perceptron.
+    """Accuracies of perceptrons of width 100 on held-out images; the first two are means of two trainings.
 
     `accuracy_generated`: trained on 60 000 images decoded from the prior. `accuracy_reconstructed`: the same
     classifiers on what the autoencoder makes of the held-out images (the paper's brackets: "the composition of our
@@ -35,19 +36,18 @@ def accuracies(run: Finished) -> Measured:
     points = prior(run, GENERATED, "classifiers")
     labels = knn_labels(points, inside(run, codes), train.target)
     remade = decoded(run, encoded(run, test.features))
-    images, rebuilt, classes = decoded(run, points), decoded(run, codes), run.problem.classes
-    generated, reconstructed, direct = [], [], []
+    images, classes = decoded(run, points), run.problem.classes
+    generated, reconstructed = [], []
     for seed in range(SEEDS):
-        model = image_classifier(images, labels, classes=classes, seed=seed)
+        model = image_classifier(images, labels, classes=classes, epochs=_EPOCHS, seed=seed)
         generated.append(accuracy_of(model, test.features, test.target))
         reconstructed.append(accuracy_of(model, remade, test.target))
-        model = image_classifier(rebuilt, train.target, classes=classes, seed=seed)
-        direct.append(accuracy_of(model, test.features, test.target))
+    model = image_classifier(decoded(run, codes), train.target, classes=classes, epochs=_EPOCHS)
     return Measured(
         {
             "accuracy_generated": statistics.fmean(generated),
             "accuracy_reconstructed": statistics.fmean(reconstructed),
-            "accuracy_of_reconstructions": statistics.fmean(direct),
+            "accuracy_of_reconstructions": accuracy_of(model, test.features, test.target),
             "generated_by_seed": generated,
             "reconstructed_by_seed": reconstructed,
             "labels_of_generated": torch.bincount(labels, minlength=classes).tolist(),

@@ -22,7 +22,7 @@ from fedsw.papers.measures.autoencoders import decoded, in_parts, prior
 from fedsw.papers.store import Measured
 
 INCEPTION = "FEDSW_INCEPTION"
-"""The environment variable that names a TorchScript file of images (n, 3, h, w), bytes, to Inception features (n, f)."""
+"""The environment variable that names a TorchScript file: images (n, 3, h, w), bytes, to Inception features (n, f)."""
 
 GENERATED = 10_000
 _EPOCHS, _BATCH, _RATE = 8, 100, 1e-3
@@ -94,8 +94,8 @@ def features_of(network: nn.Module, images: Tensor) -> NDArray[np.float64]:
 def lenet_features(images: Tensor, labels: Tensor, *, classes: int, seed: int = 0) -> nn.Module:
     """A LeNet trained on square images (n, side^2) with labels (n,), without its last layer: features (n, 84).
 
-    Two 5x5 convolutions (6 and 16 filters) with ReLU and 2x2 maxima, then layers of 120, 84 and `classes` units; Adam at
-    1e-3, 8 passes in batches of 100. The seed decides initialisation and order.
+    Two 5x5 convolutions (6 and 16 filters) with ReLU and 2x2 maxima, then layers of 120, 84 and `classes` units; Adam
+    at 1e-3, 8 passes in batches of 100. The seed decides initialisation and order.
 
     Source: LeCun et al. 1998, with ReLU and maxima.
     """
@@ -111,7 +111,7 @@ def lenet_features(images: Tensor, labels: Tensor, *, classes: int, seed: int = 
         model = nn.Sequential(features, nn.Linear(84, classes))
         optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
         for _ in range(_EPOCHS):
-            for batch in torch.randperm(len(images)).split(_BATCH):
+            for batch in torch.split(torch.randperm(len(images)), _BATCH):
                 optimizer.zero_grad()
                 torch.autograd.backward(nn.functional.cross_entropy(model(images[batch]), labels[batch]))
                 optimizer.step()
@@ -133,10 +133,10 @@ def _lenet_of(name: str, dataset: Dataset) -> tuple[nn.Module, NDArray[np.float6
 @functools.lru_cache(maxsize=1)
 def _inception(path: Path) -> nn.Module:
     try:
-        loaded = torch.jit.load(str(path), map_location="cpu").eval()
+        loaded: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as fault:
         raise ValueError(f"{INCEPTION} = {path} is no TorchScript file ({fault}); give one of Inception") from None
-    return _Coloured(loaded)
+    return _Coloured(loaded.eval())
 
 
 class _Coloured(nn.Module):
