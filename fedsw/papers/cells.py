@@ -94,4 +94,6 @@ def _cells(series: Series, settings: Sequence[str], seeds: int | None) -> Iterat
 
 
 def _toml(value: Value) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # counts are whole numbers in TOML, and other numbers may be
     return value if value in ("inf", "-inf") else json.dumps(value)

@@ -1,4 +1,4 @@
-"""How much noise an autoencoder's gradient takes: RLL's bound and ours, at the same (epsilon, delta), rounds and batch."""
+"""How much noise an autoencoder's gradient takes: RLL's bound and ours, at equal (epsilon, delta), rounds and batch."""
 
 from __future__ import annotations
 
