@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -70,7 +71,12 @@ def cells_of(figure: Figure, *, seeds: int | None = None) -> list[Cell]:
     Raises:
         ExperimentError: if a setting of the figure's file is wrong.
     """
-    return [cell for series in figure.series for cell in _cells(series, seeds)]
+    found = (cell for series in figure.series for cell in _cells(series, seeds))
+    return [
+        dataclasses.replace(cell, measures=tuple(dict.fromkeys([*cell.measures, *figure.measures])))
+        for cell in found
+        if figure.only.items() <= cell.point.items()
+    ]
 
 
 def computation_of(figure: Figure) -> Computation | None:

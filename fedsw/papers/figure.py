@@ -121,6 +121,8 @@ class Figure(Section):
         source: where it is in which paper.
         caption: what a reader sees, with the paper's value.
         runs_of: another figure, whose series and quick settings are this one's too: no run is made twice.
+        only: the points of the series that the figure shows, by their values; all of them if there are none.
+        measures: what is measured on each run beside what the series name.
         series: the runs; none for what is computed.
         compute: a function of `fedsw.papers.computed`, called with `settings`.
         derive: a function of `fedsw.papers.derived`: numbers that several of the runs make together, for the rows.
@@ -133,6 +135,8 @@ class Figure(Section):
     title: str
     caption: str
     runs_of: str | None = None
+    only: dict[str, Value] = {}
+    measures: tuple[FunctionName, ...] = ()
     series: tuple[Series, ...] = ()
     compute: FunctionName | None = None
     settings: Arguments = {}
@@ -145,6 +149,10 @@ class Figure(Section):
     def _has_results(self) -> Figure:
         if (self.compute is None) == (not self.series):
             raise ValueError("a figure has either `series` of runs or a function in `compute`")
+        known = {short(key): values for series in self.series for key, values in series.over.items()}
+        for key, value in self.only.items():
+            if value not in known.get(key, ()):
+                raise ValueError(f"`only` names {key} = {value}, which no series has")
         if len({series.name for series in self.series}) < len(self.series):
             raise ValueError("two series have the same name; each is a column of its own")
         return self

@@ -113,12 +113,12 @@ def fail(results: Path, piece: Piece, fault: str) -> None:
 
 
 def _whole(stored: Stored | None, piece: Piece) -> bool:
-    return stored is not None and stored.fault is None and set(piece.measures) <= set(stored.measures)
+    return stored is not None and stored.fault is None and not any(map(stored.lacks, piece.measures))
 
 
 def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> None:
     stored = _known(results, piece.key)
-    if HELD_OUT in stored.measures and set(piece.measures) <= set(stored.measures):
+    if HELD_OUT in stored.measures and not any(map(stored.lacks, piece.measures)):
         write(results, piece.key, replace(stored, fault=None))
         return
     finished = Finished(_run(runs / piece.key, cell))
@@ -132,7 +132,7 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
     held_out = Measured(dict(summary["held_out"]))
     stored = Stored(about, {**stored.measures, HELD_OUT: held_out})
     for name in piece.measures:
-        if name not in stored.measures:
+        if stored.lacks(name):
             found: Measured = function("measures", name)(finished)
             stored = replace(stored, measures={**stored.measures, name: found})
             write(results, piece.key, stored)

@@ -26,7 +26,7 @@ _IN_ROW = 2
 def methods(study: Study) -> Mapping[str, Figure]:
     """A row a budget: held-out images, privatised, denoised; then samples of every series.
 
-    Needs `images.samples` of all series, and `images.privatised` of one that denoises (the last that has it is shown).
+    Needs `released.samples` of all series, and `released.privatised` of one that denoises (the last that has it is shown).
     """
     budgets, series = study.along("epsilon"), study.series
     columns = len(_SEEN) + len(series)
@@ -48,7 +48,7 @@ def methods(study: Study) -> Mapping[str, Figure]:
 
 
 def budgets(study: Study) -> Mapping[str, Figure]:
-    """Samples of a generator at every budget: a row a series, a column an epsilon; needs `images.samples`."""
+    """Samples of a generator at every budget: a row a series, a column an epsilon; needs `released.samples`."""
     values, series = study.along("epsilon"), study.series
     figure, panels = new_panels(len(series), len(values), size=(2.3 * len(values) + 0.4, 2.6 * len(series) + 0.3))
     for line, name in enumerate(series):
