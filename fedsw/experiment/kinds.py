@@ -60,11 +60,13 @@ class ModelKind:
         layered: whether `model.hidden` and `model.activation` mean something to it.
         square: whether it takes square images.
         points: whether it is points that a flow moves, which no record passes through.
+        fixed: whether what is compared of a private record is the record itself, and public ones alone are moved.
     """
 
     layered: bool = True
     square: bool = False
     points: bool = False
+    fixed: bool = False
 
 
 MODELS: Mapping[str, ModelKind] = MappingProxyType(
@@ -76,6 +78,10 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "generator": ModelKind(),
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
+        "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
+        "published-adaptor": ModelKind(layered=False, square=True),
+        "labelled-images": ModelKind(layered=False),
+        "decoded-images": ModelKind(layered=False, square=True),
     }
 )
 """The shipped kinds; `fedsw.tasks.models` builds them."""

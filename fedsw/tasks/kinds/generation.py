@@ -21,7 +21,7 @@ class Generation(Task):
     """A generator of records, or points that move until they look like records."""
 
     facts = Facts(
-        models=("generator", "particles"),
+        models=("generator", "labelled-images", "decoded-images", "particles"),
         penalties=("distribution-matching",),
         trusts=("none", "central", "local-slices", "local-release"),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
@@ -57,7 +57,12 @@ class Generation(Task):
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
         """A weight that leaves room for another loss."""
-        alpha = settings.objective.alpha
+        alpha, data, model = settings.objective.alpha, settings.data, settings.model
+        if (model.kind == "labelled-images") != (data.code is not None) or (data.code or model.code) != model.code:
+            return (
+                f"model.kind {model.kind!r} with model.code {model.code:g} and data.code {data.code}: 'labelled-images' "
+                "makes images with their classes beside them, for records that have theirs: give both the same length"
+            )
         if alpha != 1:
             return f"objective.alpha is {alpha}; a generator has no loss but the distance: set it to 1"
         return None
