@@ -12,8 +12,8 @@ _FILTERS = 20
 class PublishedAdaptor(nn.Module):
     """Features in (0, 1) of images, which are compared across domains, and a classifier of them.
 
-    Features: 5x5 convolutions without padding of 32 and 20 filters, each followed by the largest of 2x2 pixels, with ReLU
-    and a sigmoid. Classifier: 100 ReLU units. The authors' dropout is left out: records are treated one by one, the
+    Features: 5x5 convolutions without padding of 32 and 20 filters, each followed by 2x2 maxima, with ReLU and
+    a sigmoid. Classifier: 100 ReLU units. The authors' dropout is left out: records are treated one by one, the
     same way twice.
 
     Raises:

@@ -16,8 +16,8 @@ class TransportedAdaptor(nn.Module):
 
     The transport is an affine map of the plane (6 numbers) and a 5x5 filter with an offset (26 numbers); it
     begins as the identity. Private images are compared as they are, so that no private record passes through a trained
-    parameter and the target of the comparison stays where it is. The classifier (two 5x5 convolutions of 16 and 32
-    filters with ReLU and 2x2 means, linear layers of 64 and `classes` units) learns from transported public images
+    parameter and the target of the comparison stays where it is. The classifier (convolutions of stride 2: 5x5, 16
+    filters, and 3x3, 32 filters; a linear layer of 64 units, each with ReLU, and one of `classes` units) learns from transported public images
     and their labels; what it learns from them does not flow back into the transport.
 
     Args:
@@ -45,19 +45,19 @@ class TransportedAdaptor(nn.Module):
         self.plane.weight.requires_grad_(False)
         self.classifier = nn.Sequential(
             nn.Unflatten(1, (1, side, side)),
-            *(convolution(1, 16, 5, generator), nn.ReLU(), nn.AvgPool2d(2)),
-            *(convolution(16, 32, 5, generator), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(1)),
+            *(convolution(1, 16, 5, generator, stride=2), nn.ReLU()),
+            *(convolution(16, 32, 3, generator, stride=2), nn.ReLU(), nn.Flatten(1)),
             *(linear(32 * (side // 4) ** 2, 64, generator), nn.ReLU(), linear(64, classes, generator)),
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """What is compared (n, compared), and logits (n, classes), of private images (n, side^2) as they are."""
-        return self._seen(images), self.classifier(images)
+        return self.seen(images), self.classifier(images)
 
     def public(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """What is compared (m, compared), and logits (m, classes), of public images (m, side^2), transported."""
         moved = self.transported(images)
-        return self._seen(moved), self.classifier(moved.detach())
+        return self.seen(moved), self.classifier(moved.detach())
 
     def transported(self, images: Tensor) -> Tensor:
         """Public images (m, side^2), moved."""
@@ -68,6 +68,7 @@ class TransportedAdaptor(nn.Module):
         found: Tensor = self.filter(placed).flatten(1)
         return found
 
-    def _seen(self, images: Tensor) -> Tensor:
+    def seen(self, images: Tensor) -> Tensor:
+        """What is compared (n, compared) of images (n, side^2); no parameter takes part."""
         square = images.reshape(-1, 1, self._side, self._side)
         return F.avg_pool2d(square, self._block).flatten(1) * self._block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,7 +216,19 @@ class Problem:
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
-        return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
+        return project(self.fixed_points(records), self.clip.output).to(self.dtype).cpu()
+
+    def fixed_points(self, records: Records) -> Tensor:
+        """The same (n, d) about the clip's centre, not projected: features as they are, or as the model shows them."""
+        inputs = self.inputs(records)
+        if self._shown is not None:
+            inputs = self._shown(inputs)
+        return inputs - self.experiment.clip.centre
+
+    @functools.cached_property
+    def _shown(self) -> Callable[[Tensor], Tensor] | None:
+        """What a model compares of records that move nothing; it has no parameter."""
+        return self.build_model().seen if model_kind(self.experiment.model.kind).fixed else None
 
     @property
     def private_parameters(self) -> bool:

@@ -142,7 +142,7 @@ def _distance(sides: Sequence[torch.Tensor], order: int) -> float:
 
 
 def _drawn_shares(d: int, k: int, draws: int, seed: int) -> NDArray[np.float64]:
-    """Shares (draws,) of independent directions: the first coordinate of a normalised normal vector, squared, k times."""
+    """Shares (draws,) of k independent directions: first coordinates of normalised normal vectors, squared, added."""
     generator = np.random.default_rng(seed)
     found: NDArray[np.float64] = np.zeros(draws)
     for _ in range(k):

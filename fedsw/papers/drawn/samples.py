@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 40
+_FRECHET = "frechet_lenet"
 _COLUMNS = 10
 
 
@@ -36,7 +37,7 @@ def labelled(study: Study) -> Mapping[str, Figure]:
 
 
 def unlabelled(study: Study) -> Mapping[str, Figure]:
-    """Samples at every budget, a panel a series and budget, a picture a data set; needs `public_features.frechet`."""
+    """Samples at every budget, a panel a series and budget, a picture a data set; needs `public_features.samples`."""
     found = {}
     for source in study.along("source"):
         results: list[Result] = [
@@ -46,7 +47,12 @@ def unlabelled(study: Study) -> Mapping[str, Figure]:
             for each in study.of(name, source=source, epsilon=e)[:1]
         ]
         titles = [
-            f"{each.series}, {name_of('epsilon', each.point['epsilon'])}\n{measured_of(dict(each.values), 'frechet')}"
+            "\n".join(
+                [
+                    f"{each.series}, {name_of('epsilon', each.point['epsilon'])}",
+                    measured_of(dict(each.values), _FRECHET),
+                ]
+            )
             for each in results
         ]
         pictures = [each.arrays["images"][:_SHOWN] for each in results]
