@@ -81,6 +81,7 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
         "published-adaptor": ModelKind(layered=False, square=True),
         "labelled-images": ModelKind(layered=False),
+        "blocked-images": ModelKind(layered=False, fixed=True),
         "decoded-images": ModelKind(layered=False, square=True),
     }
 )

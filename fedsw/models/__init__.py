@@ -5,7 +5,7 @@ from fedsw.models.encoded import UnitAutoencoder
 from fedsw.models.flat import count_parameters, flatten, load_flat
 from fedsw.models.images import Adaptor, ImageAutoencoder
 from fedsw.models.initial import Seed
-from fedsw.models.labelled import DecodedImages, LabelledImages
+from fedsw.models.labelled import BlockedImages, DecodedImages, LabelledImages
 from fedsw.models.particles import Particles
 from fedsw.models.perceptrons import ACTIVATIONS, EncoderDecoder, generator, logistic, mlp
 from fedsw.models.published import PublishedAdaptor
@@ -14,6 +14,7 @@ from fedsw.models.transported import TransportedAdaptor
 __all__ = [
     "ACTIVATIONS",
     "Adaptor",
+    "BlockedImages",
     "Conditional",
     "DecodedImages",
     "EncoderDecoder",

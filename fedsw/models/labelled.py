@@ -61,10 +61,47 @@ class LabelledImages(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Images with their classes' codes (m, side^2 + classes) of standard normal inputs (m, latent)."""
+        images, codes = self._made(inputs)
+        return torch.cat([images, self.weight * codes], dim=1)
+
+    def labelled(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Images (m, side^2) and their classes (m,) int64 of standard normal inputs (m, latent)."""
+        images, codes = self._made(inputs)
+        return images, codes.argmax(dim=1)
+
+    def _made(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         noise, chosen = inputs[:, : -self.classes], inputs[:, -self.classes :]
         codes = F.one_hot(chosen.argmax(dim=1), self.classes).to(inputs)
-        images = self.layers(torch.cat([noise, codes], dim=1))
-        return torch.cat([images, self.weight * codes], dim=1)
+        return self.layers(torch.cat([noise, codes], dim=1)), codes
+
+
+class BlockedImages(LabelledImages):
+    """The same generator, compared in blocks: an image stands in the block of its class, and all others are 0.
+
+    Random directions then meet every class with weights of their own, so that a mean of projections tells of every
+    class's mean image; of images beside their codes only the second moments do. An image is as long in its block as
+    it was, so one that is replaced, class included, moves by at most the diameter of the images' own ball.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Images in their classes' blocks (m, classes side^2) of standard normal inputs (m, latent)."""
+        return _in_blocks(*self._made(inputs))
+
+    def seen(self, features: Tensor) -> Tensor:
+        """Records (n, side^2 + classes), images with codes beside them, in blocks (n, classes side^2)."""
+        images, codes = features[:, : -self.classes], features[:, -self.classes :]
+        return _in_blocks(images, codes / self.weight)
+
+    def beside(self, blocks: Tensor) -> Tensor:
+        """Images in blocks (n, classes side^2) with their codes beside them (n, side^2 + classes): `seen` undone."""
+        parts = blocks.unflatten(1, (self.classes, -1))
+        codes = F.one_hot(parts.abs().sum(dim=2).argmax(dim=1), self.classes).to(blocks)
+        return torch.cat([parts.sum(dim=1), self.weight * codes], dim=1)
+
+
+def _in_blocks(images: Tensor, codes: Tensor) -> Tensor:
+    """Outer products (n, classes side^2) of images (n, side^2) and one-hot codes (n, classes)."""
+    return (codes.unsqueeze(2) * images.unsqueeze(1)).flatten(1)
 
 
 class DecodedImages(nn.Module):

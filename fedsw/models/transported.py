@@ -14,11 +14,11 @@ from fedsw.models.initial import Seed, convolution, generator_of, linear
 class TransportedAdaptor(nn.Module):
     """Public images are transported, compared with private ones at a smaller side, and classified; both in [0, 1].
 
-    The transport is an affine map of the plane (6 numbers) and a 5x5 filter with an offset (26 numbers); it
-    begins as the identity. Private images are compared as they are, so that no private record passes through a trained
-    parameter and the target of the comparison stays where it is. The classifier (convolutions of stride 2: 5x5, 16
-    filters, and 3x3, 32 filters; a linear layer of 64 units, each with ReLU, and one of `classes` units) learns from transported public images
-    and their labels; what it learns from them does not flow back into the transport.
+    The transport is an affine map of the plane (6 numbers) and a 5x5 filter with an offset (26 numbers); it begins as
+    the identity. Private images are compared as they are, so that no private record passes through a trained parameter
+    and the target of the comparison stays where it is. The classifier (convolutions of stride 2: 5x5, 16 filters, and
+    3x3, 32 filters; a linear layer of 64 units, each with ReLU, and one of `classes` units) learns from transported
+    public images and their labels; what it learns from them does not flow back into the transport.
 
     Args:
         compared: numbers of an image that are compared: its means over squares, times their side.

@@ -44,6 +44,9 @@ _SHIPPED: Mapping[str, _Builder] = {
     "labelled-images": lambda spec, features, outputs, classes: models.LabelledImages(
         math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
     ),
+    "blocked-images": lambda spec, features, outputs, classes: models.BlockedImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
     "decoded-images": lambda spec, features, outputs, classes: models.DecodedImages(
         math.isqrt(features), spec.latent, seed=spec.seed
     ),

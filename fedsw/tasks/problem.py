@@ -343,7 +343,7 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
-        fixed = model_kind(experiment.model.kind).fixed
+        fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
         return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"

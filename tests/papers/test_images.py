@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedsw.data.halves import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.encoded import encoded, public_autoencoder
-from fedsw.models import DecodedImages, LabelledImages, PublishedAdaptor, TransportedAdaptor, UnitAutoencoder
+from fedsw.models import BlockedImages, DecodedImages, LabelledImages, PublishedAdaptor, TransportedAdaptor, UnitAutoencoder
 from fedsw.objectives import Clip
 from fedsw.objectives.matching import Matching
 from fedsw.tasks.public import ForPublic
@@ -34,7 +35,8 @@ def shipped(name: str, *settings: str) -> Experiment:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     monkeypatch.setenv("FEDSW_CACHE", str(tmp_path))
-    return digits(seed=0)
+    whole = digits(seed=0)
+    return dataclasses.replace(whole, train=whole.train.take(range(200)), test=whole.test.take(range(60)))
 
 
 def test_halves_part_the_training_records_and_leave_the_held_out_ones(data: Dataset) -> None:
@@ -65,8 +67,6 @@ def test_codes_are_unit_vectors_of_the_private_half_and_its_encoder_never_met_it
     half = len(data.train) // 2
     features = data.train.features.clone()
     features[half:] = 0
-    import dataclasses
-
     other = dataclasses.replace(data, train=dataclasses.replace(data.train, features=features))
     for name, value in public_autoencoder(other, 3, 1).state_dict().items():
         assert torch.equal(value, model.state_dict()[name])
@@ -168,3 +168,28 @@ def test_a_domains_side_of_a_shipped_experiment_is_the_transported_one() -> None
         pytest.skip(str(missing))
     assert not problem.private_parameters
     assert isinstance(public_side_of(problem), Domain)
+
+
+def test_images_in_blocks_are_as_far_apart_as_images_of_one_class_and_come_back() -> None:
+    model, given = BlockedImages(8, 3, weight=2.0, latent=5), images(6, side=8)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    records = torch.cat([given, 2.0 * torch.nn.functional.one_hot(labels, 3).float()], dim=1)
+    blocks = model.seen(records)
+    assert blocks.shape == (6, 192)
+    torch.testing.assert_close(model.beside(blocks), records)
+    gaps, expected = torch.cdist(blocks, blocks), torch.cdist(given, given)
+    same = labels.unsqueeze(1) == labels
+    torch.testing.assert_close(gaps[same], expected[same], atol=1e-5, rtol=1e-5)
+    lengths = given.norm(dim=1)
+    bound = lengths.unsqueeze(1) + lengths
+    assert bool((gaps <= bound).all())
+
+
+def test_a_generator_in_blocks_makes_what_its_labelled_samples_say() -> None:
+    model = BlockedImages(8, 3, weight=2.0, latent=5)
+    inputs = torch.randn((7, 5), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        made, labels = model.labelled(inputs)
+        beside = model.beside(model(inputs))
+    torch.testing.assert_close(beside[:, :64], made)
+    assert torch.equal(beside[:, 64:].argmax(dim=1), labels)

@@ -28,7 +28,16 @@ def test_bernsteins_share_is_above_the_exact_one_and_the_central_limits_is_not()
 
 
 def test_a_releases_cost_is_at_least_its_renyi_bound_says_and_the_published_one_is_far_above() -> None:
-    case = {"name": "one", "d": 50, "k": 20, "records": 100, "batch": 100, "rounds": 1, "delta": 1e-5, "multiplier": 1.0}
+    case = {
+        "name": "one",
+        "d": 50,
+        "k": 20,
+        "records": 100,
+        "batch": 100,
+        "rounds": 1,
+        "delta": 1e-5,
+        "multiplier": 1.0,
+    }
     found = slices.noise(cases=[case]).values
     orders = np.linspace(1.5, 60, 400)
     bound = min(slicing_rdp(a, d=50, k=20, mu=1.0) + np.log(1e5) / (a - 1) for a in orders)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsw.models import LabelledImages
 from fedsw.papers.finished import Finished
 from fedsw.papers.store import Measured
 from fedsw.tasks.generation import classifier_accuracy
@@ -38,12 +41,10 @@ def accuracy(run: Finished) -> Measured:
 
 def generated(run: Finished, count: int) -> tuple[Tensor, Tensor]:
     """Images (count, side^2) of the released generator and their classes (count,), from public inputs."""
-    classes, parts = run.problem.classes, []
+    model, latents = cast(LabelledImages, run.model), run.problem.latents(count, "measured")
     with torch.no_grad():
-        for latents in torch.split(run.problem.latents(count, "measured"), _CHUNK):
-            parts.append(run.model(latents))
-    made = torch.cat(parts)
-    return made[:, :-classes].float(), made[:, -classes:].argmax(dim=1)
+        images, labels = zip(*(model.labelled(part) for part in torch.split(latents, _CHUNK)), strict=True)
+    return torch.cat(images).float(), torch.cat(labels)
 
 
 def _logistic(images: Tensor, labels: Tensor, real: Tensor, target: Tensor) -> float:

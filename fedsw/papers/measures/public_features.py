@@ -22,7 +22,7 @@ _SHOWN = 40
 
 
 def samples(run: Finished) -> Measured:
-    """`frechet_lenet`, of at most 5000 generated images to one half of the held-out ones, features of a LeNet of the other.
+    """`frechet_lenet`, of 5000 generated images to one half of the held-out ones, in features of a LeNet of the other.
 
     The LeNet is that of `fedsw.papers.measures.frechet`: it learnt from the labelled held-out images at even positions,
     which are public, and the distance is to those at odd positions; no private record is looked at. Codes are decoded
