@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from fedsw import data
 from fedsw.columns import Columns
 from fedsw.data import Dataset, Records, read_table, require_groups
+from fedsw.data.halves import private_half, with_classes
 from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
+from fedsw.experiment.encoded import encoded
 from fedsw.experiment.extensions import is_reference
 
 Target = Literal["class", "point", "mean"]
@@ -256,6 +258,19 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         return data.law_school(data_dir, split_seed=spec.seed)
     if spec.source == "communities":
         return data.communities(data_dir, split_seed=spec.seed)
+    images = load_images(spec, data_dir)
+    if spec.encoded is not None:
+        return encoded(images, spec.encoded, spec.encoder_epochs)
+    found = private_half(images) if spec.half else images
+    return found if spec.code is None else with_classes(found, spec.code)
+
+
+def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
+    """The whole data set of images that an experiment's private records are of.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
     if spec.source == "digits":
         return data.digits(seed=spec.seed)
     images = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist, "usps": data.usps}[spec.source](data_dir)

@@ -41,6 +41,21 @@ _SHIPPED: Mapping[str, _Builder] = {
     "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
         math.isqrt(features), spec.latent, classes, seed=spec.seed
     ),
+    "transported-adaptor": lambda spec, features, outputs, classes: models.TransportedAdaptor(
+        math.isqrt(features), classes, spec.latent, seed=spec.seed
+    ),
+    "published-adaptor": lambda spec, features, outputs, classes: models.PublishedAdaptor(
+        math.isqrt(features), classes, seed=spec.seed
+    ),
+    "labelled-images": lambda spec, features, outputs, classes: models.LabelledImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "blocked-images": lambda spec, features, outputs, classes: models.BlockedImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "decoded-images": lambda spec, features, outputs, classes: models.DecodedImages(
+        math.isqrt(features), spec.latent, seed=spec.seed
+    ),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,7 +217,19 @@ class Problem:
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
-        return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
+        return project(self.fixed_points(records), self.clip.output).to(self.dtype).cpu()
+
+    def fixed_points(self, records: Records) -> Tensor:
+        """The same (n, d) about the clip's centre, not projected: features as they are, or as the model shows them."""
+        inputs = self.inputs(records)
+        if self._shown is not None:
+            inputs = self._shown(inputs)
+        return inputs - self.experiment.clip.centre
+
+    @functools.cached_property
+    def _shown(self) -> Callable[[Tensor], Tensor] | None:
+        """What a model compares of records that move nothing; it has no parameter."""
+        return self.build_model().seen if model_kind(self.experiment.model.kind).fixed else None
 
     @property
     def private_parameters(self) -> bool:
@@ -332,7 +344,8 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
-        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both")
+        fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
+        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)

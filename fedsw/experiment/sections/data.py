@@ -52,6 +52,10 @@ class Data(Section):
     bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
     round.
 
+    With `half`, an image data set's first half is public and its second half the private records; `encoded` makes
+    these the unit-norm codes, of so many numbers, of an autoencoder that learnt from the public half for
+    `encoder_epochs`. `code` puts the class beside a record's features, one-hot times that length: private as they are.
+
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
     refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
@@ -75,6 +79,10 @@ class Data(Section):
     target: Literal["point", "mean"] = "point"
     seed: Seed = 0
     row_norm: PositiveFloat | None = None
+    half: bool = False
+    encoded: PositiveInt | None = None
+    encoder_epochs: PositiveInt = 10
+    code: PositiveFloat | None = None
     data_dir: str | None = None
     columns: Columns | None = None
     held_out: str | None = None
@@ -106,6 +114,15 @@ class Data(Section):
             raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
         if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
             raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_images(self) -> Data:
+        images = self.source in ("mnist", "fashion-mnist", "usps", "digits")
+        if not images and (self.half or self.code is not None):
+            raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
+        if self.encoded is not None and (not self.half or self.code is not None):
+            raise ValueError("encoded takes the private half of a data set, without codes of classes: set half to true")
         return self
 
     @property

@@ -112,6 +112,7 @@ class Local(Section):
             slices every round or with `directions` stored slices that were noised once.
         order: q of `dp-swd`. (The losses of `local-release` take theirs from the noise: 2 for Gaussian, 1 for Laplace.)
         diffusion: lambda of a flow's own noise.
+        per_step: stored directions that a step of "flow-one-release" looks at, drawn anew every step.
         loss: `local-release`: what the generator is trained with on the privatised records. "wavelet" is the plain
             distance to denoised ones; "adversarial" and "wavelet-adversarial" train a critic (a model.kind with one).
         iterations: `local-release`: so many plain iterations of Sinkhorn; None for as many as a small error takes.
@@ -129,6 +130,7 @@ class Local(Section):
     algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
     order: Literal[1, 2] = 2
     diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    per_step: PositiveInt = 50
     loss: Literal["entropic", "plain", "sinkhorn", "wavelet", "adversarial", "wavelet-adversarial"] = "entropic"
     iterations: PositiveInt | None = None
     critic: PositiveInt = 5

@@ -1,0 +1,40 @@
+"""Accuracy of adapted classifiers: a bar a series, a panel a pair of domains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedsw.papers.study import Measurement, Study
+from fedsw.report.figures import colour, new_panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NAMES = {"usps": "MNIST to USPS", "mnist": "USPS to MNIST"}
+
+
+def bars(study: Study) -> Mapping[str, Figure]:
+    """Held-out accuracy in the private domain, mean over seeds, with the paper's printed value as a line."""
+    sources = study.along("source")
+    figure, panels = new_panels(1, len(sources), size=(4.6 * len(sources), 3.4), sharey=True)
+    for axes, source in zip(panels, sources, strict=True):
+        for position, series in enumerate(study.series):
+            found = Measurement.of(study.numbers("accuracy", series, {"source": source}))
+            if found is None:
+                continue
+            axes.barh(position, found.mean, xerr=found.deviation or None, color=colour(position), height=0.7)
+            axes.text(0.02, position, f"{series}: {found}", va="center", fontsize=7.5, color="white")
+        for row in study.figure.rows:
+            if row.at.get("source") == source and isinstance(row.paper, float):
+                axes.axvline(
+                    row.paper, color="black", linestyle="--", linewidth=1, label=f"paper's DP-SWD: {row.paper:g}"
+                )
+        axes.set_yticks([])
+        axes.set_xlim(0, 1)
+        axes.invert_yaxis()
+        axes.set_xlabel("accuracy on held-out private images")
+        axes.set_title(_NAMES.get(str(source), str(source)))
+    panels[0].legend(fontsize=7, loc="lower right")
+    figure.suptitle(f"{study.figure.source}: private target domain")
+    return {"": figure}
