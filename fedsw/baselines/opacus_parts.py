@@ -107,7 +107,7 @@ class Private:
         self.optimizer.zero_grad()
 
     def batches(self, steps: int) -> Iterator[tuple[Tensor, ...]]:
-        """So many fresh Poisson batches."""
+        """So many fresh Poisson batches, each the rows (b, ...) of the tensors; b varies and may be 0."""
         while steps > 0:
             for batch in self.loader:
                 if steps == 0:

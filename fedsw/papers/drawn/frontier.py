@@ -26,7 +26,7 @@ def baselines(study: Study) -> Mapping[str, Figure]:
     local = {series: _stated(study.of(series)[0], "trust").startswith("local") for series in study.series}
     wide = {False: "a trusted server, or pooled records", True: "nobody is trusted but the client"}
     shown = [kind for kind in wide if kind in local.values()]
-    figure, panels = new_panels(1, len(shown), size=(5.0 * len(shown), 4.6), sharex=True, sharey=True)
+    figure, panels = new_panels(1, len(shown), size=(5.0 * len(shown), 5.2), sharex=True, sharey=True)
     for axes, kind in zip(panels, shown, strict=True):
         for position, series in enumerate(study.series):
             if local[series] is kind:
@@ -34,9 +34,9 @@ def baselines(study: Study) -> Mapping[str, Figure]:
         for epsilon in study.along("epsilon"):
             if isinstance(epsilon, float) and epsilon in DP_FERMI:
                 errors, violations = zip(*DP_FERMI[epsilon], strict=True)
-                axes.plot(errors, violations, "x:", color="0.35", label="DP-FERMI, printed (protects sex alone)")
+                axes.plot(errors, violations, "x:", color="0.35", label="DP-FERMI as printed (protects sex alone)")
         axes.set(xlabel="error", title=f"{wide[kind]}, {name_of('epsilon', study.along('epsilon')[0])}")
-        axes.legend(loc="upper right", fontsize="small")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize="small", handlelength=3.0)
     panels[0].set_ylabel("demographic-parity violation")
     figure.suptitle(f"{study.figure.source}: {study.figure.title}")
     return {"": figure}
