@@ -24,6 +24,8 @@ _NAMES = {
     "eo_1": "EO₁",
     "od_0": "OD₀",
     "od_1": "OD₁",
+    "accuracy_generated": "accuracy",
+    "frechet_lenet": "Fréchet (LeNet)",
 }
 
 

@@ -36,8 +36,7 @@ def of_one_sketch(
     images of each digit in order.
 
     Guarantee: (epsilon, delta)-differential privacy of each private digit, its label included, for its replacement:
-    one release of a sketch with secret noise; generator, images and labels are post-processing. Settings were chosen
-    by the distance to sketches, without a look at private or held-out records.
+    one release of a sketch with secret noise; generator, images and labels are post-processing.
 
     Args:
         epsilon, delta: of the one release.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.papers.study import Result, Study
 from fedsw.report.figures import colour, marker, new_panels
-from fedsw.text import json_text, number
+from fedsw.text import json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ _ALPHA = 0.1
 
 def by_scale(study: Study) -> Mapping[str, Figure]:
     """A curve a series: held-out objective against the scale of its setting, 1 being the run that all share."""
-    figure, (axes,) = new_panels(1, 1, size=(5.6, 3.8))
+    figure, (axes,) = new_panels(1, 1, size=(5.6, 4.2))
     starts = _starts(study)
     for position, series in enumerate(study.series):
         results = study.of(series)
@@ -25,11 +25,11 @@ def by_scale(study: Study) -> Mapping[str, Figure]:
         start = starts[series]
         points = sorted((float(one.point[key]) / start, objective(one)) for one in results)
         axes.plot(*zip(*points, strict=True), color=colour(position), marker=marker(position), linewidth=1.2)
-        axes.lines[-1].set_label(f"{series} ({number(start)})")
+        axes.lines[-1].set_label(f"{series} ({start:g})")
     axes.set_xscale("log", base=2)
     axes.set(xlabel="scale of the setting (1: as in brackets)", ylabel="held-out (1 - α) loss + α SW₂²")
     axes.xaxis.set_major_formatter(lambda scale, _: f"{scale:g}")
-    axes.legend(ncols=2)
+    figure.legend(loc="outside lower center", ncols=3)
     figure.suptitle(f"{study.figure.source}: ε = 5, one setting at a time")
     return {"": figure}
 

@@ -29,7 +29,7 @@ def reconstructions(study: Study) -> Mapping[str, Figure]:
         results = _by_epsilon(study, series)
         rows = [("held out", next(iter(results.values())).arrays["originals"])]
         rows += [(name_of("epsilon", epsilon), one.arrays["reconstructed"]) for epsilon, one in results.items()]
-        figure, panels = new_panels(len(rows), 1, size=(6.4, 0.85 * len(rows) + 0.4))
+        figure, panels = new_panels(len(rows), 1, size=(6.4, 0.72 * len(rows) + 0.4))
         for axes, (title, images) in zip(panels, rows, strict=True):
             draw_images(axes, _unit(images), "", columns=len(images))
             _name_at_left(axes, title)
@@ -67,13 +67,9 @@ def interpolations(study: Study) -> Mapping[str, Figure]:
         lines = -(-len(results) // 2)
         figure, panels = new_panels(lines, min(2, len(results)), size=(6.6 * min(2, len(results)), 3.7 * lines + 0.3))
         for axes, (epsilon, one) in zip(panels, results.items(), strict=False):
-            images = one.arrays["interpolated"]
-            draw_images(
-                axes,
-                _unit(images.reshape(-1, images.shape[-1])),
-                name_of("epsilon", epsilon),
-                columns=_SIDE_BY_SIDE * images.shape[1],
-            )
+            lines_of = _apart(one.arrays["interpolated"])
+            columns = _SIDE_BY_SIDE * lines_of.shape[1]
+            draw_images(axes, lines_of.reshape(-1, lines_of.shape[-1]), name_of("epsilon", epsilon), columns=columns)
         for axes in panels[len(results) :]:
             axes.set_axis_off()
         figure.suptitle(f"{_heading(study, series)}: between the codes of every two classes, three pairs a row")
@@ -142,6 +138,12 @@ def _heading(study: Study, series: str) -> str:
 def _source(study: Study) -> str:
     names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
     return ", ".join(names.get(str(value), str(value)) for value in study.along("source"))
+
+
+def _apart(lines: NDArray[Any]) -> NDArray[np.float64]:
+    """Lines of images (l, s, p) with a white image after each, in [0, 1]: (l, s + 1, p)."""
+    white = np.ones((len(lines), 1, lines.shape[2]))
+    return np.concatenate([_unit(lines), white], axis=1)
 
 
 def _unit(images: NDArray[Any]) -> NDArray[np.float64]:
