@@ -89,10 +89,10 @@ def test_a_failed_cell_makes_the_command_say_how_to_go_on(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("here", "pretending")
 def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     class AtOnce(ThreadPoolExecutor):
-        def submit(self, call: Any, folder: Any, cell: Any, /) -> Any:  # type: ignore[override]
+        def submit(self, call: Any, cell: Any, /) -> Any:  # type: ignore[override]
             if cell.seed == 1:
                 raise KeyboardInterrupt
-            return super().submit(call, folder, cell)
+            return super().submit(call, cell)
 
     monkeypatch.setattr(pool, "_processes", AtOnce)
     arguments = ["compare", "fair-classification", "--methods", "none", "--jobs", "1"]
