@@ -51,7 +51,9 @@ of the same public law.
 RLL = """
 ## The same with the paper's clips
 
-`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging: where the bound decides more.
+`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging: where the bound decides more. The
+learning rate is 0.5, as above, and the accountant exact; with the paper's rate of 0.05 and its accountant it is
+`fedsw reproduce rll/fig12`.
 """
 
 ADULT = """

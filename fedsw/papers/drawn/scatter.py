@@ -31,12 +31,12 @@ def codes(study: Study) -> Mapping[str, Figure]:
 
 
 def panel(axes: Axes, result: Result, *, diagonal: bool = False) -> None:
-    """One panel: a dot a record, a colour a group, neither group drawn over the other."""
+    """One panel: a dot a record, a colour a group, in the order of the records: no group covers the other."""
     points = np.asarray(result.arrays["points"], dtype=np.float64)
     group = result.arrays["group"]
+    axes.scatter(points[:, 0], points[:, 1], s=4, linewidths=0, alpha=0.4, color=[colour(int(each)) for each in group])
     for each in np.unique(group):
-        own = points[group == each]
-        axes.scatter(own[:, 0], own[:, 1], s=3, linewidths=0, alpha=0.35, color=colour(int(each)), label=f"A = {each}")
+        axes.scatter([], [], s=20, color=colour(int(each)), label=f"A = {each}")
     if diagonal:
         axes.plot([0, 1], [1, 0], color="0.3", linewidth=0.8)
         axes.set(xlim=(0, 1), ylim=(0, 1))
