@@ -19,10 +19,10 @@ class DCGAN(nn.Module):
 
     A linear layer to `filters[0]` images of side / 2^k, k = len(filters), then k transposed 4x4 convolutions of stride
     2 to `filters[1:]` images and to one; BatchNorm and ReLU after every layer but the last, which ends in
-    (1 + tanh) / 2. The first BatchNorm is of every pixel of every filter by itself, so that what all samples share (uniform
-    noise has mean 1/2) does not drown what tells them apart. BatchNorm takes the statistics of the batch at hand, in evaluation too, and keeps none: the
-    parameters are the whole model. It mixes samples, so this is for trust models under which no private record passes
-    through the model.
+    (1 + tanh) / 2. The first BatchNorm is of every pixel of every filter by itself, so that what all samples share
+    (uniform noise has mean 1/2) does not drown what tells them apart. BatchNorm takes the statistics of the batch at
+    hand, in evaluation too, and keeps none: the parameters are the whole model. It mixes samples, so this is for trust
+    models under which no private record passes through the model.
 
     Args:
         side: of the images, a multiple of 2^k.
