@@ -19,9 +19,10 @@ class DCGAN(nn.Module):
 
     A linear layer to `filters[0]` images of side / 2^k, k = len(filters), then k transposed 4x4 convolutions of stride
     2 to `filters[1:]` images and to one; BatchNorm and ReLU after every layer but the last, which ends in
-    (1 + tanh) / 2. BatchNorm takes the statistics of the batch at hand, in evaluation too, and keeps none: the
-    parameters are the whole model. It mixes samples, so this is for trust models under which no private record passes
-    through the model.
+    (1 + tanh) / 2. The first BatchNorm is of every pixel of every filter by itself, so that what all samples share
+    (uniform noise has mean 1/2) does not drown what tells them apart. BatchNorm takes the statistics of the batch at
+    hand, in evaluation too, and keeps none: the parameters are the whole model. It mixes samples, so this is for trust
+    models under which no private record passes through the model.
 
     Args:
         side: of the images, a multiple of 2^k.
@@ -51,12 +52,14 @@ class DCGAN(nn.Module):
         with torch.random.fork_rng(devices=[]):  # torch initialises from its global generator; put it back
             layers: list[nn.Module] = [
                 nn.Linear(latent, filters[0] * smallest**2, bias=False),
+                nn.BatchNorm1d(filters[0] * smallest**2, track_running_stats=False),
+                nn.ReLU(),
                 nn.Unflatten(1, (filters[0], smallest, smallest)),
             ]
-            for before, after in zip(filters, (*filters[1:], 1), strict=True):
-                layers += [nn.BatchNorm2d(before, track_running_stats=False), nn.ReLU()]
-                layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False)]
-        self.layers = nn.Sequential(*layers, nn.Flatten(1), nn.Tanh())
+            for before, after in zip(filters[:-1], filters[1:], strict=True):
+                layers += [_doubled(before, after), nn.BatchNorm2d(after, track_running_stats=False), nn.ReLU()]
+            layers += [_doubled(filters[-1], 1), nn.Flatten(1), nn.Tanh()]
+        self.layers = nn.Sequential(*layers)
         _draw(self, generator_of(seed))
 
     def forward(self, noise: Tensor) -> Tensor:
@@ -117,10 +120,15 @@ class AdversarialDCGAN(nn.Module):
         return images
 
 
+def _doubled(before: int, after: int) -> nn.ConvTranspose2d:
+    """A transposed convolution to images of twice the side."""
+    return nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False)
+
+
 def _draw(module: nn.Module, generator: torch.Generator) -> None:
     """DCGAN's initial weights, from this generator alone."""
     for child in module.modules():
-        if isinstance(child, nn.BatchNorm2d):
+        if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(child.weight, 1.0, _SCALE, generator=generator)
             nn.init.zeros_(child.bias)
         elif isinstance(child, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):

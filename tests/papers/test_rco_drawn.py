@@ -45,7 +45,9 @@ def test_every_method_has_a_sheet_in_every_row_and_a_missing_one_is_named() -> N
     with house_style():
         figure = images.methods(found)[""]
     titles = [axes.get_title() for axes in figure.axes]
-    assert len(titles) == 2 * 5 and [title for title in titles if "no result" in title] == ["as printed\n(no result)"]
+    assert len(titles) == 2 * 5 and [title for title in titles if "no result" in title] == [
+        "entropic,\nas printed\n(no result)"
+    ]
     assert "Laplace, ε = 35 (truly 70)" in [text.get_text() for axes in figure.axes for text in axes.texts]
 
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.papers.drawn.labels import measured_of, name_of
+from fedsw.papers.drawn.labels import name_of
 from fedsw.papers.figure import Value
 from fedsw.papers.study import Result, Study
 from fedsw.report.figures import colour, new_panels
 from fedsw.report.pictures import draw_images
+from fedsw.text import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SEEN = {"original": "original\n(held out)", "privatised": "privatised", "denoised": "wavelet,\nby an oracle"}
+_ENTROPIC = ("as printed", "best")
 _IMAGES = 10
 _IN_ROW = 2
 
@@ -40,7 +42,7 @@ def methods(study: Study) -> Mapping[str, Figure]:
             found = study.of(name, epsilon=budget)
             _images(axes, found[0].arrays["samples"] if found else None, _wrapped(name))
             if found:
-                _below(axes, measured_of(dict(found[0].values), "w2_test"))
+                _below(axes, _distance(found[0]))
         if seen:
             row[0].text(-0.12, 0.5, law(seen[-1]), rotation=90, va="center", ha="right", transform=row[0].transAxes)
     figure.suptitle(f"{study.figure.source}: generators from privatised images, method by method")
@@ -97,7 +99,7 @@ def law(result: Result) -> str:
 
 
 def _title(series: str, epsilon: Value, found: list[Result]) -> str:
-    measured = measured_of(dict(found[0].values), "w2_test") if found else ""
+    measured = _distance(found[0]) if found else ""
     return f"{series}, {name_of('epsilon', epsilon)}" + (f"\n{measured}" if measured else "")
 
 
@@ -115,5 +117,12 @@ def _below(axes: Axes, text: str) -> None:
     axes.text(0.5, -0.02, text, ha="center", va="top", fontsize=7, transform=axes.transAxes)
 
 
+def _distance(result: Result) -> str:
+    value = result.values.get("w2_test")
+    return "" if value is None else f"W₂ {number(value)}"
+
+
 def _wrapped(name: str) -> str:
+    if name in _ENTROPIC:
+        return f"entropic,\n{name}"
     return name if len(name) < 14 else name.replace(" + ", " +\n").replace(", ", ",\n")
