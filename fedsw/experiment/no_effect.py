@@ -55,9 +55,7 @@ def _of_model(model: Model) -> str | None:
     if name and not model_kind(model.kind).layered:
         return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
     if model.kind not in ("labelled-images", "blocked-images") and (name := _changed(model, ("code",))):
-        return (
-            f"model.{name} is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
-        )
+        return f"model.{name} is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
     return None
 
 
