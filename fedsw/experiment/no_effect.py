@@ -38,6 +38,8 @@ def _of_data(data: Data) -> str | None:
         return f"data.most_records is for named data sets that are not drawn, not for those {source}: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
+    if data.encoded is None and (name := _changed(data, ("encoder_epochs",))):
+        return f"data.{name} is about the autoencoder of data.encoded, which is not set: leave it out"
     if data.family in ("object", "module") and data.data_dir is not None:
         return f"data.data_dir is where files are, and records {source} come from Python: leave it out"
     return None
@@ -58,6 +60,8 @@ def _of_model(model: Model) -> str | None:
         return f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
     if name and not model_kind(model.kind).layered:
         return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
+    if model.kind not in ("labelled-images", "blocked-images") and (name := _changed(model, ("code",))):
+        return f"model.{name} is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
     return None
 
 
@@ -72,6 +76,9 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
     slices = privacy.trust == "local-slices" and local.algorithm == "dp-swd"
     if not slices and (name := _changed(local, ("order",))):
         return f"local.{name} is for local.algorithm 'dp-swd' of trust 'local-slices' alone: leave it out"
+    stored = privacy.trust == "local-slices" and local.algorithm == "flow-one-release"
+    if not stored and (name := _changed(local, ("per_step",))):
+        return f"local.{name} is for local.algorithm 'flow-one-release' of trust 'local-slices' alone: leave it out"
     return None
 
 

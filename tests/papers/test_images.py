@@ -15,7 +15,14 @@ from fedsw.data.halves import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.encoded import encoded, public_autoencoder
-from fedsw.models import BlockedImages, DecodedImages, LabelledImages, PublishedAdaptor, TransportedAdaptor, UnitAutoencoder
+from fedsw.models import (
+    BlockedImages,
+    DecodedImages,
+    LabelledImages,
+    PublishedAdaptor,
+    TransportedAdaptor,
+    UnitAutoencoder,
+)
 from fedsw.objectives import Clip
 from fedsw.objectives.matching import Matching
 from fedsw.tasks.public import ForPublic
@@ -151,6 +158,9 @@ def test_no_replaced_record_moves_the_gradient_of_moved_public_images_further_th
         (("model.kind=decoded-images", "data.code=5.0"), "labelled-images"),
         (("data.encoded=4",), "half"),
         (("data.half=true", "data.encoded=4"), "without codes of classes"),
+        (("data.encoder_epochs=3",), "data.encoded"),
+        (("local.per_step=3",), "flow-one-release"),
+        (("model.kind=decoded-images", "model.code=2.0"), "code"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(settings: tuple[str, ...], word: str) -> None:

@@ -27,7 +27,7 @@ def test_bernsteins_share_is_above_the_exact_one_and_the_central_limits_is_not()
     assert found.values["above_clt"] > found.values["delta"]
 
 
-def test_a_releases_cost_is_at_least_its_renyi_bound_says_and_the_published_one_is_far_above() -> None:
+def test_a_releases_cost_is_at_most_its_renyi_bound_and_the_published_one_is_far_above() -> None:
     case = {
         "name": "one",
         "d": 50,

@@ -25,16 +25,14 @@ def bars(study: Study) -> Mapping[str, Figure]:
                 continue
             axes.barh(position, found.mean, xerr=found.deviation or None, color=colour(position), height=0.7)
             axes.text(0.02, position, f"{series}: {found}", va="center", fontsize=7.5, color="white")
-        for row in study.figure.rows:
-            if row.at.get("source") == source and isinstance(row.paper, float):
-                axes.axvline(
-                    row.paper, color="black", linestyle="--", linewidth=1, label=f"paper's DP-SWD: {row.paper:g}"
-                )
+        printed = [row.paper for row in study.figure.rows if row.at.get("source") == source]
+        for paper in (each for each in printed if isinstance(each, float)):
+            axes.axvline(paper, color="black", linestyle="--", linewidth=1)
+        words = ", ".join(f"dashed: the paper's DP-SWD, {each}" for each in printed)
+        axes.set_title(f"{_NAMES.get(str(source), source)}\n{words}", fontsize=8.5)
         axes.set_yticks([])
         axes.set_xlim(0, 1)
-        axes.invert_yaxis()
         axes.set_xlabel("accuracy on held-out private images")
-        axes.set_title(_NAMES.get(str(source), str(source)))
-    panels[0].legend(fontsize=7, loc="lower right")
+    panels[0].invert_yaxis()
     figure.suptitle(f"{study.figure.source}: private target domain")
     return {"": figure}

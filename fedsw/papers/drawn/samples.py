@@ -24,7 +24,7 @@ def labelled(study: Study) -> Mapping[str, Figure]:
     """Samples of every class, a panel a series, a picture a data set; needs `labelled.accuracy`."""
     found = {}
     for source in study.along("source"):
-        results = [found[0] for name in study.series if (found := study.of(name, source=source))]
+        results = [each for name in study.series for each in study.of(name, source=source)[:1]]
         titles = [
             f"{each.series}\n{measured_of(dict(each.values), 'perceptron_accuracy', 'logistic_accuracy')}"
             for each in results

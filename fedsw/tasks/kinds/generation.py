@@ -65,7 +65,7 @@ class Generation(Task):
         labelled = model.kind in ("labelled-images", "blocked-images")
         if labelled != (data.code is not None) or (data.code or model.code) != model.code:
             return (
-                f"model.kind {model.kind!r} with model.code {model.code:g} and data.code {data.code}: 'labelled-images' "
+                f"model.kind {model.kind!r} with model.code {model.code:g}, data.code {data.code}: 'labelled-images' "
                 "and 'blocked-images' make images with their classes, for records that have theirs beside them: give "
                 "both the same length"
             )
