@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import math
 import os
 from pathlib import Path
 
@@ -90,4 +91,4 @@ def _digest(images: Tensor, latent: int, epochs: int) -> str:
 
 
 def _side(images: Tensor) -> int:
-    return round(images.shape[1] ** 0.5)
+    return math.isqrt(images.shape[1])

@@ -94,7 +94,7 @@ class BlockedImages(LabelledImages):
 
     def beside(self, blocks: Tensor) -> Tensor:
         """Images in blocks (n, classes side^2) with their codes beside them (n, side^2 + classes): `seen` undone."""
-        parts = blocks.unflatten(1, (self.classes, -1))
+        parts = blocks.reshape(len(blocks), self.classes, -1)
         codes = F.one_hot(parts.abs().sum(dim=2).argmax(dim=1), self.classes).to(blocks)
         return torch.cat([parts.sum(dim=1), self.weight * codes], dim=1)
 

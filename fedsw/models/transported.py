@@ -41,7 +41,8 @@ class TransportedAdaptor(nn.Module):
             self.plane.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0]))
             self.filter.weight.zero_()
             self.filter.weight[0, 0, 2, 2] = 1.0
-            self.filter.bias.zero_()
+            if self.filter.bias is not None:
+                self.filter.bias.zero_()
         self.plane.weight.requires_grad_(False)
         self.classifier = nn.Sequential(
             nn.Unflatten(1, (1, side, side)),

@@ -229,7 +229,9 @@ class Problem:
     @functools.cached_property
     def _shown(self) -> Callable[[Tensor], Tensor] | None:
         """What a model compares of records that move nothing; it has no parameter."""
-        return self.build_model().seen if model_kind(self.experiment.model.kind).fixed else None
+        if not model_kind(self.experiment.model.kind).fixed:
+            return None
+        return cast(Callable[[Tensor], Tensor], self.build_model().seen)
 
     @property
     def private_parameters(self) -> bool:

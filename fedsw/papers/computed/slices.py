@@ -138,7 +138,7 @@ def means_apart(
 
 def _distance(sides: Sequence[torch.Tensor], order: int) -> float:
     first, second = (side.sort(dim=0).values for side in sides)
-    return float((first - second).abs().pow(order).mean()) ** (1 / order)
+    return math.pow(float((first - second).abs().pow(order).mean()), 1 / order)
 
 
 def _drawn_shares(d: int, k: int, draws: int, seed: int) -> NDArray[np.float64]:

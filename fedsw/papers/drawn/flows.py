@@ -24,8 +24,15 @@ def panels(study: Study) -> Mapping[str, Figure]:
     for line, sigma in enumerate(sigmas):
         for column, step in enumerate(shown):
             panel = axes[line * len(shown) + column]
-            panel.scatter(*target.T, s=2, color="0.8", linewidths=0)
-            panel.scatter(*particles[line, column].T, s=2, color=colour(2), linewidths=0, alpha=0.6)
+            panel.scatter(target[:, 0], target[:, 1], s=2, color="0.8", linewidths=0)
+            panel.scatter(
+                particles[line, column][:, 0],
+                particles[line, column][:, 1],
+                s=2,
+                color=colour(2),
+                linewidths=0,
+                alpha=0.6,
+            )
             panel.set_xlim(-limit, limit)
             panel.set_ylim(-limit, limit)
             panel.set_aspect("equal")

@@ -28,7 +28,7 @@ _IN_ROW = 2
 def methods(study: Study) -> Mapping[str, Figure]:
     """A row a budget: held-out images, privatised, denoised; then samples of every series.
 
-    Needs `released.samples` of all series, and `released.privatised` of one that denoises (the last that has it is shown).
+    Needs `released.samples` of all series, and `released.privatised` of one that denoises (the last is shown).
     """
     budgets, series = study.along("epsilon"), study.series
     columns = len(_SEEN) + len(series)

@@ -44,7 +44,7 @@ def images_of(run: Finished, count: int) -> Tensor:
             return torch.cat([run.model(part) for part in torch.split(latents, _CHUNK)]).float()
         codes = run.model()[:count]
         if spec.encoded is None:
-            return codes.float()
+            return torch.as_tensor(codes).float()
         decoder = public_autoencoder(load_images(spec), spec.encoded, spec.encoder_epochs)
         return torch.cat([decoder.decode(part) for part in torch.split(codes, _CHUNK)]).float()
 
