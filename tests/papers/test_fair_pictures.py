@@ -53,7 +53,7 @@ def study(name: str) -> Study:
             "rll/fig14",
             histograms.by_group_and_class,
             [f"{s} class {y}" for s in ("as printed", "best") for y in (0, 1)],
-            12,
+            4,
         ),
         ("rll/fig15", curves.losses, ["as printed", "best"], 2),
         ("rll/fig17", scatter.predictions, ["as printed", "best"], 4),
