@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsw.data import find_table, tables_in
+from fedsw.data import find_table, read_table, tables_in
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sources import declared_columns
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ def places(folder: Path) -> list[Place]:
     return [Place(number, find_table(folder / str(number))) for number in numbers]
 
 
-def require_folders(experiment: Experiment, *, named: str) -> None:
+def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
     """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
 
     Args:
         named: the experiment as it was named on the command line, for the message.
+        elsewhere: whether other processes of this machine will read the files, which would say what is wrong with them
+            to a log of theirs: they are then read here once, first.
 
     Raises:
         ExperimentError, FileNotFoundError, BadRecords: with what to write instead.
@@ -73,3 +76,6 @@ def require_folders(experiment: Experiment, *, named: str) -> None:
             f"the experiment has {asked} clients, and {folder} has folders for {len(found)} "
             f"(0 to {len(found) - 1}): write {fits}"
         )
+    if elsewhere:
+        for place in found:
+            read_table(place.table, declared_columns(experiment))

@@ -16,10 +16,11 @@ from fedsw.owndata.draft import Asked, draft
 from fedsw.owndata.forms import form_of
 
 HEADER = ["id", "age", "job", "born", "member", "sex", "income"]
+BORN = [f"{day + 1:02}.05.1980" for day in range(20)]
 ROWS = [
-    [i, "" if i == 3 else 20 + i, ("clerk", "nurse")[i % 2], f"{i + 1:02}.05.1980", ("yes", "no")[i % 2], "fm"[i // 2 % 2], i % 2]
+    [i, "" if i == 3 else 20 + i, ("clerk", "nurse")[i % 2], BORN[i], ("yes", "no")[i % 2], "fm"[i // 2 % 2], i % 2]
     for i in range(20)
-]  # fmt: skip
+]
 
 
 def folder(tmp_path: Path, rows=ROWS, separator=",") -> Path:
