@@ -55,8 +55,8 @@ def budget_command(
 ) -> None:
     """Relate noise multiplier, ε and number of steps: give two of the three, and the other is solved for.
 
-    Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not. With
-    --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
+    Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
+    With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
     """
     from fedsw.accounting import Slicing, budget_report
@@ -79,9 +79,7 @@ def budget_command(
         delta, batch = delta or assumed.get("delta"), batch or _whole(assumed.get("batch"))
         steps = steps or _whole(assumed.get("steps"))
     if delta is None:
-        raise ValueError(
-            "delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records."
-        )
+        raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records.")
     report = budget_report(
         sampling_rate=_rate(sampling_rate, records, batch),
         delta=delta,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from fedsw.data.records import Records
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
 
+_DECIMAL = re.compile(r"-?\d+,\d+")
+_COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -223,7 +226,7 @@ class _Encoder:
         if absent is not None:
             bad &= ~absent
         if bad.any():
-            self._note(column, bad, cells, _expected(number, self._decimal))
+            self._note(column, bad, cells, _expected(number, self._decimal), numeric=True)
         values[bad if absent is None else bad | absent] = least
         return values
 
@@ -236,12 +239,18 @@ class _Encoder:
         bad = found < 0 if absent is None else (found < 0) & ~absent
         if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
-            self._note(column, bad, cells, f"declared are {known}")
+            self._note(column, bad, cells, f"declared are {known}", numeric=False)
         return np.maximum(found, 0)
 
-    def _note(self, column: str, bad: NDArray[np.bool_], cells: Cells, expected: str) -> None:
+    def _note(self, column: str, bad: NDArray[np.bool_], cells: Cells, expected: str, *, numeric: bool) -> None:
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
-            self.faults.append(Fault(self._first + int(place), column, shown(cells[place]), expected))
+            cell = cells[place]
+            hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
+            self.faults.append(Fault(self._first + int(place), column, shown(cell), expected + hint))
+
+
+def _looks_decimal(cell: Any) -> bool:
+    return isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) is not None
 
 
 def _expected(number: Number, decimal: str) -> str:
