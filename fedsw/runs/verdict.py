@@ -13,6 +13,8 @@ MOST_EPSILON = 10.0
 """Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
 
 _FAIR = 0.8
+_SURE = 3.0
+"""Standard deviations of pure noise beyond which a signal is believed to be there."""
 _CHANCE = 1.96
 
 
@@ -54,7 +56,8 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     """The ratio of signal to noise over a run, from released vectors alone, and what it means; empty without noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy:
-    it reads nothing private.
+    it reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
+    there is no signal to speak of, and that of the run is 0.
 
     Args:
         history: the lines of a run's metrics, with sigma and gradient_norm.
@@ -64,8 +67,9 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     excess = [norm**2 / sigma**2 - parameters for norm, sigma in pairs if norm is not None and sigma]
     if not excess or not all(math.isfinite(value) for value in excess):
         return {}
-    ratio = math.sqrt(max(0.0, sum(excess) / len(excess)) / parameters)
-    whole = ratio * math.sqrt(len(excess))
+    mean, chance = sum(excess) / len(excess), math.sqrt(2 * parameters / len(excess))
+    ratio = math.sqrt(max(0.0, mean) / parameters)
+    whole = ratio * math.sqrt(len(excess)) if mean > _SURE * chance else 0.0
     if whole >= 5:
         words = "the signal is well above the noise"
     elif whole >= 1.5:

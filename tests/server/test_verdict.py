@@ -121,7 +121,7 @@ def test_signal_to_noise_is_found_from_releases_alone():
             noisy[0] += signal * sigma * math.sqrt(r)
             history.append({"sigma": sigma, "gradient_norm": float(np.linalg.norm(noisy))})
         found = signal_to_noise(history, r)
-        assert found["a_round"] == pytest.approx(signal, abs=0.1) and words in found["words"]
+        assert found["a_round"] == pytest.approx(signal, abs=0.25) and words in found["words"]
     assert signal_to_noise([{"sigma": None, "gradient_norm": 1.0}], r) == {}
 
 
