@@ -286,9 +286,9 @@ CASES = (
         "blanks that nobody filled in",
         "run own.toml",
         edited(("high = 100", 'high = "FILL IN"')),
-        ("own.toml has blanks", "line 6", "public bounds"),
+        ("own.toml has blanks", "line 7", "public bounds"),
     ),
-    Case("blanks, seen by check", "check own.toml", edited(("high = 100", 'high = "FILL IN"')), ("line 6", "blanks")),
+    Case("blanks, seen by check", "check own.toml", edited(("high = 100", 'high = "FILL IN"')), ("line 7", "blanks")),
     Case(
         "no word of where files are", "run own.toml", edited(('data_dir = "data"', "")), ("own.toml", "--data-dir DIR")
     ),

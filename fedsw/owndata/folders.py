@@ -31,7 +31,7 @@ def places(folder: Path) -> list[Place]:
         ExperimentError: if the folders' numbers are not 0, 1, 2, ...
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; --data-dir names the folder of the clients' files")
+        raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
     if tables_in(folder):
         return [Place(None, find_table(folder))]
     numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
