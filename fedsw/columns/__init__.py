@@ -1,8 +1,8 @@
 """What is declared about records that clients bring themselves."""
 
-from fedsw.columns.declaration import MAX_FEATURES, Columns, difference, read_columns
+from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.columns.group import Group
-from fedsw.columns.kinds import Declared, Feature, Label, Number
+from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Number
 from fedsw.columns.texts import as_text, number_text
 
 __all__ = [
