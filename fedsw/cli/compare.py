@@ -14,7 +14,9 @@ from fedsw.text import json_text
 if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
 
-Task = Annotated[str | None, typer.Argument(metavar="[TASK]", help="What is compared on; --list shows them.")]
+Task = Annotated[
+    str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
+]
 Methods = Annotated[
     str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
 ]
@@ -155,7 +157,9 @@ def _require_data(grid: Grid) -> None:
         FileNotFoundError: with the folders searched and what to do.
     """
     from fedsw.experiment.sources import load_dataset, load_public
+    from fedsw.owndata.folders import require_runnable
 
+    require_runnable(grid.cells[0].experiment, named=f"{grid.task}.toml", elsewhere=True)
     if not grid.cells[0].experiment.data.own:
         load_dataset(grid.cells[0].experiment)
     load_public(grid.cells[0].experiment)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator, model_validator
@@ -19,6 +20,14 @@ from fedsw.settings import read_setting
 from fedsw.shipped import COMPARISONS
 
 _FILE = COMPARISONS / "methods.toml"
+_EVERY_TRUST = ("unclipped", "none", "central", "local-gradient", "dp-swd", "entropic")
+"""One method for every trust model, and the references, in the order in which they are shown."""
+_JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
+    "classification": ("accuracy", "higher", ("disparate_impact",)),
+    "regression": ("mean_squared_error", "lower", ("w2_squared",)),
+    "generation": ("sw2", "lower", ()),
+}
+"""What experiments of a user's own are judged by, its good direction, and what is shown beside it."""
 
 
 class Method(Section):
@@ -102,12 +111,19 @@ def tasks() -> dict[str, ComparedTask]:
     return {name: task for name, task in _comparable().task.items() if name in shipped()}
 
 
+def is_own(name: str) -> bool:
+    """Whether a task is named by a TOML file of the user's own, and not by that of a shipped one."""
+    return name.endswith(".toml")
+
+
 def find_task(name: str) -> ComparedTask:
-    """The task of that name.
+    """The task of that name, or what an experiment in a TOML file is compared on.
 
     Raises:
         ExperimentError: if there is none, naming the nearest.
     """
+    if is_own(name):
+        return _own(name)
     known = tasks()
     if name not in known:
         raise ExperimentError(_unknown("task", name, known))
@@ -129,7 +145,7 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
         can = ", ".join(able(task))
         raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
     settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
-    return load_experiment(shipped()[task], settings)
+    return load_experiment(_file_of(task), settings)
 
 
 def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
@@ -137,24 +153,55 @@ def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
     return tuple(read_setting(setting)[0] for setting in methods()[method].set) if method in methods() else ()
 
 
-@functools.cache
 def able(task: str) -> tuple[str, ...]:
     """The methods that can run a task, found by building its experiment with each."""
+    return _able_of_file(task) if is_own(task) else _able(task)
+
+
+@functools.cache
+def _able(task: str) -> tuple[str, ...]:
+    return _able_of_file(task)
+
+
+def _able_of_file(task: str) -> tuple[str, ...]:
     return tuple(name for name, method in methods().items() if _refusal(task, method) is None)
+
+
+def _own(name: str) -> ComparedTask:
+    """What an experiment of the user's own is judged by, and one method for every trust model that can run it.
+
+    Raises:
+        ExperimentError: as `load_experiment`, or for a task whose utility is not known.
+    """
+    experiment = load_experiment(_file_of(name))
+    kind = experiment.objective.task
+    if kind not in _JUDGED:
+        raise ExperimentError(
+            f"{name} has objective.task {kind!r}; experiments of your own are compared on {', '.join(_JUDGED)}"
+        )
+    metric, better, beside = _JUDGED[kind]
+    can = able(name)
+    chosen = tuple(method for method in _EVERY_TRUST if method in can)
+    return ComparedTask(metric=metric, better=better, beside=beside, methods=chosen)
+
+
+def _file_of(task: str) -> Path:
+    return Path(task).expanduser() if is_own(task) else shipped()[task]
 
 
 def _refusal(task: str, method: Method) -> str | None:
     """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
     settings = method.set
     trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
+    own = () if is_own(task) else find_task(task).set
     try:
-        experiment = load_experiment(shipped()[task], [*find_task(task).set, *settings])
+        experiment = load_experiment(_file_of(task), [*own, *settings])
     except ExperimentError as fault:
         whole = str(fault)
     else:
         return None if method.baseline is None else refusal(method.baseline, experiment)
     try:
-        load_experiment(shipped()[task], trust)
+        load_experiment(_file_of(task), trust)
     except ExperimentError as fault:
         return str(fault).removeprefix("experiment: ")
     return whole.removeprefix("experiment: ")

@@ -22,6 +22,9 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
     ]
     for group in table["groups"]:
         parts += [Text(group["heading"], style="bold" if group["guarantee"] else "bold yellow"), _rows(table, group)]
+    if constant := table.get("constant"):
+        scores = ", ".join(f"{metric_name(name)} {number(value)}" for name, value in constant["metrics"].items())
+        parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
     parts.append(Text(table["caption"], style="dim"))
     for entry in table["failed"]:
         parts.append(Text(f"failed: {entry['cell']}: {entry['error']}", style="yellow"))

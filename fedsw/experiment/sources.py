@@ -60,6 +60,17 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
     return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
 
 
+def load_class_names(experiment: Experiment) -> tuple[str, ...]:
+    """Names of the classes; empty for a regression.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
+    if experiment.data.own:
+        return declared_columns(experiment).classes
+    return load_dataset(experiment).classes
+
+
 def declared_columns(experiment: Experiment) -> Columns:
     """The columns of records that are somebody's own.
 

@@ -116,6 +116,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     seconds=earlier + time.monotonic() - started,
                     begun=directory.begun(),
                     traffic=traffic,
+                    history=directory.read_metrics(),
                 )
                 summary["ledger"] = None if ledger is None else asdict(ledger.head())
                 directory.write_summary(summary)

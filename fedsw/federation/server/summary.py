@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on
+from fedsw.runs.verdict import signal_to_noise, warnings_of
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
@@ -58,6 +59,7 @@ def summarise(
     seconds: float,
     begun: str | None,
     traffic: Traffic,
+    history: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The summary of a run: also summary.json.
 
@@ -65,6 +67,7 @@ def summarise(
     `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
+    quality = held_out.quality
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -84,6 +87,20 @@ def summarise(
         "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
         "held_out_measured_on": dict(held_out.measured_on),
         "measured_on": measured_on(experiment),
+        "constant": dict(quality.constant),
+        "constant_answers": quality.answer,
+        "best_threshold": dict(quality.best_threshold),
+        "held_out_standard_errors": dict(quality.standard_errors),
+        "signal_to_noise": signal_to_noise(history, plan.task.parameters),
+        "warnings": warnings_of(
+            metrics=held_out.metrics,
+            quality=quality,
+            records=held_out.measured_on.get("records", 0),
+            start=held_out.start,
+            epsilon=epsilon,
+            noisy=experiment.privacy.noisy,
+            completed=stopped == "completed",
+        ),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,

@@ -10,151 +10,15 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedsw.columns.group import Group
+from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Number
 from fedsw.settings import ExperimentError, explain_all
 
-MAX_FEATURES = 10_000
-"""Most inputs of a model that declared columns may add up to."""
-
 _EVERYBODY = ("all",)
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
-Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
-
-
-class Declared(BaseModel):
-    """Unknown keys are refused; values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Number(Declared):
-    """A column of finite numbers.
-
-    With public bounds `low` and `high` a value outside them is refused, and those inside are mapped linearly to
-    [0, 1] (`scale` "unit") or [-1, 1] ("signed"). Without bounds values are taken as they are.
-    """
-
-    name: Name
-    low: Bound | None = None
-    high: Bound | None = None
-    scale: Literal["unit", "signed"] = "unit"
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Number:
-        if (self.low is None) != (self.high is None):
-            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
-        if self.low is None and self.scale != "unit":
-            raise ValueError(f"column {self.name!r} has scale {self.scale!r} and no bounds; give low and high")
-        return self
-
-    @property
-    def in_unit(self) -> bool:
-        """Whether its values are mapped to [0, 1]."""
-        return self.low is not None and self.scale == "unit"
-
-
-class Feature(Number):
-    """A numeric column, `count` of them (`name`0, `name`1, ...), or a categorical one that becomes one-hot."""
-
-    count: Count | None = None
-    categories: tuple[str, ...] = ()
-
-    _texts = field_validator("categories", mode="before")(lambda values: _as_texts(values))
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Feature:
-        if self.categories:
-            if self.low is not None or self.count is not None:
-                raise ValueError(f"column {self.name!r} has categories; low, high and count are for numbers")
-            _require_distinct(self.name, "categories", self.categories)
-        return self
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns in a file."""
-        return (self.name,) if self.count is None else tuple(f"{self.name}{index}" for index in range(self.count))
-
-    @property
-    def inputs(self) -> int:
-        """Inputs of the model that come of it."""
-        return len(self.categories) or self.count or 1
-
-
-class Label(Declared):
-    """A column whose values are one of those declared: the classes."""
-
-    name: Name
-    values: tuple[str, ...]
-
-    _texts = field_validator("values", mode="before")(lambda values: _as_texts(values))
-
-    @model_validator(mode="after")
-    def _at_least_two(self) -> Label:
-        _require_distinct(self.name, "values", self.values)
-        return self
-
-
-class Group(Declared):
-    """The column of the groups: one group for each of the declared `values`, or numbers cut at public `edges`.
-
-    The edges e1 < e2 < ... cut the line into "name<e1", "e1<=name<e2", ..., "name>=ek": every number is in one group.
-    Numbers are compared with them as they are in the file, in float64, before any scaling. With public bounds `low` and
-    `high` a number outside them is refused, and every edge must lie above `low` and not above `high`.
-    """
-
-    name: Name
-    values: tuple[str, ...] = ()
-    edges: tuple[Bound, ...] = ()
-    low: Bound | None = None
-    high: Bound | None = None
-
-    _texts = field_validator("values", mode="before")(lambda values: _as_texts(values))
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Group:
-        if bool(self.values) == bool(self.edges):
-            given = "both values and edges" if self.values else "neither values nor edges"
-            raise ValueError(f"column {self.name!r} has {given}; groups are declared values, or numbers cut at edges")
-        if self.values:
-            _require_distinct(self.name, "values", self.values)
-            if self.low is not None or self.high is not None:
-                raise ValueError(f"column {self.name!r} has values; low and high are for numbers that edges cut")
-        if any(not below < above for below, above in zip(self.edges, self.edges[1:], strict=False)):
-            raise ValueError(f"column {self.name!r} has edges {list(self.edges)}; each must be above the one before it")
-        if (self.low is None) != (self.high is None):
-            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
-        if self.low is not None and self.high is not None:
-            self.require_within(self.low, self.high)
-        return self
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of the groups, in the order of their numbers."""
-        if self.values:
-            return self.values
-        written = [_number_text(edge) for edge in self.edges]
-        between = [f"{low}<={self.name}<{high}" for low, high in zip(written, written[1:], strict=False)]
-        return (f"{self.name}<{written[0]}", *between, f"{self.name}>={written[-1]}")
-
-    def require_within(self, low: float, high: float) -> None:
-        """Refuse an edge that leaves a group which no number from `low` to `high` is in.
-
-        Raises:
-            ValueError: naming the edge and the bounds.
-        """
-        for edge in self.edges:
-            if not low < edge <= high:
-                raise ValueError(
-                    f"column {self.name!r} has the edge {_number_text(edge)}, and bounds {_number_text(low)} and "
-                    f"{_number_text(high)}: one of the groups beside it would be empty; move the edge between them"
-                )
 
 
 class Columns(Declared):
@@ -165,12 +29,34 @@ class Columns(Declared):
         sensitive: the column of the groups; without it all records are one group, "all".
         target: the column of the classes.
         targets: the numbers of a regression, one or more.
+        separator: what parts the cells of a CSV file, one character.
+        decimal: what parts the decimals of numbers in text, "." or ",".
     """
 
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     sensitive: Group | None = None
     target: Label | None = None
     targets: tuple[Number, ...] = ()
+    separator: str = ","
+    decimal: Literal[".", ","] = "."
+
+    @field_validator("separator")
+    @classmethod
+    def _one_character(cls, separator: str) -> str:
+        if len(separator) != 1 or separator.isalnum() or separator in '"\r\n.':
+            raise ValueError(
+                f"separator is {separator!r}; one character that parts cells is expected, as ',', ';', '|' or '\\t'"
+            )
+        return separator
+
+    @model_validator(mode="after")
+    def _numbers_to_predict(self) -> Columns:
+        for number in self.targets:
+            if number.kind == "boolean":
+                raise ValueError(
+                    f"column {number.name!r} is a target of truth values; declare it as target = {{name, values}}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> Columns:
@@ -201,16 +87,12 @@ class Columns(Declared):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of every input of the model: the column's, or "column=category"."""
-        return tuple(
-            name
-            for feature in self.features
-            for name in ([f"{feature.name}={value}" for value in feature.categories] or feature.columns)
-        )
+        """Name of every input of the model; see `fedsw.columns.Feature.input_names`."""
+        return tuple(name for feature in self.features for name in feature.input_names)
 
     @property
     def inputs(self) -> int:
-        """Inputs of the model: one for a number, one for each category."""
+        """Inputs of the model: one for a number, one for each category, one for what may be missing."""
         return sum(feature.inputs for feature in self.features)
 
     @property
@@ -311,6 +193,9 @@ def read_columns(path: Path) -> Columns:
 
 def difference(own: Columns, other: Columns) -> str | None:
     """The first thing in which two declarations differ, in words; None if they agree."""
+    for name in ("separator", "decimal"):
+        if getattr(own, name) != getattr(other, name):
+            return f"{name} is {getattr(other, name)!r}, not {getattr(own, name)!r}"
     for role in ("features", "sensitive", "target", "targets"):
         mine, theirs = getattr(own, role), getattr(other, role)
         if mine == theirs:
@@ -328,23 +213,6 @@ def _short(declared: Declared | None) -> str:
     return "not declared" if declared is None else repr(declared.model_dump(exclude_defaults=True))
 
 
-def _as_texts(values: Any) -> Any:
-    """Whole numbers and truth values as the text they have in a file."""
-    if not isinstance(values, list | tuple):
-        return values
-    return tuple(as_text(value) if isinstance(value, int) else value for value in values)
-
-
-def as_text(value: int | str) -> str:
-    """How a whole number, a truth value or a text is compared with declared values."""
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
-
-
-def _number_text(value: float) -> str:
-    """A number as it is written, every one differently: 30, 0.1, 1e+30."""
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-
-
 def _first_repeated(names: Sequence[str]) -> str | None:
     seen = set[str]()
     for name in names:
@@ -352,12 +220,3 @@ def _first_repeated(names: Sequence[str]) -> str | None:
             return name
         seen.add(name)
     return None
-
-
-def _require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
-    untidy = any(not value or value != value.strip() for value in values)
-    if len(values) < 2 or len(set(values)) < len(values) or untidy:
-        raise ValueError(
-            f"column {name!r} has {what} {list(values)}; at least two different ones, not empty and without "
-            "spaces around them, are needed"
-        )
