@@ -113,10 +113,10 @@ def answer(
         return _read_off(public, origin, classes=classes)
     if ask is not None:
         return _asked(name, guessed, ask, classes=classes)
-    kind = "text" if classes else None if guessed is None else guessed.kind
+    form = "text" if classes else None if guessed is None else guessed.kind
     written = words.dates.get(name, None if guessed is None else guessed.format)
-    found = Answer("date" if name in words.dates else kind, format=written, source="its kind by the form of its values")
-    return _with_missing(found if kind else Answer(), guessed)
+    found = Answer("date" if name in words.dates else form, format=written, source="its kind by the form of its values")
+    return _with_missing(found if form else Answer(), guessed)
 
 
 def _number_kind(guessed: Form | None) -> str:

@@ -11,7 +11,7 @@ import pytest
 from fedsw.accounting import Step, epsilon_by
 from fedsw.experiment import load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.papers.drawn import clouds, errors, images
+from fedsw.papers.drawn import clouds, errors, released
 from fedsw.papers.figure import load_figure
 from fedsw.papers.finished import Finished
 from fedsw.papers.measures.clouds import both_sides
@@ -43,7 +43,7 @@ def test_every_method_has_a_sheet_in_every_row_and_a_missing_one_is_named() -> N
         result("as printed", {"w2_test": 4.0}, {"samples": SHEET}, epsilon=35.0),
     )
     with house_style():
-        figure = images.methods(found)[""]
+        figure = released.methods(found)[""]
     titles = [axes.get_title() for axes in figure.axes]
     assert len(titles) == 2 * 5 and [title for title in titles if "no result" in title] == [
         "entropic,\nas printed\n(no result)"
@@ -56,8 +56,8 @@ def test_the_pair_of_a_figure_is_in_the_middle_of_its_budgets() -> None:
         "rco/fig3", *(result("as printed", {}, {"samples": SHEET}, epsilon=e) for e in (50.0, 35.0, 25.0, 15.0))
     )
     with house_style():
-        figure = images.pair(found)[""]
-        whole = images.budgets(found)[""]
+        figure = released.pair(found)[""]
+        whole = released.budgets(found)[""]
     assert [axes.get_title() for axes in figure.axes] == ["as printed, ε = 35", "as printed, ε = 25"]
     assert len(whole.axes) == 4
 
