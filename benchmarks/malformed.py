@@ -110,6 +110,42 @@ def table(*changes: tuple[int, int, object], count: int = 40, header: list[str] 
     return prepare
 
 
+def edited(*changes: tuple[str, str], cell: tuple[int, int, object] = (0, 0, 20)) -> Callable[[], None]:
+    """The same as `table`, with texts of own.toml replaced, and a cell."""
+
+    def prepare() -> None:
+        table(cell)()
+        text = OWN
+        for before, after in changes:
+            assert before in text, before
+            text = text.replace(before, after)
+        Path("own.toml").write_text(text)
+
+    return prepare
+
+
+def folders(*numbers: int, spoiled: bool = False) -> Callable[[], None]:
+    """own.toml and data/0, data/1, ... with a train.csv each; a cell of the last one may be none."""
+
+    def prepare() -> None:
+        table()()
+        Path("data/train.csv").unlink()
+        for number in numbers:
+            Path(f"data/{number}").mkdir()
+            cells = rows()
+            cells[7][0] = "x" if spoiled and number == numbers[-1] else 30
+            with Path(f"data/{number}/train.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([HEADER, *cells])
+
+    return prepare
+
+
+def semicolons() -> None:
+    table()()
+    path = Path("data/train.csv")
+    path.write_text(path.read_text().replace(",", ";"))
+
+
 def one_group() -> None:
     table(*((record, 2, "female") for record in range(40)))()
 
@@ -213,6 +249,96 @@ CASES = (
     Case("a cell is empty", "run own.toml", table((3, 2, "")), ("row 5", "'sex' is empty")),
     Case("a cell is above its declared bound", "run own.toml", table((0, 0, 100.5)), ("row 2", "'100.5'", "0 to 100")),
     Case("an unknown category", "run own.toml", table((39, 1, "Public")), ("row 41", "'Public'", "'public'")),
+    Case("a table with semicolons", "run own.toml", semicolons, ("train.csv", "semicolons", 'separator = ";"')),
+    Case("a number with a decimal comma", "run own.toml", table((0, 0, "20,5")), ("'20,5'", 'decimal = ","')),
+    Case(
+        "a number that is not whole",
+        "run own.toml",
+        edited(('name = "age",', 'name = "age", kind = "integer",'), cell=(0, 0, "20.5")),
+        ("row 2", "'20.5'", "whole number"),
+    ),
+    Case(
+        "a date written otherwise",
+        "run own.toml",
+        edited(('name = "age", low = 0, high = 100', 'name = "age", kind = "date"')),
+        ("row 2", "'20'", "date written as 2024-05-31"),
+    ),
+    Case(
+        "no truth value",
+        "run own.toml",
+        edited(('name = "age", low = 0, high = 100', 'name = "age", kind = "boolean"')),
+        ("row 2", "'20'", "truth value"),
+    ),
+    Case(
+        "missing values and nothing to fill them with",
+        "run own.toml",
+        edited(("high = 100", 'high = 100, missing = [""]')),
+        ("'age'", "give fill"),
+    ),
+    Case(
+        "a fill outside the bounds",
+        "run own.toml",
+        edited(("high = 100", 'high = 100, missing = [""], fill = 120')),
+        ("fill 120", "0 to 100"),
+    ),
+    Case("a separator of two characters", "run own.toml data.columns.separator=;;", table(), ("';;'", "one character")),
+    Case(
+        "blanks that nobody filled in",
+        "run own.toml",
+        edited(("high = 100", 'high = "FILL IN"')),
+        ("own.toml has blanks", "line 7", "public bounds"),
+    ),
+    Case("blanks, seen by check", "check own.toml", edited(("high = 100", 'high = "FILL IN"')), ("line 7", "blanks")),
+    Case(
+        "no word of where files are", "run own.toml", edited(('data_dir = "data"', "")), ("own.toml", "--data-dir DIR")
+    ),
+    Case(
+        "no word of where files are, deployed",
+        "deploy local own.toml",
+        edited(('data_dir = "data"', "")),
+        ("--data-dir",),
+    ),
+    Case(
+        "no word of where files are, to check", "check own.toml", edited(('data_dir = "data"', "")), ("--data-dir DIR",)
+    ),
+    Case("more clients than folders", "run own.toml --clients 3", folders(0, 1), ("3 clients", "--clients 2")),
+    Case(
+        "fewer clients than folders, deployed", "deploy local own.toml", folders(0, 1, 2), ("2 clients", "--clients 3")
+    ),
+    Case(
+        "a bad cell of a deployed client",
+        "deploy local own.toml",
+        folders(0, 1, spoiled=True),
+        ("data/1/train.csv", "row 9", "'x'"),
+    ),
+    Case("a client's folder is missing", "check own.toml", folders(0, 2), ("folder 2", "none called 1")),
+    Case("a client that there is not", "check own.toml --client 5", folders(0, 1), ("--client is 5", "folders 0 to 1")),
+    Case(
+        "an experiment without files to check", "check ring --data-dir .", nothing, ("'ring'", "data.source = 'files'")
+    ),
+    Case(
+        "a draft over a file that is there",
+        "init data --group sex --target income",
+        folders(0, 1),
+        ("own.toml is there already", "--force"),
+    ),
+    Case(
+        "a draft for a column that there is not",
+        "init data --group sex --target incom -o new.toml",
+        folders(0, 1),
+        ("'incom'", "nearest: 'income'"),
+    ),
+    Case(
+        "bounds that cannot be read",
+        "init data --group sex --target income --bounds age=17 -o new.toml",
+        folders(0, 1),
+        ("'age=17'", "age=17:90"),
+    ),
+    Case("a draft from no folder", "init nowhere --group sex --target income", nothing, ("no folder nowhere",)),
+    Case(
+        "a budget without delta", "budget -p 0.1 --epsilon 1 --steps 10", nothing, ("delta is not given", "--records")
+    ),
+    Case("a budget of no records", "budget --records 0 --epsilon 1", nothing, ("records is 0", "at least 1")),
     Case("a missing column", "run own.toml", table(header=HEADER[:3]), ("train.csv", "'income'")),
     Case("a CSV file that is not UTF-8", "run own.toml", undecodable, ("train.csv", "line 12", "UTF-8")),
     Case("a header and no record", "run own.toml", table(count=0), ("train.csv", "no records")),

@@ -36,28 +36,6 @@ def comparison(stored: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
 
 
-def autoencoder(stored: dict[str, Any]) -> str:
-    """The private autoencoder on MNIST."""
-    rows = [
-        ("60 000 generated images", _spread(stored["generated"], 4), ".755"),
-        ("60 000 reconstructions", _spread(stored["reconstructed"], 4), ".848"),
-    ]
-    return "\n".join(
-        [
-            "\n## Private autoencoder on MNIST\n",
-            f"`python -m benchmarks.autoencoder`: {stored['clients']} clients, {stored['rounds']} rounds of "
-            f"{stored['batch']} records, ε = {stored['epsilon']:.4g}, δ = {stored['delta']:g}. A perceptron of width 100 is "
-            "trained on images and tested on MNIST's real test set; labels of generated images come from the nearest "
-            "training codes, which is outside the guarantee.\n",
-            markdown.table(("trained on", "accuracy on real test images", "RLL"), rows),
-            f"\nσ = {stored['sigma']:.4g} with `auto`, {stored['sigma_paper']:.4g} with the paper's bound at the same "
-            f"multiplier {stored['noise_multiplier']:.4g}.\n",
-            "![held out, reconstructed, decoded from the prior](images/swae-mnist-samples.png)",
-            "![latent codes](images/swae-mnist-latent.png)",
-        ]
-    )
-
-
 def entropic(stored: dict[str, Any]) -> str:
     """Entropic against plain transport on released points."""
     summary = stored["summary"]

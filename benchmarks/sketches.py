@@ -13,30 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from benchmarks.machine import describe
-from fedsw.accounting import Ledger
 from fedsw.data.images import MNIST_SIDE, mnist
 from fedsw.data.records import Dataset
-from fedsw.models import mlp
 from fedsw.models.conditional import ImageGenerator
+from fedsw.papers.computed.labels import BANDWIDTHS, released
 from fedsw.single.generators import Progress, Settings, fit_generator, generate, sketch_distance
-from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.transport.noised_sketches import NoisedSketch
+from fedsw.tasks.generation import classifier_accuracy
 from fedsw.transport.sketch_parts import GaussianKernel
 from fedsw.transport.sketches import Law, Sketcher
 
-BANDWIDTHS = (1.5, 2.5, 4.0, 7.0)
 DELTA = 1e-5
-GENERATED, EPOCHS, CLASSIFIED = 60_000, 5, 256
+GENERATED, EPOCHS = 60_000, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _row(data: Dataset, sketcher: Sketcher, epsilon: float, asked: argparse.Namespace, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
-    sketch = _released(data, sketcher, epsilon, seed)
+    sketch = released(data.train, sketcher, epsilon=epsilon, delta=DELTA, seed=seed)  # nominal: the images are public
     sketched = time.perf_counter()
     settings = Settings(asked.steps, asked.batch, seed, asked.learning_rate, asked.fraction)
     network = ImageGenerator(MNIST_SIDE, 10, seed=seed)
@@ -73,34 +66,14 @@ def _row(data: Dataset, sketcher: Sketcher, epsilon: float, asked: argparse.Name
         "batch": asked.batch,
         "fraction": asked.fraction,
         "sigma": round(sketch.sigma, 4),
-        "accuracy": round(_accuracy(images, labels, data.test.features, data.test.target, seed), 4),
+        "accuracy": round(
+            classifier_accuracy(images, labels, data.test.features, data.test.target, epochs=EPOCHS, seed=seed), 4
+        ),
         "distance": sketch_distance(sketch, images[:4000], labels[:4000], sketcher=sketcher),
         "sketch_seconds": round(sketched - began, 1),
         "training_seconds": round(trained - sketched, 1),
         "bytes": sketch.value.numel() * 8,
     }
-
-
-def _released(data: Dataset, sketcher: Sketcher, epsilon: float, seed: int) -> NoisedSketch:
-    """One release; its noise is seeded, so that a row can be repeated (epsilon is nominal: the images are public)."""
-    records = data.train
-    plan = plan_sketch(sketcher.law, records=len(records), epsilon=epsilon, delta=DELTA, seed=seed)
-    with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "ledger.sqlite", plan) as ledger:
-        return release_sketch(sketcher, records.features, records.target, plan, ledger)
-
-
-def _accuracy(images: Tensor, labels: Tensor, held_out: Tensor, target: Tensor, seed: int) -> float:
-    """Of a perceptron of width 100, trained on generated images, on real ones."""
-    model = mlp(images.shape[1], (100,), 10, seed=seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(images), generator=generator).split(CLASSIFIED):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
-            optimizer.step()
-    with torch.no_grad():
-        return float((model(held_out).argmax(dim=1) == target).float().mean())
 
 
 def _show(progress: Progress) -> None:

@@ -12,10 +12,12 @@ from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
 from fedsw.cli.certs import certs_command
+from fedsw.cli.check import check_command
 from fedsw.cli.client import client_command
 from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
+from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
 from fedsw.cli.reproduce import reproduce_command
@@ -27,6 +29,8 @@ from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
 
 _VERBS: dict[str, Callable[..., None]] = {
+    "init": init_command,
+    "check": check_command,
     "budget": budget_command,
     "compare": compare_command,
     "reproduce": reproduce_command,

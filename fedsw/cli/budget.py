@@ -17,17 +17,21 @@ from rich.text import Text
 from fedsw.cli.parts import in_parts
 from fedsw.text import json_text, number
 
+_STEPS = 50
+"""Steps that are assumed: the rounds of a drafted experiment."""
 _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps": "the number of steps"}
 
 
 def budget_command(
-    delta: Annotated[float, typer.Option(help="δ of the guarantee, well below 1 / records.")],
+    delta: Annotated[
+        float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 0.1 / records with --records.")
+    ] = None,
     sampling_rate: Annotated[
         float | None, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")
     ] = None,
-    records: Annotated[int | None, typer.Option(help="Records of the group; with --batch instead of -p.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Records of the group in a batch.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of noisy releases.")] = None,
+    records: Annotated[int | None, typer.Option(help="Records of the group, instead of -p.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Records of the group in a batch; all of --records.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of noisy releases; 50 with --records.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="σ/Δ, with Δ the full sensitivity under replacement.")
     ] = None,
@@ -52,6 +56,7 @@ def budget_command(
     """Relate noise multiplier, ε and number of steps: give two of the three, and the other is solved for.
 
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
+    With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
     """
     from fedsw.accounting import Slicing, budget_report
@@ -66,22 +71,50 @@ def budget_command(
         raise ValueError(
             f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
         )
+    multiplier = _multiplier(noise_multiplier, noise, diameter)
+    assumed: dict[str, float] = {}
+    if records is not None and sampling_rate is None:
+        given = {"delta": delta, "batch": batch, "steps": steps}
+        assumed = _assumed(records, given, solvable=(epsilon is None) != (multiplier is None))
+        delta, batch = delta or assumed.get("delta"), batch or _whole(assumed.get("batch"))
+        steps = steps or _whole(assumed.get("steps"))
+    if delta is None:
+        raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records.")
     report = budget_report(
         sampling_rate=_rate(sampling_rate, records, batch),
         delta=delta,
-        noise_multiplier=_multiplier(noise_multiplier, noise, diameter),
+        noise_multiplier=multiplier,
         epsilon=epsilon,
         steps=steps,
         sampling=sampling,
         slicing=slicing,
         diameter=diameter,
     )
+    if assumed:
+        report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
     if as_json:
         typer.echo(json_text(report))
     else:
         _print(report)
+
+
+def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
+    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them, and δ = 0.1 / records.
+
+    Args:
+        solvable: whether one of ε and noise multiplier is given, so that steps are the other number that it takes.
+    """
+    if records < 1:
+        raise ValueError(f"records is {records}; it must be at least 1.")
+    usual: dict[str, float] = {"delta": 0.1 / records, "batch": records}
+    usual |= {"steps": _STEPS} if solvable else {}
+    return {name: value for name, value in usual.items() if given[name] is None}
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
@@ -135,6 +168,10 @@ def _print(report: Mapping[str, Any]) -> None:
         ),
     )
     rows.add_row("solved for", _SOLVED[report["solved"]])
+    if assumed := report.get("assumed"):
+        words = {"delta": "δ = 0.1 / records = {:.3g}", "batch": "batches of all {:g} records", "steps": "{:g} steps"}
+        said = ", ".join(words[name].format(value) for name, value in assumed.items())
+        rows.add_row("assumed", f"{said}; give --delta, --batch, --steps for others")
     rows.add_row(
         "bracket",
         f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",

@@ -14,9 +14,14 @@ from fedsw.text import json_text
 if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
 
-Task = Annotated[str | None, typer.Argument(metavar="[TASK]", help="What is compared on; --list shows them.")]
+Task = Annotated[
+    str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
+]
 Methods = Annotated[
     str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
+]
+Baselines = Annotated[
+    bool, typer.Option("--baselines", help="What others would run, too: the task's baselines, which need Opacus.")
 ]
 Epsilons = Annotated[str | None, typer.Option("--epsilon", metavar="E,F,...", help="Budgets; 1,3,10 if not given.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of every method at every ε; 3 if not given.")]
@@ -30,6 +35,7 @@ List = Annotated[bool, typer.Option("--list", help="Show the tasks and the metho
 def compare_command(
     task: Task = None,
     method_names: Methods = None,
+    baselines: Baselines = False,
     epsilon: Epsilons = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
@@ -60,7 +66,7 @@ def compare_command(
     settings += [data_dir_setting(data_dir)] if data_dir is not None else []
     asked = (task, method_names, epsilon, seeds, rounds)
     if resume is not None:
-        if any(value is not None for value in asked) or settings or nominal:
+        if any(value is not None for value in asked) or settings or nominal or baselines:
             raise typer.BadParameter("--resume takes the grid from the comparison it goes on with; give --jobs at most")
         folder, grid = resume, read_grid(resume)
         _require_data(grid)
@@ -70,6 +76,7 @@ def compare_command(
         grid = make_grid(
             task,
             methods=None if method_names is None else _words(method_names),
+            baselines=baselines,
             epsilons=_numbers(epsilon or "1,3,10"),
             seeds=seeds or 3,
             rounds=rounds,
@@ -150,7 +157,9 @@ def _require_data(grid: Grid) -> None:
         FileNotFoundError: with the folders searched and what to do.
     """
     from fedsw.experiment.sources import load_dataset, load_public
+    from fedsw.owndata.folders import require_runnable
 
+    require_runnable(grid.cells[0].experiment, named=f"{grid.task}.toml", elsewhere=True)
     if not grid.cells[0].experiment.data.own:
         load_dataset(grid.cells[0].experiment)
     load_public(grid.cells[0].experiment)

@@ -57,6 +57,7 @@ def run_command(
     from fedsw.cli.execution import execute
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
+    from fedsw.owndata.folders import require_runnable
 
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"federation.clients={clients}"] if clients is not None else []
@@ -67,6 +68,7 @@ def run_command(
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
     chosen = load_experiment(find_experiment(experiment), changes)
+    require_runnable(chosen, named=experiment, elsewhere=engine.startswith("deployed"))
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 

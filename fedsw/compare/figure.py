@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_CONSTANT = "a constant"
 _MOST_IMAGES = 15
 _MOST_COLUMNS = 4
 
@@ -46,6 +47,8 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
         for group_position, group in enumerate(table["groups"]):
             for row_set in _by_method(group["rows"]):
                 _draw_curve(axes, row_set, name, table, group_position)
+        if (constant := table.get("constant", {}).get("metrics", {}).get(name)) is not None:
+            axes.axhline(constant, color="0.55", linestyle=":", linewidth=1.4, label=_CONSTANT)
         axes.set(xscale="log", xlabel="ε", title=metric_name(name) + arrow)
         axes.set_xticks(table["epsilons"], [number(epsilon) for epsilon in table["epsilons"]])
         axes.set_xticks([], minor=True)
@@ -95,7 +98,8 @@ def _draw_curve(
     method = known[0]["method"]
     position = list(table["methods"]).index(method)
     if not np.isfinite(epsilon).all():
-        axes.axhline(mean[0], color="0.3", linestyle="--", linewidth=1.2, label=method)
+        dashes: Any = "--" if method == "none" else (0, (6, 1.5, 1, 1.5))
+        axes.axhline(mean[0], color="0.3", linestyle=dashes, linewidth=1.2, label=method)
         axes.axhspan(mean[0] - sd[0], mean[0] + sd[0], color="0.3", alpha=0.1, linewidth=0)
         return
     look: dict[str, Any] = {"color": colour(position), "linestyle": _line(group), "linewidth": 1.6}
@@ -118,6 +122,8 @@ def _legend(figure: Figure, axes: Axes, table: Mapping[str, Any]) -> None:
         if present:
             entries.append((Line2D([], [], linestyle="none"), _wrapped(group["heading"])))
             entries += [(drawn[method], method) for method in present]
+    if _CONSTANT in drawn:
+        entries.append((drawn[_CONSTANT], f"{_CONSTANT}, {table['constant']['answers']}"))
     figure.legend(*zip(*entries, strict=True), loc="outside right upper", fontsize="small", handlelength=2.6)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw.compare.methods import build, find_task, fixed_by
+from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
@@ -39,7 +39,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared: every method at every epsilon with every seed; methods without privacy once a seed."""
+    """What is compared: every method at every epsilon with every seed; methods without privacy once a seed.
+
+    Attributes:
+        about: what the task is judged by.
+    """
 
     task: str
     methods: tuple[str, ...]
@@ -47,12 +51,14 @@ class Grid:
     seeds: int
     nominal: bool
     cells: tuple[Cell, ...]
+    about: ComparedTask
 
 
 def make_grid(
     task: str,
     *,
     methods: Sequence[str] | None = None,
+    baselines: bool = False,
     epsilons: Sequence[float] = (1.0, 3.0, 10.0),
     seeds: int = 3,
     rounds: int | None = None,
@@ -67,6 +73,7 @@ def make_grid(
 
     Args:
         methods: names; None for the task's own choice.
+        baselines: whether the task's baselines are compared, too.
         rounds: training rounds of every cell, instead of the task's.
         settings: `section.key=value` for every cell.
 
@@ -74,12 +81,16 @@ def make_grid(
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
             a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
-    chosen = tuple(dict.fromkeys(methods if methods is not None else find_task(task).methods))
+    about = find_task(task)
+    own = methods if methods is not None else about.methods
+    chosen = tuple(dict.fromkeys([*own, *(about.baselines if baselines else ())]))
     budgets = tuple(sorted(set(epsilons)))
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
     cells = tuple(cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal))
-    return Grid(task, chosen, budgets, seeds, nominal, cells)
+    _require_measured(task, cells)
+    name = Path(task).stem if is_own(task) else task
+    return Grid(name, chosen, budgets, seeds, nominal, cells, about)
 
 
 def write_grid(folder: Path, grid: Grid) -> None:
@@ -101,6 +112,7 @@ def write_grid(folder: Path, grid: Grid) -> None:
         "epsilons": grid.epsilons,
         "seeds": grid.seeds,
         "nominal": grid.nominal,
+        "about": grid.about.model_dump(mode="json"),
         "cells": cells,
     }
     write_json(folder / "grid.json", content)
@@ -116,7 +128,8 @@ def read_grid(folder: Path) -> Grid:
         raw = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
         cells = tuple(_read_cell(cell) for cell in raw["cells"])
         epsilons = tuple(float(epsilon) for epsilon in raw["epsilons"])
-        return Grid(raw["task"], tuple(raw["methods"]), epsilons, raw["seeds"], raw["nominal"], cells)
+        about = ComparedTask.model_validate(raw["about"]) if "about" in raw else find_task(raw["task"])
+        return Grid(raw["task"], tuple(raw["methods"]), epsilons, raw["seeds"], raw["nominal"], cells, about)
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as fault:
         raise ValueError(f"{folder} holds no comparison: grid.json is missing or damaged ({fault})") from None
 
@@ -156,7 +169,8 @@ def _cells_of(
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
             own = [f'name="{name}"', f'title="{method}, ε = {number(epsilon)}, seed {seed}"']
-            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in seeds_of]
+            seeded = seeds_of[1:] if base.data.own else seeds_of
+            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in seeded]
             own += [f"privacy.epsilon={epsilon!r}"] if private else []
             own += [f"seed={seed}"] if nominal else []
             yield Cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
@@ -191,6 +205,20 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
                     f"setting {setting!r}: {'.'.join(fixed)} is part of what the method {method!r} is; leave it out, "
                     "or compare without that method"
                 )
+
+
+def _require_measured(task: str, cells: Sequence[Cell]) -> None:
+    """Refuse to compare where nothing is measured.
+
+    Raises:
+        ExperimentError: with the remedy.
+    """
+    for cell in cells:
+        if cell.experiment.data.own and cell.experiment.data.held_out is None:
+            raise ExperimentError(
+                f"{task} names no held-out records, and methods are compared on them: set data.held_out to a table at "
+                "the server that holds nobody's private record (--set data.held_out=held-out.csv)"
+            )
 
 
 def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:

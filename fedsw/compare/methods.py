@@ -1,29 +1,47 @@
-"""What is compared: methods (a trust model with an algorithm) and tasks (a shipped experiment with its utility)."""
+"""What is compared: methods (a trust model with an algorithm, or a baseline) and tasks (an experiment, its utility)."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator, model_validator
 
+from fedsw.baselines.run import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import shipped
 from fedsw.experiment.sections import Section
+from fedsw.experiment.sections.section import Arguments
 from fedsw.settings import read_setting
 from fedsw.shipped import COMPARISONS
 
 _FILE = COMPARISONS / "methods.toml"
+_EVERY_TRUST = ("unclipped", "none", "central", "local-gradient", "dp-swd", "entropic")
+"""One method for every trust model, and the references, in the order in which they are shown."""
+_JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
+    "classification": ("accuracy", "higher", ("disparate_impact",)),
+    "regression": ("mean_squared_error", "lower", ("w2_squared",)),
+    "generation": ("sw2", "lower", ()),
+}
+"""What experiments of a user's own are judged by, its good direction, and what is shown beside it."""
 
 
 class Method(Section):
-    """A trust model with an algorithm: one line about it, and the settings that choose it."""
+    """A trust model with an algorithm: one line about it, and the settings that choose it.
+
+    Attributes:
+        baseline: the name of a baseline (`fedsw.baselines.run`), which then trains in place of a run.
+        arguments: the baseline's own.
+    """
 
     what: str
     set: tuple[str, ...]
+    baseline: str | None = None
+    arguments: Arguments = {}
 
     @field_validator("set")
     @classmethod
@@ -39,6 +57,7 @@ class ComparedTask(Section):
         better: its good direction.
         beside: metrics that are shown with it.
         methods: what is compared if nothing is asked for.
+        baselines: what others would run, compared where it is asked for.
         set: settings of every method.
         tuned: settings of one method, by its name.
     """
@@ -47,6 +66,7 @@ class ComparedTask(Section):
     better: Literal["higher", "lower"]
     beside: tuple[str, ...] = ()
     methods: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
     tuned: dict[str, tuple[str, ...]] = {}
 
@@ -75,7 +95,7 @@ class Comparable(Section):
     @model_validator(mode="after")
     def _names_are_known(self) -> Comparable:
         for name, task in self.task.items():
-            for method in (*task.methods, *task.tuned):
+            for method in (*task.methods, *task.baselines, *task.tuned):
                 if method not in self.method:
                     raise ValueError(f"task {name!r} names the method {method!r}, which is not among [method]")
         return self
@@ -91,12 +111,19 @@ def tasks() -> dict[str, ComparedTask]:
     return {name: task for name, task in _comparable().task.items() if name in shipped()}
 
 
+def is_own(name: str) -> bool:
+    """Whether a task is named by a TOML file of the user's own, and not by that of a shipped one."""
+    return name.endswith(".toml")
+
+
 def find_task(name: str) -> ComparedTask:
-    """The task of that name.
+    """The task of that name, or what an experiment in a TOML file is compared on.
 
     Raises:
         ExperimentError: if there is none, naming the nearest.
     """
+    if is_own(name):
+        return _own(name)
     known = tasks()
     if name not in known:
         raise ExperimentError(_unknown("task", name, known))
@@ -114,11 +141,11 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
     if method not in methods():
         raise ExperimentError(_unknown("method", method, methods()))
     own = methods()[method].set
-    if reason := _refusal(task, own):
+    if reason := _refusal(task, methods()[method]):
         can = ", ".join(able(task))
         raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
     settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
-    return load_experiment(shipped()[task], settings)
+    return load_experiment(_file_of(task), settings)
 
 
 def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
@@ -126,23 +153,55 @@ def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
     return tuple(read_setting(setting)[0] for setting in methods()[method].set) if method in methods() else ()
 
 
-@functools.cache
 def able(task: str) -> tuple[str, ...]:
     """The methods that can run a task, found by building its experiment with each."""
-    return tuple(name for name, method in methods().items() if _refusal(task, method.set) is None)
+    return _able_of_file(task) if is_own(task) else _able(task)
 
 
-def _refusal(task: str, settings: Sequence[str]) -> str | None:
+@functools.cache
+def _able(task: str) -> tuple[str, ...]:
+    return _able_of_file(task)
+
+
+def _able_of_file(task: str) -> tuple[str, ...]:
+    return tuple(name for name, method in methods().items() if _refusal(task, method) is None)
+
+
+def _own(name: str) -> ComparedTask:
+    """What an experiment of the user's own is judged by, and one method for every trust model that can run it.
+
+    Raises:
+        ExperimentError: as `load_experiment`, or for a task whose utility is not known.
+    """
+    experiment = load_experiment(_file_of(name))
+    kind = experiment.objective.task
+    if kind not in _JUDGED:
+        raise ExperimentError(
+            f"{name} has objective.task {kind!r}; experiments of your own are compared on {', '.join(_JUDGED)}"
+        )
+    metric, better, beside = _JUDGED[kind]
+    can = able(name)
+    chosen = tuple(method for method in _EVERY_TRUST if method in can)
+    return ComparedTask(metric=metric, better=better, beside=beside, methods=chosen)
+
+
+def _file_of(task: str) -> Path:
+    return Path(task).expanduser() if is_own(task) else shipped()[task]
+
+
+def _refusal(task: str, method: Method) -> str | None:
     """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
+    settings = method.set
     trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
+    own = () if is_own(task) else find_task(task).set
     try:
-        load_experiment(shipped()[task], [*find_task(task).set, *settings])
+        experiment = load_experiment(_file_of(task), [*own, *settings])
     except ExperimentError as fault:
         whole = str(fault)
     else:
-        return None
+        return None if method.baseline is None else refusal(method.baseline, experiment)
     try:
-        load_experiment(shipped()[task], trust)
+        load_experiment(_file_of(task), trust)
     except ExperimentError as fault:
         return str(fault).removeprefix("experiment: ")
     return whole.removeprefix("experiment: ")

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 from fedsw.compare.grid import Cell, Grid, missing, write_failure, write_result
+from fedsw.compare.methods import methods
 from fedsw.engines.pool import Watcher, run_all
 
 Work = Callable[[Path, Cell], bool]
@@ -47,12 +49,23 @@ def run_cell(folder: Path, cell: Cell) -> bool:
     Returns:
         Whether there is a result.
     """
-    from fedsw.engines.driver import run
-
     try:
-        result = run(cell.experiment, runs=folder / "runs")
+        summary, directory = _trained(cell, folder / "runs")
     except Exception as fault:
         write_failure(folder, cell, f"{type(fault).__name__}: {fault}")
         return False
-    write_result(folder, cell, summary=result.summary, directory=result.directory)
+    write_result(folder, cell, summary=summary, directory=directory)
     return True
+
+
+def _trained(cell: Cell, runs: Path) -> tuple[dict[str, Any], Path]:
+    """The summary and the folder of a cell's run, or of its baseline."""
+    from fedsw.baselines.run import run as run_baseline
+    from fedsw.engines.driver import fresh_directory, run
+
+    method = methods()[cell.method]
+    if method.baseline is not None:
+        directory = fresh_directory(runs / cell.experiment.name)
+        return run_baseline(method.baseline, cell.experiment, directory=directory, arguments=method.arguments)
+    result = run(cell.experiment, runs=runs)
+    return result.summary, result.directory

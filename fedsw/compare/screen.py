@@ -22,6 +22,9 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
     ]
     for group in table["groups"]:
         parts += [Text(group["heading"], style="bold" if group["guarantee"] else "bold yellow"), _rows(table, group)]
+    if constant := table.get("constant"):
+        scores = ", ".join(f"{metric_name(name)} {number(value)}" for name, value in constant["metrics"].items())
+        parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
     parts.append(Text(table["caption"], style="dim"))
     for entry in table["failed"]:
         parts.append(Text(f"failed: {entry['cell']}: {entry['error']}", style="yellow"))
@@ -34,11 +37,17 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
 def tasks_view() -> RenderableType:
     """The tasks with their methods, and what the methods are."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("task", "utility", "compares", "can also run"):
+    for column in ("task", "utility", "compares", "baselines", "can also run"):
         table.add_column(column, no_wrap=column == "task", overflow="fold")
     for name, task in tasks().items():
-        others = ", ".join(method for method in able(name) if method not in task.methods)
-        table.add_row(name, f"{metric_name(task.metric)} ({task.better})", ", ".join(task.methods), others)
+        others = ", ".join(method for method in able(name) if method not in (*task.methods, *task.baselines))
+        table.add_row(
+            name,
+            f"{metric_name(task.metric)} ({task.better})",
+            ", ".join(task.methods),
+            ", ".join(task.baselines),
+            others,
+        )
     about = Table(box=box.SIMPLE_HEAD)
     about.add_column("method", no_wrap=True)
     about.add_column("what")

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.compare.grid import Cell, Grid, read_grid, read_result
-from fedsw.compare.methods import find_task, methods
+from fedsw.compare.methods import methods
 from fedsw.experiment import Experiment
 from fedsw.report.names import ordered_metrics
 from fedsw.runs.files import write_json
@@ -81,7 +81,7 @@ def make_table(folder: Path) -> dict[str, Any]:
         ValueError: if the folder holds no comparison.
     """
     grid = read_grid(folder)
-    task = find_task(grid.task)
+    task = grid.about
     results = {cell: result for cell in grid.cells if (result := read_result(folder, cell)) is not None}
     completed = {cell: result for cell, result in results.items() if result["status"] == "completed"}
     failed = [{"cell": cell.id, "error": result["error"]} for cell, result in results.items() if cell not in completed]
@@ -102,6 +102,7 @@ def make_table(folder: Path) -> dict[str, Any]:
             {"heading": guarantee.heading, "guarantee": not guarantee.why_not, "rows": groups[guarantee]}
             for guarantee in sorted(groups, key=lambda one: one.position)
         ],
+        "constant": _constant(summaries, task.metrics),
         "cells": {"all": len(grid.cells), "completed": len(completed), "failed": len(failed)},
         "failed": failed,
         "caption": CAPTION,
@@ -128,6 +129,16 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
         writer.writerow({key: "" if value is None else value for key, value in flat.items()})
     files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
+
+
+def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, Any]:
+    """What a constant scores on the same held-out records, averaged over runs, and what it answers; {} if unknown."""
+    known = [summary for summary in summaries if summary.get("constant")]
+    if not known:
+        return {}
+    values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
+    means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
+    return {"metrics": means, "answers": " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))}
 
 
 def _rows(
@@ -194,7 +205,7 @@ def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str
     if privacy.trust == "local-release" and experiment.local.diameter == "paper":
         yield "the noise is for half of what a replaced record moves"
     if summary["nominal"]:
-        yield "nominal: sampling and noise are reproducible from a seed"
+        yield f"nominal: {stated.get('randomness', 'sampling and noise are reproducible from a seed')}"
     if to_float(summary["epsilon_of_reader"]) != to_float(summary["epsilon"]):
         yield "the record shows metrics of private records"
 

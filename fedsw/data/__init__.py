@@ -1,11 +1,13 @@
 """Data sets and how they are spread over clients."""
 
 from fedsw.data.adult import adult
+from fedsw.data.communities import communities
 from fedsw.data.declared import DeclaredRecords, as_records, called
 from fedsw.data.digits import digits
 from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
 from fedsw.data.images import fashion_mnist, mnist, resized, usps
+from fedsw.data.law_school import law_school
 from fedsw.data.overlap import rows_in_common, same_content, same_file
 from fedsw.data.partition import from_flwr_datasets, owners, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
@@ -21,6 +23,7 @@ __all__ = [
     "adult",
     "as_records",
     "called",
+    "communities",
     "concatenate",
     "digits",
     "fashion_mnist",
@@ -28,6 +31,7 @@ __all__ = [
     "find_table",
     "from_flwr_datasets",
     "gaussians",
+    "law_school",
     "mnist",
     "mode_centres",
     "owners",

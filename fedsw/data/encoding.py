@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.columns import Columns, Feature, Group, Label, Number, as_text
+from fedsw.columns import Columns, Feature, Group, Label, Number
+from fedsw.data.cells import as_list, missing_among, read_numbers, shown, text_of
 from fedsw.data.formats import BadRecords, Cells, Chunk
 from fedsw.data.records import Records
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
 
+_DECIMAL = re.compile(r"-?\d+,\d+")
+_COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _LARGEST = float(np.finfo(np.float32).max)
-_MOST_SHOWN = 60
 
-_Fault = tuple[int, str]
-"""Place in a chunk, and what is wrong there."""
+
+@dataclass(frozen=True)
+class Fault:
+    """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
+
+    `value` may quote a record: it is for whoever holds the records.
+    """
+
+    row: int
+    column: str
+    value: str
+    declared: str
+
+    @property
+    def words(self) -> str:
+        """Column, value and limit."""
+        return f"column {self.column!r} is {self.value}; {self.declared}"
 
 
 def encoded(
@@ -29,8 +49,8 @@ def encoded(
     """Records of chunks of cells, every cell checked against what is declared.
 
     Numbers with declared bounds are mapped to [0, 1] or [-1, 1], categories become one-hot inputs, in the declared
-    order. A cell that does not fit is refused, not clipped or filled in: what would replace it is a decision about
-    private data that its owner takes before training.
+    order. A cell that does not fit is refused, not clipped; it is filled in only where the declaration says that it may
+    be missing, and with what: what replaces it is public, and no statistic of the data.
 
     Args:
         where: what holds the cells; opens every message.
@@ -48,13 +68,13 @@ def encoded(
     targets: list[NDArray[Any]] = []
     count = 0
     for chunk in chunks:
-        encoder = _Encoder(chunk)
+        encoder = _Encoder(chunk, columns.decimal, every=False)
         features.append(encoder.features(columns.features))
         groups.append(encoder.group(columns.sensitive))
         targets.append(encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target))
-        if encoder.fault is not None:
-            place, reason = encoder.fault
-            raise BadRecords(f"{where}: row {chunk.first_row + place} ({counted}), {reason}")
+        if encoder.faults:
+            first = min(encoder.faults, key=lambda fault: fault.row)
+            raise BadRecords(f"{where}: row {first.row} ({counted}), {first.words}")
         count += encoder.rows
         if count * columns.inputs > MAX_VALUES:
             raise BadRecords(
@@ -71,25 +91,84 @@ def encoded(
     )
 
 
-class _Encoder:
-    """Numbers from the cells of a chunk; `fault` is the first one in the order of rows, then of columns."""
+@dataclass
+class Checked:
+    """What a file's cells come to when every one is looked at.
 
-    def __init__(self, chunk: Chunk) -> None:
-        self._cells = chunk.cells
+    Attributes:
+        rows: number of records.
+        groups: how many of them are in each group, (groups,); of those that fit.
+        classes: how many are of each class, (classes,); likewise, and empty for a regression.
+        faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
+        more: how many faults there are beyond those.
+        missing: missing cells by column, where the declaration allows some.
+    """
+
+    rows: int
+    groups: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    faults: list[Fault]
+    more: int
+    missing: dict[str, int]
+
+
+MOST_FAULTS = 50
+"""Faults of one column that are kept; of the others there is the number."""
+
+
+def checked(chunks: Iterable[Chunk], columns: Columns) -> Checked:
+    """Every fault of chunks of cells, and how many records there are; nothing is kept of the others.
+
+    It is a look at private records by whoever holds them: nothing of it is for anybody else.
+    """
+    found = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
+    kept: dict[str, int] = {}
+    for chunk in chunks:
+        encoder = _Encoder(chunk, columns.decimal, every=True)
+        encoder.features(columns.features)
+        groups, bad = encoder.group(columns.sensitive), {fault.row for fault in encoder.faults}
+        labels = encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target)
+        bad |= {fault.row for fault in encoder.faults}
+        fine = np.array([chunk.first_row + place not in bad for place in range(encoder.rows)], dtype=bool)
+        found.rows += encoder.rows
+        found.groups += np.bincount(groups[fine], minlength=len(found.groups))
+        if columns.classes:
+            found.classes += np.bincount(labels[fine].astype(np.int64), minlength=len(found.classes))
+        for name, count in encoder.missing.items():
+            found.missing[name] = found.missing.get(name, 0) + count
+        once = {(fault.row, fault.column): fault for fault in encoder.faults}  # a group may be an input, too
+        for fault in sorted(once.values(), key=lambda fault: fault.row):
+            kept[fault.column] = kept.get(fault.column, 0) + 1
+            if kept[fault.column] <= MOST_FAULTS:
+                found.faults.append(fault)
+            else:
+                found.more += 1
+    return found
+
+
+class _Encoder:
+    """Numbers from the cells of a chunk; `faults` are those that do not fit, or the first of each column."""
+
+    def __init__(self, chunk: Chunk, decimal: str, *, every: bool) -> None:
+        self._cells, self._first, self._decimal, self._every = chunk.cells, chunk.first_row, decimal, every
         self.rows = len(next(iter(chunk.cells.values())))
-        self.fault: _Fault | None = None
+        self.faults: list[Fault] = []
+        self.missing: dict[str, int] = {}
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
         """All inputs (rows, inputs)."""
         encoded = np.zeros((self.rows, sum(feature.inputs for feature in features)), dtype=np.float32)
         start = 0
         for feature in features:
+            part = encoded[:, start : start + feature.inputs]
+            absent = self._absent(feature)
             if feature.categories:
-                chosen = self._declared(feature.name, feature.categories)
-                encoded[np.arange(self.rows), start + chosen] = 1.0
+                self._one_hot(feature, absent, part)
             else:
                 for offset, column in enumerate(feature.columns):
-                    encoded[:, start + offset] = self._numeric(column, feature)
+                    part[:, offset] = self._numeric(column, feature, absent, feature.fill)
+            if feature.missing:
+                part[:, -1] = absent
             start += feature.inputs
         return encoded
 
@@ -107,74 +186,83 @@ class _Encoder:
             return np.zeros(self.rows, dtype=np.int64)
         if group.values:
             return self._declared(group.name, group.values)
-        within = self._finite(group.name, group.low, group.high)
+        number = Number(name=group.name, low=group.low, high=group.high)
+        within = self._finite(group.name, number)
         return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
 
-    def _numeric(self, column: str, number: Number) -> NDArray[np.float64]:
-        values = self._finite(column, number.low, number.high)
+    def _absent(self, feature: Feature) -> NDArray[np.bool_]:
+        """Which cells of a column are missing (rows,); none where the declaration allows none."""
+        if not feature.missing:
+            return np.zeros(self.rows, dtype=bool)
+        absent = missing_among(self._cells[feature.name], feature.missing)
+        self.missing[feature.name] = int(absent.sum())
+        return absent
+
+    def _one_hot(self, feature: Feature, absent: NDArray[np.bool_], part: NDArray[np.float32]) -> None:
+        chosen = self._declared(feature.name, feature.categories, absent)
+        part[np.arange(self.rows), chosen] = 1.0
+        part[absent] = 0.0
+        if (fill := feature.filled_category) is not None:
+            part[absent, fill] = 1.0
+
+    def _numeric(
+        self, column: str, number: Number, absent: NDArray[np.bool_] | None = None, fill: object = None
+    ) -> NDArray[np.float64]:
+        values = self._finite(column, number, absent)
+        if absent is not None and isinstance(fill, int | float):
+            values[absent] = fill
         if number.low is None or number.high is None:
             return values
         unit = (values - number.low) / (number.high - number.low)
         return unit if number.scale == "unit" else 2 * unit - 1
 
-    def _finite(self, column: str, low: float | None, high: float | None) -> NDArray[np.float64]:
-        """The numbers of a column as they are, within the bounds, or within float32's; any of them after a fault."""
+    def _finite(self, column: str, number: Number, absent: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """A column's numbers as they are, within the bounds, or within float32's; its least one for faults."""
         cells = self._cells[column]
-        values = _as_floats(cells)
+        values = read_numbers(cells, number, decimal=self._decimal)
+        low, high = number.low, number.high
         least, most = (-_LARGEST, _LARGEST) if low is None or high is None else (low, high)
         bad = ~((values >= least) & (values <= most))
+        if absent is not None:
+            bad &= ~absent
         if bad.any():
-            place = int(bad.argmax())
-            limit = f"from {low:g} to {high:g}" if low is not None else "that a float32 holds"
-            self._note(place, f"column {column!r} is {_shown(cells[place])}; a finite number {limit} is declared")
-            return np.full(self.rows, least)
+            self._note(column, bad, cells, _expected(number, self._decimal), numeric=True)
+        values[bad if absent is None else bad | absent] = least
         return values
 
-    def _declared(self, column: str, values: tuple[str, ...]) -> NDArray[np.int64]:
+    def _declared(
+        self, column: str, values: tuple[str, ...], absent: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
         position: dict[str | None, int] = {value: index for index, value in enumerate(values)}
-        cells = _as_list(self._cells[column])
-        found = np.array([position.get(_text(cell), -1) for cell in cells], dtype=np.int64)
-        if (found < 0).any():
-            place = int((found < 0).argmax())
+        cells = as_list(self._cells[column])
+        found = np.array([position.get(text_of(cell), -1) for cell in cells], dtype=np.int64)
+        bad = found < 0 if absent is None else (found < 0) & ~absent
+        if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
-            self._note(place, f"column {column!r} is {_shown(cells[place])}; declared are {known}")
+            self._note(column, bad, cells, f"declared are {known}", numeric=False)
         return np.maximum(found, 0)
 
-    def _note(self, place: int, reason: str) -> None:
-        if self.fault is None or place < self.fault[0]:
-            self.fault = (place, reason)
+    def _note(self, column: str, bad: NDArray[np.bool_], cells: Cells, expected: str, *, numeric: bool) -> None:
+        for place in np.flatnonzero(bad)[: None if self._every else 1]:
+            cell = cells[place]
+            hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
+            self.faults.append(Fault(self._first + int(place), column, shown(cell), expected + hint))
 
 
-def _as_floats(cells: Cells) -> NDArray[np.float64]:
-    """float64 of every cell, NaN where it is no number; a value above float64 is infinite."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
-        return cells.astype(np.float64)
-    return np.array([_as_float(cell) for cell in cells], dtype=np.float64)
+def _looks_decimal(cell: Any) -> bool:
+    return isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) is not None
 
 
-def _as_float(cell: Any) -> float:
-    if isinstance(cell, str) and "_" in cell:
-        return np.nan  # Python's float would read "1_000" as 1000
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return np.nan
-    except OverflowError:
-        return np.inf
-
-
-def _as_list(cells: Cells) -> list[Any]:
-    listed: list[Any] = cells.tolist() if isinstance(cells, np.ndarray) else list(cells)
-    return listed
-
-
-def _text(cell: Any) -> str | None:
-    return as_text(cell) if isinstance(cell, int | str) else None
-
-
-def _shown(cell: Any) -> str:
-    """A cell for a message."""
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
-        return "empty"
-    text = repr(cell.item() if isinstance(cell, np.generic) else cell)
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+def _expected(number: Number, decimal: str) -> str:
+    """What a column's declaration asks of a cell."""
+    if number.kind == "boolean":
+        return "a truth value is declared: true, false, yes, no, t, f, y, n, 1 or 0"
+    if number.kind == "date":
+        written = "as 2024-05-31" if number.format is None else f"written {number.format!r}"
+        if number.low is None or number.high is None or number.since is None:
+            return f"a date {written} is declared"
+        low, high = (number.since + datetime.timedelta(days=days) for days in (number.low, number.high))
+        return f"a date {written}, from {low} to {high}, is declared"
+    kind = "a whole number" if number.kind == "integer" else "a finite number"
+    limit = f"from {number.low:g} to {number.high:g}" if number.low is not None else "that a float32 holds"
+    return f"{kind} {limit} is declared" + (", with a decimal comma" if decimal == "," else "")

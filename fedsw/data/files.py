@@ -72,6 +72,25 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             ),
             licence="none stated; used for research",
         ),
+        "law-school": Source(
+            url="https://raw.githubusercontent.com/TheRohanVerma/CMPUT622_FairSMOTE_vs_FairClassBal/"
+            "9462529654d17583f0e2c98ccbc04478ae976d67/data/",
+            sha256=MappingProxyType(
+                {"bar_pass_prediction.csv": "76ebfdb0427ce8db038d53fa5943180ac77096bffb8264f000ed21e9f0ec82f2"},
+            ),
+            licence="none stated; used for research",
+            folders=("law_school", "law-school"),
+        ),
+        "communities": Source(
+            url="https://archive.ics.uci.edu/ml/machine-learning-databases/communities/",
+            sha256=MappingProxyType(
+                {
+                    "communities.data": "d90d85bd66bad9a00fa0ed6c15ac017b5966d528e55ba2940ad028d071353f95",
+                    "communities.names": "80914f24ab37261fb0fbda7e417cad8001335dadda4a8d702c265601ef8434fc",
+                }
+            ),
+            licence="CC BY 4.0",
+        ),
     }
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import json
 import math
 import re
 import zipfile
@@ -29,11 +30,14 @@ MAX_FILE_BYTES = 2**31
 MAX_COLUMNS = 20_000
 """Most columns of a file, whether they are read or not."""
 
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What parts the cells of most tables, by its name."""
+
 Cells = Sequence[Any] | NDArray[Any]
 
 _MOST_ROWS, _MOST_CELLS = 8192, 2**20
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
-_PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|(dictionary<values=)?(large_)?string.*")
+_PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(dictionary<values=)?(large_)?string.*")
 _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
@@ -95,11 +99,12 @@ def require_file(path: Path) -> None:
 def _csv_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
     with path.open("rb") as raw:
         text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        reader = csv.reader(text, strict=True)
+        reader = csv.reader(text, strict=True, delimiter=columns.separator)
         try:
             header = [name.strip() for name in next(reader, [])]
             if not header:
                 raise BadRecords(f"{path} is empty; its first row must name the columns")
+            require_separator(path, header, columns.separator)
             places = columns_among(path, header, columns.names)
             rows: list[list[str]] = []
             first, most = 2, _rows_of(len(header))
@@ -236,6 +241,24 @@ def _rows_of(columns: int) -> int:
     return max(1, min(_MOST_ROWS, _MOST_CELLS // columns))
 
 
+def require_separator(path: Path, header: Sequence[str], separator: str) -> None:
+    """Refuse a header of one cell that another separator would part, as a table from a spreadsheet has it.
+
+    Raises:
+        BadRecords: naming the file, the separator that it seems to have, and the setting.
+    """
+    if len(header) != 1:
+        return
+    seen = {other: header[0].count(other) for other in SEPARATORS if other != separator}
+    other = max(seen, key=lambda each: seen[each])
+    if seen[other]:
+        raise BadRecords(
+            f"{path}: its cells seem to be parted by {SEPARATORS[other]}, and {SEPARATORS.get(separator, separator)} "
+            f'are declared; set separator = {json.dumps(other)} in [data.columns], and decimal = "," where numbers '
+            "have decimal commas"
+        )
+
+
 def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     """Where the columns that are read are among those of a file."""
     if len(found) > MAX_COLUMNS:
@@ -248,7 +271,8 @@ def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str])
         places[name] = place
     if missing := [name for name in wanted if name not in places]:
         names = ", ".join(repr(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
-        raise BadRecords(f"{path} has no column {missing[0]!r}, which data.columns declares; it has {names}")
+        others = f", nor {len(missing) - 1} more of them" if len(missing) > 1 else ""
+        raise BadRecords(f"{path} has no column {missing[0]!r}, which data.columns declares{others}; it has {names}")
     return {name: places[name] for name in wanted}
 
 

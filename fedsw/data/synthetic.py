@@ -19,7 +19,7 @@ def synthetic(
     d_spurious: int = 8,
     var_core: float = 0.2,
     var_spurious: float = 0.4,
-    target: Literal["class", "point"] = "class",
+    target: Literal["class", "point", "mean"] = "class",
     seed: int = 0,
 ) -> Dataset:
     """Draw n private records and n_test fresh held-out ones from the biased law.
@@ -41,7 +41,8 @@ def synthetic(
         d_spurious: number of spurious features, 0 or more.
         var_core: variance of each core feature around its mean, 0 or more.
         var_spurious: variance of each spurious feature around its mean, 0 or more.
-        target: "class" for Y, shape (n,); "point" for (y1, y2), shape (n, 2) in [0, 1].
+        target: "class" for Y, shape (n,); "point" for (y1, y2), shape (n, 2) in [0, 1]; "mean" for
+            (y1 + y2) / 2, shape (n, 1) in [0, 1], of which RLL's one-dimensional target y1 + y2 - 1 is twice minus one.
         seed: seed of the draw.
 
     Returns:
@@ -60,8 +61,8 @@ def synthetic(
     for name, variance in (("var_core", var_core), ("var_spurious", var_spurious)):
         if not (0 <= variance < float("inf")):
             raise ValueError(f"{name} = {variance}; a variance is finite and 0 or more")
-    if target not in ("class", "point"):
-        raise ValueError(f"target {target!r} is unknown: choose 'class' or 'point'")
+    if target not in ("class", "point", "mean"):
+        raise ValueError(f"target {target!r} is unknown: choose 'class', 'point' or 'mean'")
 
     def draw(size: int, stream: np.random.SeedSequence, first_id: int) -> Records:
         rng = np.random.default_rng(stream)
@@ -70,10 +71,11 @@ def synthetic(
         group = np.where(rng.random(size) < p, label, 1 - label)
         core = point[:, np.arange(d_core) % 2] + np.sqrt(var_core) * rng.standard_normal((size, d_core))
         spurious = group[:, None] + np.sqrt(var_spurious) * rng.standard_normal((size, d_spurious))
+        wanted = point.mean(axis=1, keepdims=True) if target == "mean" else point
         return Records(
             features=torch.from_numpy(np.hstack([core, spurious]).astype(np.float32)),
             sensitive=torch.from_numpy(group),
-            target=torch.from_numpy(label if target == "class" else point.astype(np.float32)),
+            target=torch.from_numpy(label if target == "class" else wanted.astype(np.float32)),
             ids=torch.arange(first_id, first_id + size),
         )
 

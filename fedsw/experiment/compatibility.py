@@ -35,6 +35,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
         or _misfit_of_noise(settings.privacy)
+        or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
     )
@@ -117,6 +118,17 @@ def _misfit_of_noise(privacy: Privacy) -> str | None:
         return (
             "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
             "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
+        )
+    return None
+
+
+def _misfit_of_release(settings: Settings) -> str | None:
+    local, kind = settings.local, settings.model.kind
+    adversarial = settings.privacy.trust == "local-release" and local.adversarial
+    if adversarial != (kind == "adversarial-dcgan"):
+        return (
+            f"model.kind {kind!r} with trust {settings.privacy.trust!r} and local.loss {local.loss!r}: the adversarial "
+            "losses of 'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
         )
     return None
 

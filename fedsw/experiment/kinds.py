@@ -61,12 +61,16 @@ class ModelKind:
         square: whether it takes square images.
         points: whether it is points that a flow moves, which no record passes through.
         conditional: whether it makes labelled samples of noise and a cell; no record passes through it either.
+        mixes: whether it mixes the samples of a batch, so that no private record may pass through it.
+        fixed: whether what is compared of a private record is the record itself, and public ones alone are moved.
     """
 
     layered: bool = True
     square: bool = False
     points: bool = False
     conditional: bool = False
+    mixes: bool = False
+    fixed: bool = False
 
 
 MODELS: Mapping[str, ModelKind] = MappingProxyType(
@@ -76,10 +80,17 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "encoder-decoder": ModelKind(),
         "image-autoencoder": ModelKind(layered=False, square=True),
         "generator": ModelKind(),
+        "dcgan": ModelKind(square=True, mixes=True),
+        "adversarial-dcgan": ModelKind(square=True, mixes=True),
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
         "image-generator": ModelKind(square=True, conditional=True),
         "vector-generator": ModelKind(conditional=True),
+        "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
+        "published-adaptor": ModelKind(layered=False, square=True),
+        "labelled-images": ModelKind(layered=False),
+        "blocked-images": ModelKind(layered=False, fixed=True),
+        "decoded-images": ModelKind(layered=False, square=True),
     }
 )
 """The shipped kinds; `fedsw.tasks.models` builds them."""

@@ -10,8 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from fedsw.experiment.blanks import require_filled
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
+from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.sections import (
@@ -114,18 +116,22 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
 
     What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
+    Paths in the file are relative to its folder; those of overrides to the current one.
 
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
     except FileNotFoundError:
         raise ExperimentError(f"no experiment file at {path}; `fedsw list` shows the shipped ones") from None
     except OSError as fault:
         raise ExperimentError(f"the experiment file {path} cannot be read: {fault.strerror}") from None
     except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"{path} is not valid TOML: {fault}") from None
+    require_filled(path, text)
+    _beside(raw, path.parent)
     experiment = parse_experiment(raw, overrides)
     load_metrics(experiment.metrics)
     return experiment
@@ -146,6 +152,17 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
         return Experiment.model_validate(merged)
     except ValidationError as fault:
         raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+
+
+def _beside(raw: dict[str, Any], folder: Path) -> None:
+    """Read relative paths of [data] from the folder of the file that they are in."""
+    section = raw.get("data")
+    if not isinstance(section, dict):
+        return
+    for key in ("data_dir", "held_out"):
+        value = section.get(key)
+        if isinstance(value, str) and not is_reference(value):
+            section[key] = str(folder / Path(value).expanduser())
 
 
 def planned_releases(experiment: Experiment) -> int:

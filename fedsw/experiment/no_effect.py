@@ -8,7 +8,8 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sections import Data, Local, Model, Privacy, Section, Sketch
 
 _DRAWN = ("synthetic", "ring", "gaussians")
-_LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance")
+_LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance", "target")
+_RELEASE = ("iterations", "critic", "wavelet", "thresholds", "keep")
 
 
 def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics: bool) -> str | None:
@@ -25,6 +26,7 @@ def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics:
         or _of_model(settings.model)
         or _of_trust(settings.privacy, settings.local)
         or _of_sketch(settings.privacy, settings.sketch)
+        or _of_release(settings.privacy, settings.local)
         or (_of_metrics(settings, kind) if unsafe_metrics else None)
     )
 
@@ -33,8 +35,12 @@ def _of_data(data: Data) -> str | None:
     source = f"of data.source {data.source!r}"
     if data.source not in _DRAWN and (name := _changed(data, ("records", "test_records"))):
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
+    if (data.source in _DRAWN or data.own) and _changed(data, ("most_records",)):
+        return f"data.most_records is for named data sets that are not drawn, not for those {source}: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"
+    if data.encoded is None and (name := _changed(data, ("encoder_epochs",))):
+        return f"data.{name} is about the autoencoder of data.encoded, which is not set: leave it out"
     if data.family in ("object", "module") and data.data_dir is not None:
         return f"data.data_dir is where files are, and records {source} come from Python: leave it out"
     return None
@@ -44,6 +50,8 @@ def _of_public(settings: Settings, kind: TaskKind) -> str | None:
     task = settings.objective.task
     if settings.data.public is not None and kind.facts.other_side != "domain":
         return f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
+    if settings.data.target != "point" and kind.facts.target != "numbers":
+        return f"data.target is what a regression predicts, and objective.task {task!r} has classes: leave it out"
     return None
 
 
@@ -53,6 +61,8 @@ def _of_model(model: Model) -> str | None:
         return f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
     if name and not model_kind(model.kind).layered:
         return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
+    if model.kind not in ("labelled-images", "blocked-images") and (name := _changed(model, ("code",))):
+        return f"model.{name} is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
     return None
 
 
@@ -67,6 +77,27 @@ def _of_trust(privacy: Privacy, local: Local) -> str | None:
     slices = privacy.trust == "local-slices" and local.algorithm == "dp-swd"
     if not slices and (name := _changed(local, ("order",))):
         return f"local.{name} is for local.algorithm 'dp-swd' of trust 'local-slices' alone: leave it out"
+    stored = privacy.trust == "local-slices" and local.algorithm == "flow-one-release"
+    if not stored and (name := _changed(local, ("per_step",))):
+        return f"local.{name} is for local.algorithm 'flow-one-release' of trust 'local-slices' alone: leave it out"
+    return None
+
+
+def _of_release(privacy: Privacy, local: Local) -> str | None:
+    if privacy.trust != "local-release":
+        name = _changed(local, _RELEASE)
+        return (
+            None if name is None else f"local.{name} is for trust 'local-release', not {privacy.trust!r}: leave it out"
+        )
+    unread = (
+        ("iterations", local.loss in ("entropic", "sinkhorn")),
+        ("critic", local.adversarial),
+        ("wavelet", local.denoised),
+        ("thresholds", local.denoised),
+    )
+    for name, read in unread:
+        if not read and _changed(local, (name,)):
+            return f"local.{name} is nothing that local.loss {local.loss!r} reads: leave it out"
     return None
 
 

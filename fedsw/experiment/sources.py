@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections import deque
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 from fedsw import data
 from fedsw.columns import Columns
 from fedsw.data import Dataset, Records, read_table, require_groups
+from fedsw.data.halves import private_half, with_classes
 from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
+from fedsw.experiment.encoded import encoded
 from fedsw.experiment.extensions import is_reference
 
-Target = Literal["class", "point"]
+Target = Literal["class", "point", "mean"]
 
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
@@ -55,6 +58,17 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
         return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
     dataset = load_dataset(experiment, data_dir)
     return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
+
+
+def load_class_names(experiment: Experiment) -> tuple[str, ...]:
+    """Names of the classes; empty for a regression.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
+    if experiment.data.own:
+        return declared_columns(experiment).classes
+    return load_dataset(experiment).classes
 
 
 def declared_columns(experiment: Experiment) -> Columns:
@@ -178,7 +192,8 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
             f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
             "load"
         )
-    target: Target = "point" if task_facts(experiment.objective.task).target == "numbers" else "class"
+    numbers = task_facts(experiment.objective.task).target == "numbers"
+    target: Target = experiment.data.target if numbers else "class"
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 
@@ -191,7 +206,9 @@ def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset 
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(spec.model_copy(update={"source": spec.public}), "class", data_dir or spec.data_dir)
+    return _load(
+        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
+    )
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
@@ -222,6 +239,14 @@ def _shared(path: Path, columns: Columns, written: int) -> Records:
 
 @functools.lru_cache(maxsize=4)
 def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
+    found = _whole(spec, target, data_dir)
+    if spec.most_records is None:
+        return found
+    first = np.arange(min(spec.most_records, len(found.train)))
+    return dataclasses.replace(found, train=found.train.take(first))
+
+
+def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     if spec.source == "synthetic":
         return data.synthetic(
             spec.records,
@@ -240,6 +265,23 @@ def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         return data.ring(spec.records, spec.test_records, seed=spec.seed)
     if spec.source == "gaussians":
         return data.gaussians(spec.records, spec.test_records, seed=spec.seed)
+    if spec.source == "law-school":
+        return data.law_school(data_dir, split_seed=spec.seed)
+    if spec.source == "communities":
+        return data.communities(data_dir, split_seed=spec.seed)
+    images = load_images(spec, data_dir)
+    if spec.encoded is not None:
+        return encoded(images, spec.encoded, spec.encoder_epochs)
+    found = private_half(images) if spec.half else images
+    return found if spec.code is None else with_classes(found, spec.code)
+
+
+def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
+    """The whole data set of images that an experiment's private records are of.
+
+    Raises:
+        FileNotFoundError: as `load_dataset`.
+    """
     if spec.source == "digits":
         return data.digits(seed=spec.seed)
     images = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist, "usps": data.usps}[spec.source](data_dir)

@@ -11,7 +11,7 @@ from torch import nn
 
 Seed = int | torch.Generator
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
 
 def generator_of(seed: Seed) -> torch.Generator:
@@ -31,6 +31,18 @@ def convolution(
     return _drawn(
         lambda: nn.Conv2d(channels, filters, kernel, stride=stride, padding=kernel // 2, bias=bias), generator
     )
+
+
+def doubling(channels: int, filters: int, generator: torch.Generator) -> nn.ConvTranspose2d:
+    """A transposed 2x2 convolution of stride 2, which doubles the side; uniform on +-1/sqrt(4 filters)."""
+    return _drawn(lambda: nn.ConvTranspose2d(channels, filters, 2, stride=2), generator)
+
+
+def bare_convolution(
+    channels: int, filters: int, kernel: int, generator: torch.Generator, *, stride: int = 1
+) -> nn.Conv2d:
+    """A 2-D convolution without padding, (side - kernel) / stride + 1 wide; uniform on +-1/sqrt(fan-in)."""
+    return _drawn(lambda: nn.Conv2d(channels, filters, kernel, stride=stride), generator)
 
 
 def xavier(layer: Layer, generator: torch.Generator) -> Layer:

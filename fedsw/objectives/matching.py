@@ -32,6 +32,8 @@ class Matching:
             records without parameters looks at it.
         both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
             is that of the records; it is none for the generator's inputs, see docs/guarantees.md, "One side public".
+        fixed: for a domain, whether the private outputs are fixed points as a generator's target is, and the public
+            side alone has parameters.
 
     Source: RLL, Sections 4 and 6, Appendix D.2.
     """
@@ -40,6 +42,7 @@ class Matching:
     alpha: float
     radius: float
     both: bool = False
+    fixed: bool = False
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -49,7 +52,7 @@ class Matching:
     @property
     def private_parameters(self) -> bool:
         """Whether private records pass through the trained parameters."""
-        return self.other_side != "generator"
+        return self.other_side != "generator" and not self.fixed
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
         """Cells (n,) of records with groups (n,) and targets (n,) or (n, t): all are in cell 0, whatever these are."""

@@ -19,6 +19,8 @@ from fedsw.text import nearest
 Value = float | str
 FunctionName = Annotated[str, Field(pattern=r"^[a-z_0-9]+\.[a-z_0-9]+$")]
 """A file and a function in it: "curves.losses" is `losses` in `curves.py`."""
+ARGUMENTS = "arguments."
+"""How a key of `over` begins that is an argument of a baseline."""
 
 
 class Where(Section):
@@ -42,10 +44,12 @@ class Series(Section):
         what: one line about it.
         experiment: a shipped experiment.
         set: settings of every run.
-        over: values of a setting, by its key; runs are at every combination.
+        over: values of a setting, or of a baseline's argument ("arguments.radius"), by its key; runs are at every
+            combination.
         where: more settings at some points.
         seeds: runs at every point, with other initialisation, partition, directions and draw of synthetic records.
         measures: what is measured on each run beside its held-out metrics, functions of `fedsw.papers.measures`.
+        baseline, arguments: a baseline of `fedsw.baselines.run` that trains in place of a run, and its arguments.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Series(Section):
     where: tuple[Where, ...] = ()
     seeds: PositiveInt = 1
     measures: tuple[FunctionName, ...] = ()
+    baseline: str | None = None
+    arguments: Arguments = {}
 
     @field_validator("set")
     @classmethod
@@ -64,6 +70,8 @@ class Series(Section):
 
     @model_validator(mode="after")
     def _points_are_points(self) -> Series:
+        if self.baseline is None and (self.arguments or any(key.startswith(ARGUMENTS) for key in self.over)):
+            raise ValueError(f"series {self.name!r} has arguments and no baseline that takes them")
         known = {short(key): values for key, values in self.over.items()}
         for where in self.where:
             for key, value in where.at.items():
@@ -113,8 +121,11 @@ class Figure(Section):
         source: where it is in which paper.
         caption: what a reader sees, with the paper's value.
         runs_of: another figure, whose series and quick settings are this one's too: no run is made twice.
+        only: the points of the series that the figure shows, by their values; all of them if there are none.
+        measures: what is measured on each run beside what the series name.
         series: the runs; none for what is computed.
         compute: a function of `fedsw.papers.computed`, called with `settings`.
+        derive: a function of `fedsw.papers.derived`: numbers that several of the runs make together, for the rows.
         draw: a function of `fedsw.papers.drawn`; None for a table without a picture.
         rows: the table.
     """
@@ -124,9 +135,12 @@ class Figure(Section):
     title: str
     caption: str
     runs_of: str | None = None
+    only: dict[str, Value] = {}
+    measures: tuple[FunctionName, ...] = ()
     series: tuple[Series, ...] = ()
     compute: FunctionName | None = None
     settings: Arguments = {}
+    derive: FunctionName | None = None
     draw: FunctionName | None = None
     rows: tuple[Row, ...] = ()
     quick: Quick = Quick()
@@ -135,6 +149,10 @@ class Figure(Section):
     def _has_results(self) -> Figure:
         if (self.compute is None) == (not self.series):
             raise ValueError("a figure has either `series` of runs or a function in `compute`")
+        known = {short(key): values for series in self.series for key, values in series.over.items()}
+        for key, value in self.only.items():
+            if value not in known.get(key, ()):
+                raise ValueError(f"`only` names {key} = {value}, which no series has")
         if len({series.name for series in self.series}) < len(self.series):
             raise ValueError("two series have the same name; each is a column of its own")
         return self

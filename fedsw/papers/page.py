@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsw import files
 from fedsw.markdown import table
@@ -68,7 +69,9 @@ def _section(study: Study, pictures: Sequence[Path], page: Path) -> list[str]:
         parts.append(f"*{study.absent} of its runs have no result yet.*")
     parts += [_image(figure.title, path, page) for path in pictures]
     if figure.rows:
-        parts.append(table(_COLUMNS, [_line(study, row) for row in figure.rows]))
+        others = [series.name for series in figure.series if series.name not in (PRINTED, BEST)]
+        rows = [[*_line(study, row), *(_plain(measured(study, row, name)) for name in others)] for row in figure.rows]
+        parts.append(table([*_COLUMNS, *others], rows))
     parts += [f"{row.what}: {row.note}" for row in figure.rows if row.note]
     parts += [f"*{series.name}*: {series.what}" for series in figure.series if series.what]
     if study.results:
@@ -83,9 +86,13 @@ def _line(study: Study, row: Row) -> list[str]:
         row.what,
         "–" if row.paper is None else row.paper if isinstance(row.paper, str) else number(row.paper),
         _against(printed, row.within, row.paper),
-        "–" if ours is None else str(ours),
+        _plain(ours),
         _goal(row, ours),
     ]
+
+
+def _plain(found: Measurement | None) -> str:
+    return "–" if found is None else str(found)
 
 
 def _against(found: Measurement | None, within: float | None, paper: float | str | None) -> str:
@@ -112,10 +119,16 @@ def _provenance(study: Study) -> str:
     seconds = sum(float(each.get("seconds") or 0) for each in about)
     last = max(about, key=lambda each: str(each.get("date") or ""))
     hardware, versions = last.get("hardware") or {}, last.get("versions") or {}
-    nominal = " ε is nominal: sampling and noise were seeded." if any(each.get("nominal") for each in about) else ""
+    nominal = "".join(f" ε is nominal: {why}." for why in dict.fromkeys(map(_nominal, about)) if why)
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     where = f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"
     return f"*{len(about)} results, {seconds / 60:.0f} minutes; {where}; {named}; {last.get('date')}.{nominal}*"
+
+
+def _nominal(about: Mapping[str, Any]) -> str:
+    """Why a result's epsilon is nominal; empty where it is not."""
+    stated = (about.get("guarantee") or {}).get("randomness") or "sampling and noise were seeded"
+    return str(stated) if about.get("nominal") else ""
 
 
 def _image(title: str, path: Path, page: Path) -> str:

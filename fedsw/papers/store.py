@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ class Stored:
     about: Mapping[str, Any] = field(default_factory=dict)
     measures: Mapping[str, Measured] = field(default_factory=dict)
     fault: str | None = None
+
+    def lacks(self, name: str) -> bool:
+        """Whether a measure is not there, or waits (its value `waits_for`) for an environment variable that is."""
+        known = self.measures.get(name)
+        return known is None or str(known.values.get("waits_for", "")) in os.environ
 
     def together(self, names: tuple[str, ...]) -> Measured:
         """The values and arrays of several measures under one roof; the later name wins."""

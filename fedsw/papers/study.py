@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,11 +48,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Study:
-    """A figure and the results that there are of it; `absent` counts those that there are not."""
+    """A figure and the results that there are of it; `absent` counts those that there are not.
+
+    `derived` are numbers of several results together (`Figure.derive`); no drawing goes over them.
+    """
 
     figure: Figure
     results: tuple[Result, ...]
     absent: int
+    derived: tuple[Result, ...] = ()
 
     @property
     def series(self) -> list[str]:
@@ -72,8 +78,11 @@ class Study:
 
     def numbers(self, metric: str, series: str, at: Mapping[str, Value]) -> list[float]:
         """A metric of a series at a point, one number a seed; empty where there is none."""
-        found = [to_float(result.values.get(metric)) for result in self.of(series, **dict(at))]
-        return [number for number in found if number is not None]
+        for study in (self, dataclasses.replace(self, results=self.derived)):
+            found = [to_float(result.values.get(metric)) for result in study.of(series, **dict(at))]
+            if numbers := [number for number in found if number is not None]:
+                return numbers
+        return []
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,17 @@ def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> St
             continue
         whole = stored.together(names)
         found.append(Result(cell.series, cell.point, cell.seed, whole.values, whole.arrays, stored.about))
-    return Study(figure, tuple(found), absent)
+    study = Study(figure, tuple(found), absent)
+    return dataclasses.replace(study, derived=_derived(study))
+
+
+def _derived(study: Study) -> tuple[Result, ...]:
+    if study.figure.derive is None or not study.results:
+        return ()
+    file, _, name = study.figure.derive.partition(".")
+    module = importlib.import_module(f"fedsw.papers.derived.{file}")
+    function: Callable[[Study], Sequence[Result]] = getattr(module, name)
+    return tuple(function(study))
 
 
 def measured(study: Study, row: Row, series: str) -> Measurement | None:

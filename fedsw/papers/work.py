@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
-from fedsw.papers.cells import Cell, Computation, cells_of, computation_of, settings_of
+from fedsw.papers.cells import Cell, Computation, cells_of, computation_of
 from fedsw.papers.figure import Figure
 from fedsw.papers.finished import Finished
 from fedsw.papers.store import Measured, Stored, read, write
@@ -113,12 +113,12 @@ def fail(results: Path, piece: Piece, fault: str) -> None:
 
 
 def _whole(stored: Stored | None, piece: Piece) -> bool:
-    return stored is not None and stored.fault is None and set(piece.measures) <= set(stored.measures)
+    return stored is not None and stored.fault is None and not any(map(stored.lacks, piece.measures))
 
 
 def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> None:
     stored = _known(results, piece.key)
-    if HELD_OUT in stored.measures and set(piece.measures) <= set(stored.measures):
+    if HELD_OUT in stored.measures and not any(map(stored.lacks, piece.measures)):
         write(results, piece.key, replace(stored, fault=None))
         return
     finished = Finished(_run(runs / piece.key, cell))
@@ -128,11 +128,11 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
             f"the run in {finished.directory} ended as {summary['status']!r} after {summary['released_rounds']} of "
             f"{summary['rounds']} rounds; delete its folder, and it is made afresh"
         )
-    about = {"settings": settings_of(cell.experiment)} | {name: summary.get(name) for name in _ABOUT}
+    about = {"settings": cell.settings} | {name: summary.get(name) for name in _ABOUT}
     held_out = Measured(dict(summary["held_out"]))
     stored = Stored(about, {**stored.measures, HELD_OUT: held_out})
     for name in piece.measures:
-        if name not in stored.measures:
+        if stored.lacks(name):
             found: Measured = function("measures", name)(finished)
             stored = replace(stored, measures={**stored.measures, name: found})
             write(results, piece.key, stored)
@@ -150,7 +150,8 @@ def _far_enough(summary: Mapping[str, Any]) -> bool:
 
 def _run(folder: Path, cell: Cell) -> Path:
     """The folder of the cell's finished run: what is there, what is there resumed, or a fresh one."""
-    from fedsw.engines.driver import resume, run
+    from fedsw.baselines.run import run as run_baseline
+    from fedsw.engines.driver import fresh_directory, resume, run
     from fedsw.runs.files import CONFIG
     from fedsw.runs.record import read_run
 
@@ -159,6 +160,9 @@ def _run(folder: Path, cell: Cell) -> Path:
         summary = read_run(directory).summary
         if summary and _far_enough(summary):
             return directory
+    if cell.baseline is not None:
+        directory = fresh_directory(folder / cell.experiment.name)
+        return run_baseline(cell.baseline, cell.experiment, directory=directory, arguments=cell.arguments).directory
     return (resume(begun[-1]) if begun else run(cell.experiment, runs=folder)).directory
 
 

@@ -44,6 +44,8 @@ class Release:
         diameter: "replacement" (2 rho) or "paper" (rho, not a guarantee).
         centre: public centre of the ball: one number, or one for each feature.
         dct: release cosine coefficients; the features are then square images, row by row.
+        keep: the part of a record's coordinates, those of largest magnitude, that is released; the others count as the
+            centre before noise is added to all. A map of each record by itself: nothing of the guarantee changes.
 
     Raises:
         ValueError: if a field is outside its range or two do not fit.
@@ -60,6 +62,7 @@ class Release:
     diameter: Diameter = "replacement"
     centre: float | tuple[float, ...] = 0.0
     dct: bool = False
+    keep: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -71,6 +74,8 @@ class Release:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}.")
         if not 0.0 < self.radius < math.inf:
             raise ValueError(f"radius is {self.radius}; the ball of a release has a positive, finite radius.")
+        if not 0.0 < self.keep <= 1.0:
+            raise ValueError(f"keep is {self.keep}; the part of the coordinates that is released lies in (0, 1].")
         if not all(math.isfinite(value) for value in _numbers(self.centre)):
             raise ValueError("the centre of a release has a value that is not finite; give public, finite numbers.")
         if self.mechanism == "laplace" and self.norm == "l2":
@@ -133,14 +138,14 @@ class Release:
         return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
 
     def project(self, features: Tensor) -> Tensor:
-        """What of `features` (n, p) is noised: encode(x - centre) projected onto the ball, float64.
+        """What of `features` (n, p) is noised: the `keep` largest of encode(x - centre), in the ball; float64.
 
         A row that is not finite, or overflows, counts as the centre. Nothing branches on the values.
         """
         rows = features.detach().to(torch.float64)
         rows = self.encode(rows - self._centre(rows))
         rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
-        return project_ball(rows, self.radius, self.norm)
+        return project_ball(largest(rows, self.keep), self.radius, self.norm)
 
     @property
     def part(self) -> Part:
@@ -172,6 +177,20 @@ class Release:
                 f"the centre has {len(centre)} numbers and records have {rows.shape[1]} features: give one or as many."
             )
         return torch.tensor(centre, dtype=torch.float64).expand(1, rows.shape[1])
+
+
+def largest(rows: Tensor, keep: float) -> Tensor:
+    """Rows (n, p) with all but the part `keep` of their coordinates, those of largest magnitude, set to 0.
+
+    Every row by itself: at least one coordinate stays, and of equal ones it does not matter which.
+
+    Source: RCO, Section 5.5 (keep = .2: what lies below the .8 quantile is cut).
+    """
+    if keep >= 1.0:
+        return rows
+    count = max(1, math.floor(keep * rows.shape[1]))
+    places = rows.abs().topk(count, dim=1).indices
+    return torch.zeros_like(rows).scatter(1, places, rows.gather(1, places))
 
 
 def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:

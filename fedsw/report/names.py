@@ -17,6 +17,13 @@ _NAMES = {
     "linear_probe_label": "label read off",
     "linear_probe_group": "group read off",
     "loss": "loss",
+    "selection_rate": "selected",
+    "true_positive_rate": "TPR",
+    "false_positive_rate": "FPR",
+    "auc": "AUC",
+    "calibration_error": "calibration error",
+    "mean_absolute_error": "absolute error",
+    "r2": "R²",
     "demographic_parity_difference": "parity gap",
     "equalized_odds_difference": "odds gap",
     "ks": "KS",
@@ -24,6 +31,8 @@ _NAMES = {
     "eo_1": "EO₁",
     "od_0": "OD₀",
     "od_1": "OD₁",
+    "accuracy_generated": "accuracy",
+    "frechet_lenet": "Fréchet (LeNet)",
 }
 
 

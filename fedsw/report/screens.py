@@ -68,6 +68,14 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
     spent.append(f" at δ = {number(account['delta'])} ({kind}{nominal})", style="not bold")
+    if clients := account.get("clients"):
+        spent.append("\nevery client has a ledger of its own; that is the one that spent most", style="not bold")
+        for client, own in clients.items():
+            spent.append(
+                f"\n{client}: ε = {number(own['epsilon'], 4)} of {number(own['budget'], 4)}, "
+                f"{own['released_rounds']} rounds taken part in",
+                style="not bold",
+            )
     return Group(table, spent)
 
 
@@ -101,6 +109,8 @@ def target_epsilon(experiment: Experiment) -> str:
 
 def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+    if warnings := summary.get("warnings"):
+        yield "WARNING", Text("\n".join(f"! {warning}" for warning in warnings), style="bold red")
     yield "trained", Text(_trained(record))
     if not record.completed:
         yield "status", Text(f"{summary.get('status')}\n`{command_for(record.directory)}` goes on", style="yellow")
@@ -112,9 +122,13 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
-        yield "held out", _metrics(held_out)
+        yield "held out", _metrics(held_out, summary.get("held_out_standard_errors") or {})
+        if constant := summary.get("constant"):
+            yield "a constant", _constant(summary, constant)
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(on))
+    if noise := summary.get("signal_to_noise"):
+        yield "signal", Text(_signal(noise))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group)
 
@@ -208,9 +222,32 @@ def _measured_on(on: Mapping[str, int]) -> str:
     return f"{part}, {on['directions']} directions" if "directions" in on else part
 
 
-def _metrics(held_out: Mapping[str, Any]) -> Text:
-    parts = [f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)]
+def _metrics(held_out: Mapping[str, Any], errors: Mapping[str, Any] | None = None) -> Text:
+    """Metrics, with the standard errors of those that have one."""
+    known = errors or {}
+    parts = [
+        f"{metric_name(key)} {number(held_out[key])}" + (f" ± {number(known[key], 2)}" if key in known else "")
+        for key in ordered_metrics(held_out)
+    ]
     return Text(" · ".join(parts))
+
+
+def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
+    """What a model that looks at nothing scores on the same records, and what the best threshold would."""
+    text = _metrics(constant)
+    text.append(f" ({summary.get('constant_answers')})")
+    if best := summary.get("best_threshold"):
+        text.append(
+            f"; the model at the threshold that suits these records best, {number(best['threshold'])}: accuracy "
+            f"{number(best['accuracy'])}"
+        )
+    return text
+
+
+def _signal(noise: Mapping[str, Any]) -> str:
+    """Signal against noise, in numbers and words."""
+    rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
+    return f"{noise['words']} (signal to noise about {rounds})"
 
 
 def _groups(by_group: Mapping[str, Mapping[str, Any]]) -> Table:

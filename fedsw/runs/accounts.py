@@ -12,7 +12,8 @@ from fedsw.runs.files import LEDGER, client_ledgers
 def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group, and every row.
 
-    Where every client has a ledger of its own the groups are the clients' and the totals those of the worst client.
+    Where every client has a ledger of its own the groups are the clients', the totals those of the worst client, and
+    `clients` has each one's.
     Opened for reading only, so it works while the run goes on.
 
     Raises:
@@ -27,6 +28,10 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     return {
         **worst,
         "directory": str(directory),
+        "clients": {
+            client: {name: account[name] for name in ("epsilon", "budget", "delta", "released_rounds")}
+            for client, account in accounts.items()
+        },
         "budget": max(account["budget"] for account in accounts.values()),
         "epsilon_by_group": {client: account["epsilon"] for client, account in accounts.items()},
         "released_rounds": max(account["released_rounds"] for account in accounts.values()),

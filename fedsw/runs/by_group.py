@@ -6,11 +6,12 @@ records, which fairlearn leaves out.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.data import Records
@@ -18,6 +19,11 @@ from fedsw.metrics import predictions
 from fedsw.tasks.problem import Problem
 
 TASKS = ("classification", "regression")
+
+Array = NDArray[Any]
+Metric = Callable[[Array, Array], float]
+
+_BINS = 10
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict[str, float]]:
@@ -28,9 +34,10 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
         records: the n held-out records.
 
     Returns:
-        By group: `count`; for classification `accuracy` and `selection_rate` (of class 1; for more than two classes
-        `selection_rate_c` of every class c); for regression `mean_squared_error`, of squared Euclidean distances. In a
-        group without records everything but the count is nan.
+        By group: `count`; for classification `accuracy`, and `selection_rate`, `true_positive_rate`,
+        `false_positive_rate`, `auc` and `calibration_error` of class 1 (for more than two classes `selection_rate_c` of
+        every class c); for regression `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`.
+        In a group without records everything but the count is nan, as is what its records do not define.
 
     Raises:
         ModuleNotFoundError: if fairlearn is missing; the extra `app` brings it.
@@ -39,13 +46,13 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
         return {}
     from fairlearn.metrics import MetricFrame, count
 
-    metrics, target, predicted = (
-        _classified(task, outputs, records) if _classifies(task) else _regressed(outputs, records)
-    )
+    target, found = records.target.numpy(), outputs.detach().double().numpy()
+    metrics = _of_classes(task.classes, target, found) if _classifies(task) else _of_numbers(target, found)
+    places = np.arange(len(found))  # metrics look up what they need, which may be a row of several numbers
     frame = MetricFrame(
         metrics={"count": count, **metrics},
-        y_true=target.numpy(),
-        y_pred=predicted.numpy(),
+        y_true=places,
+        y_pred=places,
         sensitive_features=records.sensitive.numpy(),
     )
     table = frame.by_group
@@ -60,24 +67,70 @@ def _classifies(task: Problem) -> bool:
     return task.experiment.objective.task == "classification"
 
 
-def _classified(
-    task: Problem, outputs: Tensor, records: Records
-) -> tuple[Mapping[str, Callable[..., Any]], Tensor, Tensor]:
-    from fairlearn.metrics import selection_rate
+def _of_classes(classes: int, target: Array, outputs: Array) -> dict[str, Metric]:
+    from fairlearn.metrics import false_positive_rate, selection_rate, true_positive_rate
     from sklearn.metrics import accuracy_score
 
-    rates = {
-        f"selection_rate_{c}": functools.partial(selection_rate, pos_label=c) for c in range(task.classes)
-    } if task.classes > 2 else {"selection_rate": selection_rate}  # fmt: skip
-    return {"accuracy": accuracy_score, **rates}, records.target, predictions(outputs)
+    predicted = predictions(torch.from_numpy(outputs)).numpy()
+
+    def of(metric: Callable[..., Any], **more: int) -> Metric:
+        return lambda places, _: metric(target[places], predicted[places], **more)
+
+    if classes > 2:
+        rates = {f"selection_rate_{c}": of(selection_rate, pos_label=c) for c in range(classes)}
+        return {"accuracy": of(accuracy_score), **rates}
+    scores = outputs[:, 0]
+    return {
+        "accuracy": of(accuracy_score),
+        "selection_rate": of(selection_rate),
+        "true_positive_rate": lambda places, _: _rate(true_positive_rate, target[places], predicted[places], 1),
+        "false_positive_rate": lambda places, _: _rate(false_positive_rate, target[places], predicted[places], 0),
+        "auc": lambda places, _: _auc(target[places], scores[places]),
+        "calibration_error": lambda places, _: calibration_error(target[places], scores[places]),
+    }
 
 
-def _regressed(outputs: Tensor, records: Records) -> tuple[Mapping[str, Callable[..., Any]], Tensor, Tensor]:
-    from fairlearn.metrics import mean_prediction
+def _of_numbers(target: Array, outputs: Array) -> dict[str, Metric]:
+    gaps = (outputs - target).reshape(len(target), -1)
+    squares = np.square(gaps).sum(axis=1)
+    wide = target.reshape(len(target), -1).astype(np.float64)
 
-    squares = (outputs.to(torch.float64) - records.target.to(torch.float64)).square()
-    distances = squares.reshape(len(squares), -1).sum(dim=1)
-    return {"mean_squared_error": mean_prediction}, torch.zeros_like(distances), distances
+    def r2(places: Array, _: Array) -> float:
+        own = wide[places]
+        spread = np.square(own - own.mean(axis=0)).sum()
+        return float(1 - squares[places].sum() / spread) if spread > 0 else float("nan")
+
+    return {
+        "mean_squared_error": lambda places, _: squares[places].mean(),
+        "mean_absolute_error": lambda places, _: np.sqrt(squares[places]).mean(),
+        "r2": r2,
+    }
+
+
+def calibration_error(target: Array, scores: Array) -> float:
+    """Mean gap between score and share of class 1 in ten bins of equal width, weighted by their records.
+
+    Args:
+        target: (n,) classes 0 and 1.
+        scores: (n,) probabilities of class 1.
+    """
+    bins = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
+    gaps = np.bincount(bins, weights=scores - target, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(target))
+
+
+def _rate(metric: Callable[..., Any], target: Array, predicted: Array, owner: int) -> float:
+    """A rate among the records of class `owner`; nan without any."""
+    return float(metric(target, predicted, pos_label=1)) if (target == owner).any() else float("nan")
+
+
+def _auc(target: Array, scores: Array) -> float:
+    """The area under the ROC curve; nan where one class is absent, or a score is not finite."""
+    from sklearn.metrics import roc_auc_score
+
+    if len(np.unique(target)) < 2 or not np.isfinite(scores).all():
+        return float("nan")
+    return float(roc_auc_score(target, scores))
 
 
 def _plain(column: str, value: Any) -> float:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_metrics import load_metrics, require_names
-from fedsw.experiment.sources import load_held_out
+from fedsw.experiment.sources import load_class_names, load_held_out
 from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.own_metrics import Metric, OwnMetrics
+from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
 from fedsw.runs.subsample import subsample
 from fedsw.tasks.measures import Measured, measure
 from fedsw.tasks.problem import Problem
@@ -24,12 +26,15 @@ class HeldOut:
     """What a model is worth on held-out records: `metrics` by name, and a table of them by group.
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
-    metric is a sliced distance.
+    metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
+    training.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     by_group: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: Mapping[str, int] = field(default_factory=dict)
+    quality: Quality = field(default_factory=Quality)
+    start: float | None = None
 
 
 class Evaluator:
@@ -56,11 +61,13 @@ class Evaluator:
             self._records = subsample(everything, evaluation.records)
         self._there = None if self._records is None else self._records.to(task.device)
         self._model = task.build_model()
+        self._start: float | None = None
         named, given = load_metrics(task.experiment.metrics), metrics or {}
         require_names([*named, *given])
         self._own = OwnMetrics({**named, **given})
         if self._records is not None and self._there is not None:
-            outputs = measure(task, self._there, self._model).arrays["outputs"]
+            initial = measure(task, self._there, self._model)
+            outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
             by_group(task, outputs, self._records)
             self._own.attempt(outputs, self._records)
         elif self._own:
@@ -89,10 +96,23 @@ class Evaluator:
         table = by_group(self._task, measured.arrays["outputs"], self._records)
         size = {"records": len(self._records), "of": self._all}
         directions = {"directions": measured.directions} if measured.directions else {}
-        return HeldOut(self._with_own(measured, self._records), table, size | directions)
+        quality = _quality(self._task, measured.arrays["outputs"], self._records)
+        report = self._with_own(measured, self._records)
+        return HeldOut(report, table, size | directions, quality, self._start)
 
     def _with_own(self, measured: Measured, records: Records) -> dict[str, float]:
         return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
+
+
+def _quality(task: Problem, outputs: Tensor, records: Records) -> Quality:
+    """What the metrics of a task with a target are worth; nothing of others, or of outputs that are not finite."""
+    kind = task.experiment.objective.task
+    if not bool(torch.isfinite(outputs).all()):
+        return Quality()
+    if kind == "classification":
+        names = load_class_names(task.experiment)
+        return quality_of_classes(outputs, records, groups=len(task.groups), classes=task.classes, names=names)
+    return quality_of_numbers(outputs, records) if kind == "regression" else Quality()
 
 
 def measured_on(experiment: Experiment) -> str:

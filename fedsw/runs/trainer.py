@@ -48,7 +48,7 @@ class Trainer:
 
     def step(self, released: Tensor) -> None:
         """One optimizer step along a released gradient (r,)."""
-        self._parameter.grad = released
+        self._parameter.grad = shortened(released, self._settings.released_norm)
         if self._scheduler is None:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate(self._settings, self._steps)
@@ -83,6 +83,14 @@ def learning_rate(settings: Training, steps: int) -> float:
     decaying = settings.decay * settings.rounds
     left = settings.rounds - steps
     return settings.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
+
+
+def shortened(released: Tensor, norm: float | None) -> Tensor:
+    """A released vector (r,), scaled down to an l2 norm where it is longer: post-processing. None leaves it."""
+    if norm is None:
+        return released
+    length = float(torch.linalg.vector_norm(released))
+    return released * (norm / length) if length > norm else released
 
 
 def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:

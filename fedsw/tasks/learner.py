@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw.experiment.kinds import model_kind
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public import PublicRecords
+from fedsw.tasks.public import ForPublic, PublicRecords
 
 
 class Learner(ABC):
@@ -68,7 +68,7 @@ class PublicFeatures(Learner):
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
-        self._public = PublicRecords(task)
+        self._public, self._met = PublicRecords(task), ForPublic(self._model)
         self._loss: Tensor | None = None
 
     def gradient(self, cotangents: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class PublicFeatures(Learner):
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
         task = self._task
         given = task.given(self._public.batch(round_, attempt))
-        raw = self._model(given.features)
+        raw = self._met(given.features)
         self._loss = task.losses(raw, given).mean()
         return task.outputs(raw, given)
 

@@ -33,6 +33,12 @@ _SHIPPED: Mapping[str, _Builder] = {
     "generator": lambda spec, features, outputs, classes: models.generator(
         spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
     ),
+    "dcgan": lambda spec, features, outputs, classes: models.DCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
+    "adversarial-dcgan": lambda spec, features, outputs, classes: models.AdversarialDCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
     "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
     "image-generator": lambda spec, features, outputs, classes: ImageGenerator(
         image_side(features),
@@ -46,6 +52,21 @@ _SHIPPED: Mapping[str, _Builder] = {
     ),
     "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
         math.isqrt(features), spec.latent, classes, seed=spec.seed
+    ),
+    "transported-adaptor": lambda spec, features, outputs, classes: models.TransportedAdaptor(
+        math.isqrt(features), classes, spec.latent, seed=spec.seed
+    ),
+    "published-adaptor": lambda spec, features, outputs, classes: models.PublishedAdaptor(
+        math.isqrt(features), classes, seed=spec.seed
+    ),
+    "labelled-images": lambda spec, features, outputs, classes: models.LabelledImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "blocked-images": lambda spec, features, outputs, classes: models.BlockedImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "decoded-images": lambda spec, features, outputs, classes: models.DecodedImages(
+        math.isqrt(features), spec.latent, seed=spec.seed
     ),
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ class Problem:
         limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
         clip = Clip(*limits)
         model = _build(experiment, shape, task.width(shape, experiment.model))
-        if not (model_kind(experiment.model.kind).points or experiment.privacy.sketch):
+        if not _meets_no_record(experiment, task):
             clipping.check(model)
         objective = _objective(experiment, task, shape)
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
@@ -220,7 +221,21 @@ class Problem:
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
-        return project(self.inputs(records) - self.experiment.clip.centre, self.clip.output).to(self.dtype).cpu()
+        return project(self.fixed_points(records), self.clip.output).to(self.dtype).cpu()
+
+    def fixed_points(self, records: Records) -> Tensor:
+        """The same (n, d) about the clip's centre, not projected: features as they are, or as the model shows them."""
+        inputs = self.inputs(records)
+        if self._shown is not None:
+            inputs = self._shown(inputs)
+        return inputs - self.experiment.clip.centre
+
+    @functools.cached_property
+    def _shown(self) -> Callable[[Tensor], Tensor] | None:
+        """What a model compares of records that move nothing; it has no parameter."""
+        if not model_kind(self.experiment.model.kind).fixed:
+            return None
+        return cast(Callable[[Tensor], Tensor], self.build_model().seen)
 
     @property
     def private_parameters(self) -> bool:
@@ -335,7 +350,8 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
         return Matching("prior", goal.alpha, goal.prior_radius)
     if other_side is not None:
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
-        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both")
+        fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
+        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
@@ -348,6 +364,13 @@ def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
             f"model.kind {experiment.model.kind!r} has no whole number {found[0]!r}; a generator that learns from a "
             "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.conditional)"
         )
+
+
+def _meets_no_record(experiment: Experiment, task: Task) -> bool:
+    """Whether no private record passes through the model, so that nothing of it is clipped."""
+    kind = model_kind(experiment.model.kind)
+    mixes = kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"
+    return kind.points or mixes or experiment.privacy.sketch
 
 
 def _build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:

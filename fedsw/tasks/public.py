@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor, nn
+
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import load_public
@@ -32,3 +36,18 @@ class PublicRecords:
         """`data.public_batch` records, or all where there are fewer."""
         keys = Stream.seeded(self._seed, "public batch", round_, attempt).words(len(self._records))
         return self._records.take(smallest_keys(keys, min(self._size, len(self._records))))
+
+
+class ForPublic(nn.Module):
+    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first.
+
+    Parameters are the model's, in its order.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: Tensor) -> Any:
+        """What the model returns for public records (m, p)."""
+        return getattr(self.model, "public", self.model)(features)

@@ -12,7 +12,7 @@ from fedsw.objectives.matching import Matching
 from fedsw.randomness import Stream
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public import PublicRecords
+from fedsw.tasks.public import ForPublic, PublicRecords
 from fedsw.tasks.task import Inputs
 
 
@@ -86,15 +86,15 @@ class Domain(PublicSide):
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._public = PublicRecords(task)
-        self._model = task.build_model()
+        self._model = ForPublic(task.build_model())
         self._tape: Tape | None = None
         self._given: Inputs | None = None
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Features (m, d) of a public batch under `theta` (r,); the batch decides m."""
         self._given = self._task.given(self._public.batch(round_, attempt))
-        model = self._task.prepared(self._model, theta)
-        self._tape = record(model, self._given.features)
+        self._task.prepared(self._model, theta)
+        self._tape = record(self._model, self._given.features)
         return self._task.rounded(self._task.heads(self._tape.raw, self._given))
 
     def contribution(self, cotangents: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Domain(PublicSide):
         assert given is not None
         loss = task.losses(model(given.features), given).mean()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        found = torch.autograd.grad(loss, parameters)
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in found])
         return (1 - task.experiment.objective.alpha) * flat
 

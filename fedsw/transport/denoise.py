@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,7 +16,13 @@ Shape = Literal["image", "vector"]
 
 
 def wavelet_denoise(
-    released: Tensor, deviation: float, *, shape: Shape = "image", rule: Rule = "bayes", wavelet: str = "db2"
+    released: Tensor,
+    deviation: float,
+    *,
+    shape: Shape = "image",
+    rule: Rule = "bayes",
+    wavelet: str = "db2",
+    thresholds: Sequence[float] = (),
 ) -> Tensor:
     """Soft-threshold the orthonormal wavelet details of every released row; float64, (n, p).
 
@@ -32,6 +39,8 @@ def wavelet_denoise(
         shape: "image" or "vector".
         rule: "bayes" or "universal".
         wavelet: name of an orthogonal wavelet of PyWavelets.
+        thresholds: in units of `deviation`, one for every level, the coarsest first, in place of the rule; so many
+            levels are then taken. They cost no privacy where they come from public data alone.
 
     Raises:
         ValueError: if an argument is out of range, the rows are not square images, or too short for the wavelet.
@@ -55,13 +64,20 @@ def wavelet_denoise(
     levels = pywt.dwt_max_level(side, pywt.Wavelet(wavelet))
     if levels < 1:
         raise ValueError(f"rows of side {side} are too short for wavelet {wavelet!r}: choose 'haar' or longer rows.")
+    if len(thresholds) > levels or not all(0 <= threshold < math.inf for threshold in thresholds):
+        raise ValueError(
+            f"thresholds are {list(thresholds)}; at side {side} wavelet {wavelet!r} has {levels} levels at most, and a "
+            "threshold is finite and not negative."
+        )
+    levels = len(thresholds) or levels
     axes = (1, 2) if shape == "image" else (1,)
     rows = released.detach().to(torch.float64).numpy().reshape(n, *(side for _ in axes))
     padded = np.pad(rows, [(0, 0)] + [(0, -side % 2**levels)] * len(axes), mode="symmetric")
     coefficients = pywt.wavedecn(padded, wavelet, mode="periodization", level=levels, axes=axes)
-    for bands in coefficients[1:]:
+    for level, bands in enumerate(coefficients[1:]):
         for name, band in bands.items():
-            bands[name] = _shrink(band, _thresholds(band, deviation, p, rule))
+            asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation, p, rule)
+            bands[name] = _shrink(band, asked)
     smooth: NDArray[np.float64] = pywt.waverecn(coefficients, wavelet, mode="periodization", axes=axes)
     kept = (slice(None), *(slice(0, side) for _ in axes))
     return torch.from_numpy(np.ascontiguousarray(smooth[kept]).reshape(n, p))

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.transport.sinkhorn import entropic_plan
+from fedsw.transport.sinkhorn import entropic_plan, plain_plan
 
 Order = Literal[1, 2]
 
@@ -57,6 +57,7 @@ def entropic_loss(
     scale: float,
     tolerance: float = TOLERANCE,
     iterations: int = ITERATIONS,
+    fixed: int | None = None,
 ) -> Matching:
     """W_{p, p s^p}: least <plan, ||x - y||_p^p> + p s^p KL(plan | product of its marginals), p the order, s the scale.
 
@@ -71,15 +72,17 @@ def entropic_loss(
         scale: s, positive.
         tolerance: l1 error of the marginals at which iterations stop.
         iterations: most iterations.
+        fixed: so many plain iterations instead, whatever the error: L of RCO's Algorithm 1. Too few leave a plan that
+            no gradient of the value belongs to; `Matching.converged` says so.
 
     Raises:
         ValueError: if shapes do not fit, an argument is out of range, or a cost is not finite.
 
     Source: RCO, Theorem 1; docs/guarantees.md, "One-shot local release".
     """
-    _check_scale(scale, tolerance, iterations)
+    _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     costs = _costs(generated, released, order)
-    value, error = _entropic_value(costs, order * scale**order, tolerance, iterations)
+    value, error = _entropic_value(costs, order * scale**order, tolerance, iterations, fixed)
     return Matching(value, error, tolerance)
 
 
@@ -108,6 +111,7 @@ def sinkhorn_divergence(
     scale: float,
     tolerance: float = TOLERANCE,
     iterations: int = ITERATIONS,
+    fixed: int | None = None,
 ) -> Matching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
@@ -115,11 +119,11 @@ def sinkhorn_divergence(
 
     Source: Feydy et al. 2019.
     """
-    _check_scale(scale, tolerance, iterations)
+    _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     regulariser = order * scale**order
     values, errors = [], []
     for x, y in ((generated, released), (generated, generated), (released, released)):
-        value, error = _entropic_value(_costs(x, y, order), regulariser, tolerance, iterations)
+        value, error = _entropic_value(_costs(x, y, order), regulariser, tolerance, iterations, fixed)
         values.append(value)
         errors.append(error)
     return Matching(values[0] - (values[1] + values[2]) / 2, max(errors), tolerance)
@@ -150,30 +154,38 @@ def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:
     return costs
 
 
-def _entropic_value(costs: Tensor, regulariser: float, tolerance: float, iterations: int) -> tuple[Tensor, float]:
+def _entropic_value(
+    costs: Tensor, regulariser: float, tolerance: float, iterations: int, fixed: int | None
+) -> tuple[Tensor, float]:
     """<plan, costs> + regulariser KL(plan | marginals), with the plan held fixed; and the plan's marginal error."""
-    plan = _sinkhorn(costs.detach().numpy(), regulariser, tolerance, iterations)
+    plan = _sinkhorn(costs.detach().numpy(), regulariser, tolerance, iterations, fixed)
     n, m = plan.shape
     ratio = plan * (n * m)
     entropy = float(np.sum(plan * np.log(ratio, where=ratio > 0, out=np.zeros_like(ratio))))
     return (torch.from_numpy(plan) * costs).sum() + regulariser * entropy, _marginal_error(plan)
 
 
-def _sinkhorn(costs: NDArray[np.float64], regulariser: float, tolerance: float, iterations: int) -> NDArray[np.float64]:
+def _sinkhorn(
+    costs: NDArray[np.float64], regulariser: float, tolerance: float, iterations: int, fixed: int | None
+) -> NDArray[np.float64]:
     """Entropic plan between uniform marginals: over-relaxed scalings, or POT's log domain if those break down.
 
     POT's warnings are silenced here, and only here: the plan's own marginals are measured and reported.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        plan = entropic_plan(costs, regulariser, tolerance, iterations)
+        if fixed is None:
+            plan = entropic_plan(costs, regulariser, tolerance, iterations)
+        else:
+            plan = plain_plan(costs, regulariser, fixed)
         if not math.isfinite(_marginal_error(plan)):
             import ot
 
             costs = costs - costs.min(axis=1, keepdims=True)
             n, m = costs.shape
             threshold = tolerance / math.sqrt(max(n, m))  # POT's is an l2 norm
-            options: dict[str, Any] = {"numItermax": iterations, "stopThr": threshold, "warn": False}
+            most = iterations if fixed is None else fixed
+            options: dict[str, Any] = {"numItermax": most, "stopThr": threshold, "warn": False}
             plan = ot.bregman.sinkhorn_log(_uniform(n), _uniform(m), costs, regulariser, **options)
     return np.asarray(plan, dtype=np.float64)
 

@@ -57,6 +57,19 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
     return scaling.plan()
 
 
+def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
+    """The plan (n, m) after so many plain iterations of Sinkhorn, whether they have converged or not.
+
+    Arguments as in `entropic_plan`; column sums are uniform but for rounding.
+
+    Source: Cuturi 2013.
+    """
+    scaling = _Scaling(costs, regulariser)
+    for _ in range(iterations):
+        scaling.step(1.0)
+    return scaling.plan()
+
+
 def _best_omega(errors: list[float], omega: float) -> float:
     """The omega that the last errors speak for; 1 where they do not fall.
 

@@ -93,10 +93,16 @@ def test_the_global_generators_are_neither_read_nor_moved() -> None:
         ({"p": 1.2}, "p = 1.2; the probability"),
         ({"var_core": -1.0}, "var_core = -1.0; a variance"),
         ({"var_spurious": float("nan")}, "var_spurious = nan; a variance"),
-        ({"target": "label"}, "target 'label' is unknown: choose 'class' or 'point'"),
+        ({"target": "label"}, "target 'label' is unknown: choose 'class', 'point' or 'mean'"),
         ({"n": 1}, "no record of group"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(setting: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         synthetic(**setting)
+
+
+def test_the_mean_is_that_of_the_point_of_the_same_draw() -> None:
+    point, mean = (synthetic(50, n_test=10, target=target, seed=3) for target in ("point", "mean"))
+    assert torch.equal(point.train.features, mean.train.features) and mean.targets == 1
+    assert torch.allclose(mean.train.target[:, 0], point.train.target.mean(dim=1))

@@ -256,7 +256,14 @@ def test_squared_errors_by_group_add_up_to_the_overall_one():
     for g in range(3):
         rows = [i for i in range(50) if sensitive[i] == g]
         naive = sum(sum((float(o) - float(t)) ** 2 for o, t in zip(outputs[i], target[i], strict=True)) for i in rows)
-        assert table[f"g{g}"] == {"count": len(rows), "mean_squared_error": pytest.approx(naive / len(rows), rel=1e-12)}
+        found = table[f"g{g}"]
+        assert found["count"] == len(rows)
+        assert found["mean_squared_error"] == pytest.approx(naive / len(rows), rel=1e-6)
+        mean = target[rows].double().mean(dim=0)
+        spread = float((target[rows].double() - mean).square().sum())
+        assert found["r2"] == pytest.approx(1 - naive / spread, rel=1e-6)
+        distances = [math.dist(outputs[i].tolist(), target[i].tolist()) for i in rows]
+        assert found["mean_absolute_error"] == pytest.approx(sum(distances) / len(rows), rel=1e-6)
 
 
 def test_one_group_and_other_tasks_have_no_table():

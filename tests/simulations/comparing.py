@@ -25,6 +25,7 @@ from fedsw.experiment import Experiment
 
 Capture = pytest.CaptureFixture[str]
 FAIR = ("none", "central", "central-paper", "local-gradient")
+BASELINES = ("opacus", "opacus-fair", "dp-fedavg", "dp-fedavg-fair", "puffle", "barycentre")
 TINY = ("data.records=200", "data.test_records=100", "federation.clients=2")
 
 

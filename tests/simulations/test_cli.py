@@ -275,8 +275,8 @@ def test_every_shipped_experiment_is_valid_named_for_its_file_and_listed(capsys:
     [
         ("fair-classification-rll", 500, 5, 1, 1, 0.05),
         ("fair-classification-eo-rll", 500, 5, 1, 1, 0.05),
-        ("fair-regression", 1000, 10, 1 / math.sqrt(2), math.sqrt(2), 0.05),
-        ("fair-representation", 500, 10, 2, math.sqrt(2), 0.01),
+        ("fair-regression-rll", 1000, 10, 1 / math.sqrt(2), math.sqrt(2), 0.05),
+        ("fair-representation-rll", 500, 10, 2, math.sqrt(2), 0.01),
     ],
 )
 def test_the_published_settings_are_shipped(
@@ -286,8 +286,9 @@ def test_the_published_settings_are_shipped(
     clip, training = experiment.clip, experiment.training
     assert (training.rounds, training.learning_rate, training.batch_fraction) == (rounds, rate, 0.1)
     assert (clip.loss, clip.output, clip.jacobian) == pytest.approx((loss, output, jacobian), rel=1e-15)
-    assert experiment.privacy.delta == "0.1/n"
-    assert experiment.slicing.directions == 50
+    assert experiment.privacy.delta == "0.1/n" and experiment.slicing.directions == 50
+    assert (clip.mode, experiment.privacy.bound, experiment.privacy.accountant) == ("row", "paper", "gdp-clt-uniform")
+    assert "not a guarantee" in experiment.title
 
 
 def test_the_demo_runs_the_grid_and_writes_a_table_and_two_figures(fake_runs: FakeRuns, capsys: Capture) -> None:

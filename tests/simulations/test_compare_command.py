@@ -29,7 +29,7 @@ from fedsw.compare.runner import run_missing
 from fedsw.compare.table import make_table, write_table
 from fedsw.engines import pool
 from tests.processes import interruptible
-from tests.simulations.comparing import FAIR, TINY, Capture, Counts, begun, pretend, thread_pool
+from tests.simulations.comparing import BASELINES, FAIR, TINY, Capture, Counts, begun, pretend, thread_pool
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def test_a_failed_cell_makes_the_command_say_how_to_go_on(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("here", "pretending")
 def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     class AtOnce(ThreadPoolExecutor):
-        def submit(self, call: Any, folder: Any, cell: Any, /) -> Any:  # type: ignore[override]
+        def submit(self, call: Any, cell: Any, /) -> Any:  # type: ignore[override]
             if cell.seed == 1:
                 raise KeyboardInterrupt
-            return super().submit(call, folder, cell)
+            return super().submit(call, cell)
 
     monkeypatch.setattr(pool, "_processes", AtOnce)
     arguments = ["compare", "fair-classification", "--methods", "none", "--jobs", "1"]
@@ -136,7 +136,8 @@ def test_the_list_names_every_task_and_method(capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert set(found["tasks"]) == set(tasks())
     assert set(found["methods"]) == set(methods())
-    assert found["tasks"]["fair-classification"]["able"] == list(FAIR)
+    assert found["tasks"]["fair-classification"]["able"] == [*FAIR, *BASELINES]
+    assert set(found["tasks"]["fair-classification"]["baselines"]) == set(BASELINES)
     assert cli.main(["compare", "--list"]) == 0
     assert "local-gradient" in capsys.readouterr().out
 

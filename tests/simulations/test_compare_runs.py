@@ -87,13 +87,13 @@ def test_cells_beyond_a_killed_process_run_in_new_ones(tmp_path: Path) -> None:
 
         dead = False
 
-        def submit(self, call: Any, folder: Any, cell: Any, /) -> Any:  # type: ignore[override]
+        def submit(self, call: Any, cell: Any, /) -> Any:  # type: ignore[override]
             if self.dead:
                 raise BrokenProcessPool("already broken")
             self.dead = cell.id == grid.cells[2].id
-            return super().submit(_die if self.dead else call, folder, cell)
+            return super().submit(_die if self.dead else call, cell)
 
-    def _die(folder: Path, cell: Cell) -> bool:
+    def _die(cell: Cell) -> bool:
         raise BrokenProcessPool("terminated abruptly")
 
     def open_pool(jobs: int) -> Executor:

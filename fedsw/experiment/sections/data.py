@@ -12,7 +12,18 @@ from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.held import OBJECT, is_held
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 
-SOURCES = ("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps")
+SOURCES = (
+    "synthetic",
+    "adult",
+    "ring",
+    "gaussians",
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "usps",
+    "law-school",
+    "communities",
+)
 """The data sets that have a name."""
 
 _OWN = ("files", OBJECT)
@@ -34,10 +45,16 @@ class Data(Section):
     """Which records the clients hold.
 
     `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
-    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one. `row_norm` scales
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `target` is what its
+    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `most_records` keeps the first so many
+    private records of a source that is not drawn. `row_norm` scales
     every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
     bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
     round.
+
+    With `half`, an image data set's first half is public and its second half the private records; `encoded` makes
+    these the unit-norm codes, of so many numbers, of an autoencoder that learnt from the public half for
+    `encoder_epochs`. `code` puts the class beside a record's features, one-hot times that length: private as they are.
 
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
@@ -53,13 +70,19 @@ class Data(Section):
     public_batch: PositiveInt = 512
     records: PositiveInt = 30_000
     test_records: PositiveInt = 10_000
+    most_records: PositiveInt | None = None
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
     core_features: PositiveInt = 8
     spurious_features: PositiveInt = 8
     core_variance: PositiveFloat = 0.2
     spurious_variance: PositiveFloat = 0.4
+    target: Literal["point", "mean"] = "point"
     seed: Seed = 0
     row_norm: PositiveFloat | None = None
+    half: bool = False
+    encoded: PositiveInt | None = None
+    encoder_epochs: PositiveInt = 10
+    code: PositiveFloat | None = None
     data_dir: str | None = None
     columns: Columns | None = None
     held_out: str | None = None
@@ -91,6 +114,15 @@ class Data(Section):
             raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
         if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
             raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_images(self) -> Data:
+        images = self.source in ("mnist", "fashion-mnist", "usps", "digits")
+        if not images and (self.half or self.code is not None):
+            raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
+        if self.encoded is not None and (not self.half or self.code is not None):
+            raise ValueError("encoded takes the private half of a data set, without codes of classes: set half to true")
         return self
 
     @property

@@ -17,6 +17,7 @@ class Model(Section):
     `latent` is the dimension of a representation, of an autoencoder's latent space or of a generator's input;
     `particles` the number of points of a flow. A `kind` "module:name" is a model of the user's own: a function or class
     that is called with `arguments`, and with those of features, outputs, classes and seed that it takes by name.
+    `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
     """
 
     kind: str = "logistic"
@@ -24,6 +25,7 @@ class Model(Section):
     hidden: tuple[PositiveInt, ...] = ()
     latent: PositiveInt = 2
     particles: PositiveInt = 1_000
+    code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     seed: Seed = 0
 

@@ -128,10 +128,17 @@ class Local(Section):
             slices every round or with `directions` stored slices that were noised once.
         order: q of `dp-swd`. (The losses of `local-release` take theirs from the noise: 2 for Gaussian, 1 for Laplace.)
         diffusion: lambda of a flow's own noise.
-        loss: `local-release`: what the generator is trained with on the privatised records.
+        per_step: stored directions that a step of "flow-one-release" looks at, drawn anew every step.
+        loss: `local-release`: what the generator is trained with on the privatised records. "wavelet" is the plain
+            distance to denoised ones; "adversarial" and "wavelet-adversarial" train a critic (a model.kind with one).
+        iterations: `local-release`: so many plain iterations of Sinkhorn; None for as many as a small error takes.
+        critic: rounds in which the critic moves for each in which the generator does.
+        wavelet, thresholds: of denoising: an orthogonal wavelet of PyWavelets ("" for the shape's own), and a threshold
+            for every level, the coarsest first, in standard deviations of the noise; none for those of BayesShrink.
         norm, mechanism, calibration: the ball that released records are projected onto and their noise.
         diameter: "replacement" (2 rho), or "paper" for RCO's sup ||x||, which is not a guarantee.
         dct: release cosine coefficients of square images.
+        keep: release the part of a record's coordinates (coefficients) that are largest; the others count as 0.
     """
 
     bins: PositiveInt = 32
@@ -139,12 +146,28 @@ class Local(Section):
     algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
     order: Literal[1, 2] = 2
     diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    loss: Literal["entropic", "plain", "sinkhorn", "wavelet"] = "entropic"
+    per_step: PositiveInt = 50
+    loss: Literal["entropic", "plain", "sinkhorn", "wavelet", "adversarial", "wavelet-adversarial"] = "entropic"
+    iterations: PositiveInt | None = None
+    critic: PositiveInt = 5
+    wavelet: str = ""
+    thresholds: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     norm: Literal["l1", "l2"] = "l2"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
     calibration: Literal["analytic", "rco"] = "analytic"
     diameter: Literal["replacement", "paper"] = "replacement"
     dct: bool = False
+    keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @property
+    def denoised(self) -> bool:
+        """Whether what was released is denoised before it is compared with."""
+        return self.loss.startswith("wavelet")
+
+    @property
+    def adversarial(self) -> bool:
+        """Whether a critic is trained beside the generator."""
+        return self.loss.endswith("adversarial")
 
 
 def resolve_delta(delta: float | str, *, records: int) -> float:

@@ -25,6 +25,9 @@ class Training(Section):
     `learning_rate` and its own `optimizer_arguments`; `scheduler` is any name of torch.optim.lr_scheduler, with
     `scheduler_arguments`, and moves once a round.
 
+    `released_norm` scales what a round released down to that l2 norm, where it is longer, before the step: it reads
+    nothing but the release (RLL, Appendix D.2).
+
     `device` is where models run, ranks are found and contributions are added: one with float64.
     """
 
@@ -40,6 +43,7 @@ class Training(Section):
     second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
     decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    released_norm: PositiveFloat | None = None
     precision: Literal["float32", "float64"] = "float32"
     micro_batch: PositiveInt = 65_536
     device: Literal["cpu", "cuda"] = "cpu"

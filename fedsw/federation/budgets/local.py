@@ -91,6 +91,7 @@ def release_of(experiment: Experiment, delta: float) -> Release:
         calibration=local.calibration,
         diameter=local.diameter,
         dct=local.dct,
+        keep=local.keep,
     )
 
 

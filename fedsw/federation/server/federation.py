@@ -112,6 +112,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     seconds=earlier + time.monotonic() - started,
                     begun=directory.begun(),
                     traffic=traffic,
+                    history=directory.read_metrics(),
                 )
                 summary |= about
                 summary["ledger"] = None if ledger is None else asdict(ledger.head())

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on
+from fedsw.runs.verdict import signal_to_noise, warnings_of
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
@@ -58,6 +59,7 @@ def summarise(
     seconds: float,
     begun: str | None,
     traffic: Traffic,
+    history: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The summary of a run: also summary.json.
 
@@ -65,6 +67,7 @@ def summarise(
     `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
+    quality = held_out.quality
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -84,15 +87,45 @@ def summarise(
         "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
         "held_out_measured_on": dict(held_out.measured_on),
         "measured_on": measured_on(experiment),
+        "constant": dict(quality.constant),
+        "constant_answers": quality.answer,
+        "best_threshold": dict(quality.best_threshold),
+        "held_out_standard_errors": dict(quality.standard_errors),
+        "signal_to_noise": signal_to_noise(history, plan.task.parameters),
+        "warnings": warnings_of(
+            metrics=held_out.metrics,
+            quality=quality,
+            records=held_out.measured_on.get("records", 0),
+            start=held_out.start,
+            epsilon=epsilon,
+            noisy=experiment.privacy.noisy,
+            completed=stopped == "completed",
+        ),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
         "seed": experiment.seed,
-        "versions": _versions(),
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)},
+        "versions": versions(),
+        "hardware": hardware(experiment),
         "begun": begun,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def versions(*others: str) -> dict[str, str]:
+    """The versions of Python, of what every run computes with, and of other packages by name."""
+    found = {"python": platform.python_version()}
+    for package in (*_PACKAGES, *others):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def hardware(experiment: Experiment) -> dict[str, Any]:
+    """The machine, its cores, and the device that an experiment computes on."""
+    return {"machine": platform.machine(), "cores": os.cpu_count(), "device": _device(experiment)}
 
 
 def describe_failure(failure: BaseException) -> str:
@@ -189,16 +222,6 @@ def _delta(plan: Plan) -> float:
 
 def _nominal(experiment: Experiment) -> bool:
     return experiment.seed is not None
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
 
 
 def _device(experiment: Experiment) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
@@ -19,7 +20,7 @@ class Adaptation(Task):
     """A classifier that learns from a public domain and works on a private one."""
 
     facts = Facts(
-        models=("adaptor",),
+        models=("adaptor", "transported-adaptor", "published-adaptor"),
         penalties=("distribution-matching",),
         trusts=("none", "central", "local-slices"),
         sources=("mnist", "usps", "files"),
@@ -29,8 +30,12 @@ class Adaptation(Task):
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
-        """`model.latent`."""
-        return model.latent
+        """`model.latent`, or what the published network has."""
+        if model.kind != "published-adaptor":
+            return model.latent
+        from fedsw.models import PublishedAdaptor
+
+        return PublishedAdaptor.features(math.isqrt(shape.features))
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Features (n, latent), the model's first output."""

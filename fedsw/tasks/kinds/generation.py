@@ -21,7 +21,10 @@ class Generation(Task):
     """A generator of records, or points that move until they look like records."""
 
     facts = Facts(
-        models=("generator", "particles"),
+        models=(
+            *("generator", "dcgan", "adversarial-dcgan", "labelled-images", "blocked-images", "decoded-images"),
+            "particles",
+        ),
         penalties=("distribution-matching",),
         trusts=("none", "central", "local-slices", "local-release"),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
@@ -31,8 +34,9 @@ class Generation(Task):
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
-        """The number of features of a record."""
-        return shape.features
+        """The number of features of a record, or of its blocks."""
+        blocked = model.kind == "blocked-images"
+        return shape.classes * (shape.features - shape.classes) if blocked else shape.features
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The samples (n, p) themselves."""
@@ -48,23 +52,36 @@ class Generation(Task):
 
         target = held_out.inputs.features
         slices = held_out.slices(target.shape[1])
-        return {"sw2": sliced_w2_to(_generated(held_out), target, directions=slices)}
+        return {"sw2": sliced_w2_to(_generated(model, held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples (m, p), and held-out records (n, p) to see them beside."""
-        return {"outputs": _generated(held_out), "reference": held_out.inputs.features[:_MOST_POINTS]}
+        return {"outputs": _generated(model, held_out), "reference": held_out.inputs.features[:_MOST_POINTS]}
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
         """A weight that leaves room for another loss."""
-        alpha = settings.objective.alpha
+        alpha, data, model = settings.objective.alpha, settings.data, settings.model
+        labelled = model.kind in ("labelled-images", "blocked-images")
+        if labelled != (data.code is not None) or (data.code or model.code) != model.code:
+            return (
+                f"model.kind {model.kind!r} with model.code {model.code:g}, data.code {data.code}: 'labelled-images' "
+                "and 'blocked-images' make images with their classes, for records that have theirs beside them: give "
+                "both the same length"
+            )
         if alpha != 1:
             return f"objective.alpha is {alpha}; a generator has no loss but the distance: set it to 1"
         return None
 
 
-def _generated(held_out: HeldOut) -> Tensor:
-    return held_out.samples(min(_MOST_POINTS, len(held_out.records)))
+def _generated(model: nn.Module, held_out: HeldOut) -> Tensor:
+    """Samples (m, p) as records are; those that were compared in blocks stand beside their codes again."""
+    from fedsw.models import BlockedImages
+
+    count = min(_MOST_POINTS, len(held_out.records))
+    if isinstance(model, BlockedImages):
+        return model.beside(held_out.samples(count // held_out.shape.classes))
+    return held_out.samples(count)
 
 
 TASK = Generation

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Regression(Task):
     """Any number of targets, one included."""
 
-    facts = Facts(target="numbers", unit="targets")
+    facts = Facts(sources=("synthetic", "law-school", "communities", "files"), target="numbers", unit="targets")
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """The number of targets."""
@@ -37,11 +37,15 @@ class Regression(Task):
         return (torch.sigmoid(raw) - batch.target.to(raw.dtype)).square().sum(dim=-1)
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
-        """Loss, gap between groups, and mean squared error."""
+        """Loss, gap between groups and mean squared error; for one target also Kolmogorov and Smirnov's distance."""
         from fedsw import metrics
 
         error = metrics.mean_squared_error(held_out.outputs, held_out.records.target)
-        return {"loss": held_out.loss, "w2_squared": held_out.gap(), "mean_squared_error": error}
+        report = {"loss": held_out.loss, "w2_squared": held_out.gap(), "mean_squared_error": error}
+        if held_out.outputs.shape[1] == 1:
+            groups = len(held_out.shape.groups)
+            report["ks"] = metrics.kolmogorov_smirnov(held_out.outputs, held_out.records.sensitive, groups=groups)
+        return report
 
 
 TASK = Regression

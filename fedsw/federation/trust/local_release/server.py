@@ -20,6 +20,7 @@ from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.outcome import Outcome
 from fedsw.runs.releases import Releases
+from fedsw.tasks.adversary import Adversary
 from fedsw.tasks.learner import learner_of
 from fedsw.tasks.problem import Problem
 from fedsw.transport.denoise import wavelet_denoise
@@ -61,6 +62,7 @@ class LocalRelease(LocalMethod):
         super().__init__(*arguments)
         self._release = release_of(self._task.experiment, self._plan.delta)
         self._learner = learner_of(self._task)
+        self._adversary = Adversary(self._task) if self._task.experiment.local.adversarial else None
         self._releases = releases
         self._target: Tensor | None = None
 
@@ -71,11 +73,16 @@ class LocalRelease(LocalMethod):
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
-        points = self._learner.points(theta, count, round_, attempt).requires_grad_()
-        match = self._loss(points, target)
-        (cotangents,) = torch.autograd.grad(match.loss, points)
-        vector, clients = self._learner.gradient(cotangents), len(self._releases.clients)
-        return Outcome(vector, None, self.epsilon(), attempt, clients)
+        vector = self._gradient(theta, target, round_, attempt)
+        return Outcome(vector, None, self.epsilon(), attempt, len(self._releases.clients))
+
+    def _gradient(self, theta: Tensor, target: Tensor, round_: int, attempt: int) -> Tensor:
+        """The flat gradient (r,) at a batch (m, p) of what was released and prepared."""
+        if self._adversary is not None:
+            return self._adversary.gradient(theta, target, round_, attempt)
+        points = self._learner.points(theta, len(target), round_, attempt).requires_grad_()
+        (cotangents,) = torch.autograd.grad(self._loss(points, target).loss, points)
+        return self._learner.gradient(cotangents)
 
     def _loss(self, points: Tensor, target: Tensor) -> Matching:
         local, release = self._task.experiment.local, self._release
@@ -85,16 +92,22 @@ class LocalRelease(LocalMethod):
         if local.loss == "plain":
             return plain_loss(encoded, target, order=release.order)
         solve = entropic_loss if local.loss == "entropic" else sinkhorn_divergence
-        return solve(encoded, target, order=release.order, scale=release.scale)
+        return solve(encoded, target, order=release.order, scale=release.scale, fixed=local.iterations)
 
     def _prepared(self, released: Tensor) -> Tensor:
-        """The released rows that the loss compares with: denoised features for `wavelet`, else as they came."""
-        if self._task.experiment.local.loss != "wavelet":
-            return released
+        """The released rows that the loss compares with: denoised or decoded features, or as they came."""
+        local = self._task.experiment.local
+        if not local.denoised:
+            return self._release.decode(released) if local.adversarial else released
         rows, p = self._release.decode(released), self._task.dimension
-        if p >= _LEAST_IMAGE and math.isqrt(p) ** 2 == p:
-            return wavelet_denoise(rows, self._release.deviation)
-        return wavelet_denoise(rows, self._release.deviation, shape="vector", wavelet="haar")
+        image = p >= _LEAST_IMAGE and math.isqrt(p) ** 2 == p
+        return wavelet_denoise(
+            rows,
+            self._release.deviation,
+            shape="image" if image else "vector",
+            wavelet=local.wavelet or ("db2" if image else "haar"),
+            thresholds=local.thresholds,
+        )
 
     def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> None:
         asked = ReleaseAsked(round_, attempt, self._plan.records)

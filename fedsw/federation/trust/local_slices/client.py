@@ -161,7 +161,7 @@ def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> 
 def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
     task = node.task
     if not task.private_parameters:
-        return task.inputs(records).cpu() - task.experiment.clip.centre
+        return task.fixed_points(records).cpu()
     model = task.prepared(node.model, theta)
     with torch.no_grad():
         pieces = map(task.given, task.chunks(records))

@@ -27,9 +27,6 @@ from fedsw.transport.flow import draw_stored, flow_step
 from fedsw.transport.slices import Slices, UnprotectedSlices
 from fedsw.transport.smoothed import noised_swd
 
-_STORED_PER_STEP = 50
-"""Directions of a one-release flow that a step looks at."""
-
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
@@ -79,7 +76,7 @@ class LocalSlices(LocalMethod):
         if experiment.local.algorithm == "flow-one-release":
             if not self._stored:
                 self._stored = self._released(round_, attempt, theta, members)
-            least = min(_STORED_PER_STEP, self._stored[0].count)
+            least = min(experiment.local.per_step, self._stored[0].count)
             slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
         else:
             slices = self._slices(round_, attempt, theta, members)

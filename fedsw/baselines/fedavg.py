@@ -1,0 +1,130 @@
+"""DP-FedAvg: every client trains with Opacus on its own records and keeps its own account, the server averages.
+
+Source: McMahan and others 2017, Communication-efficient learning, with the noise of Abadi and others 2016 at the
+clients; this is record-level privacy, not the client-level one of McMahan and others 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw import models
+from fedsw.baselines.asked import Asked, Average, Guarantee, Trained
+from fedsw.baselines.opacus_parts import Rows, made_private, poisson
+from fedsw.baselines.penalised import Scored, contrasts, shares_of, squared
+from fedsw.data import Records
+from fedsw.experiment.sources import owners
+
+Losses = Callable[[Scored, tuple[Tensor, Tensor, Tensor], Tensor], Tensor]
+"""Of a client's model, what it returned for a batch, and the classes: a loss per record (b,)."""
+
+
+class Client:
+    """One client with its records, its own copy of the model, and Opacus' accountant.
+
+    Guarantee: (epsilon, delta) of all that it sends in all rounds, for adding or removing one of its records, against
+    everyone who sees it. The number of its records is public, and the shares of the groups where there is a penalty.
+    """
+
+    def __init__(self, asked: Asked, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool) -> None:
+        problem = asked.problem
+        training = problem.experiment.training
+        self.size, self._losses = len(records), losses
+        self.scored = Scored(problem.build_model(), problem, follows=penalised)
+        loader = poisson(
+            Rows(problem.inputs(records), contrast, records.target), training.batch_fraction, asked.generator()
+        )
+        self._private = made_private(
+            self.scored,
+            torch.optim.SGD(list(self.scored.groups(training))),
+            loader,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            steps=training.rounds * len(loader),
+            clip=problem.experiment.clip.loss,
+            accountant=str(asked.arguments.get("accountant", "rdp")),
+            noise=asked.generator(),
+        )
+        self._delta = asked.delta
+
+    def round(self, theta: Tensor) -> Tensor:
+        """One epoch from the server's parameters (r,), and the parameters (r,) that come of it."""
+        models.load_flat(self.scored, theta)
+        self._private.optimizer.original_optimizer.state.clear()
+        for features, sides, target in self._private.batches(len(self._private.loader)):
+            self._private.step(self._losses(self.scored, self._private.module(features, sides), target))
+        return models.flatten(self.scored)
+
+    @property
+    def multiplier(self) -> float:
+        """Standard deviation of its noise over the clip."""
+        return self._private.multiplier
+
+    @property
+    def epsilon(self) -> float:
+        """What its accountant says of its steps so far."""
+        return self._private.epsilon(self._delta)
+
+
+def train(asked: Asked) -> Trained:
+    """Rounds of one local epoch; alpha > 0 adds the squared gap of the groups' mean scores.
+
+    Guarantee: of every `Client`; nothing that the server adds up is trusted to be hidden.
+    """
+    problem = asked.problem
+    return averaged(asked, lambda _: lambda scored, found, target: squared(scored, problem, found, target))
+
+
+def averaged(asked: Asked, losses: Callable[[int], Losses]) -> Trained:
+    """DP-FedAvg with a loss for each client by its number; the mean weighs clients by their records.
+
+    Guarantee: of every `Client`.
+    """
+    problem, records = asked.problem, asked.records
+    experiment = problem.experiment
+    penalised = experiment.objective.alpha > 0
+    clients = _clients(asked, losses, penalised=penalised)
+    weights = torch.tensor([client.size / len(records) for client in clients], dtype=torch.float64)
+    whole = Scored(problem.build_model(), problem, follows=penalised)
+    theta, average = models.flatten(whole), Average(asked.averaged_after)
+    for _ in range(experiment.training.rounds):
+        sent = torch.stack([client.round(theta) for client in clients])
+        theta = (weights @ sent.to(torch.float64)).to(problem.dtype)
+        models.load_flat(whole, theta)
+        average.add(whole.model)
+    traffic = experiment.training.rounds * len(clients) * len(theta) * theta.element_size()
+    epsilons = {number: client.epsilon for number, client in enumerate(clients)}
+    return Trained(
+        average.mean,
+        Guarantee(
+            protects="each record of every client, by its own client's noise and accountant",
+            against="everyone, including the server and the other clients",
+            public=("each client's number of records", *(["the share of each group"] if penalised else [])),
+            accountant=f"opacus {asked.arguments.get('accountant', 'rdp')}",
+            multiplier=max(client.multiplier for client in clients),
+            local=True,
+        ),
+        epsilon=max(epsilons.values()),
+        clients=len(clients),
+        bytes_up=traffic,
+        bytes_down=traffic,
+        epsilon_by_client=epsilons,
+        notes={"gap": whole.followed} if penalised else {},
+    )
+
+
+def _clients(asked: Asked, losses: Callable[[int], Losses], *, penalised: bool) -> Sequence[Client]:
+    problem, records = asked.problem, asked.records
+    experiment = problem.experiment
+    none = torch.zeros(len(records), dtype=problem.dtype)
+    contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else none
+    owner = owners(records, experiment.partition, experiment.federation.clients)
+    held = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
+    return [
+        Client(asked, records.take(rows), contrast[rows], losses(number), penalised=penalised)
+        for number, rows in enumerate(held)
+    ]

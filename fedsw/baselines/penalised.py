@@ -1,0 +1,129 @@
+"""A classifier with a penalty on the gap between two groups' mean scores, as a sum of terms of one record each.
+
+DP-SGD clips the gradient of every record, so it needs a loss that is a mean of terms l_i(theta) of one record each. A
+penalty on a gap of a batch is none: the gap's square, its absolute value, and the numbers of each group in the batch
+make every record's gradient depend on the others, so clipping it does not bound what one record changes. Two public or
+private-by-construction numbers take their place:
+
+- the shares p_a of the groups among all records, which are public: the gap of the mean scores s is then the mean of
+  x_i = (1[a_i = 1] / p_1 - 1[a_i = 0] / p_0) s_i;
+- w, a parameter beside the model's, that follows the gap by the same noised steps: the gradient of the gap's square is
+  replaced by 2 w mean(dx_i), that of its absolute value by sign(w) mean(dx_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.data import Records
+from fedsw.experiment import ExperimentError, Training
+from fedsw.tasks.problem import Problem
+
+FOLLOWING = 0.2
+"""How much of the distance to the noised gap w covers in a step."""
+SHARE = 0.5
+"""Weight of a record's x_i in the vector that is clipped."""
+
+
+class Scored(nn.Module):
+    """A classifier, its scores, and w, which follows their gap.
+
+    Args:
+        model: (b, p) -> logits.
+        problem: whose task makes scores in [0, 1] of logits.
+        follows: whether there is a w.
+    """
+
+    def __init__(self, model: nn.Module, problem: Problem, *, follows: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._problem = problem
+        self.gap: nn.Linear | None = None
+        if follows:
+            self.gap = nn.Linear(1, 1, bias=False, dtype=problem.dtype)
+            nn.init.zeros_(self.gap.weight)
+
+    def forward(self, features: Tensor, contrast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (b, o), every record's part x_i of the gap (b,), and w x_i with x_i held fixed (b,).
+
+        Args:
+            features: (b, p).
+            contrast: (b,), 1 / p_1 or -1 / p_0 by the record's group.
+        """
+        logits = self.model(features)
+        if self.gap is None:
+            return logits, torch.zeros_like(contrast), torch.zeros_like(contrast)
+        part = contrast * self._problem.task.outputs(logits, self._problem.imagined(features))[:, 0]
+        return logits, part, self.gap(part.detach().unsqueeze(1))[:, 0]
+
+    @property
+    def followed(self) -> float:
+        """w; 0 where there is none."""
+        return 0.0 if self.gap is None else float(self.gap.weight.detach())
+
+    def groups(self, training: Training) -> Iterator[dict[str, Any]]:
+        """What torch's SGD takes as groups of parameters: the model's, and w, which moves towards the gap."""
+        yield {"params": list(self.model.parameters()), "lr": training.learning_rate, "momentum": training.momentum}
+        if self.gap is not None:
+            follow = {"lr": FOLLOWING / SHARE, "momentum": 0.0, "weight_decay": SHARE, "maximize": True}
+            yield {"params": list(self.gap.parameters()), **follow}
+
+
+def squared(scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+    """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
+
+    Args:
+        found: what the model returned for b records.
+        target: their classes (b,).
+    """
+    return _weighted(scored, problem, found, target, problem.experiment.objective.alpha, 2 * scored.followed)
+
+
+def absolute(
+    scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor, weight: float
+) -> Tensor:
+    """(1 - weight) loss + weight |gap| in the same way (b,)."""
+    sign = float(torch.sign(torch.tensor(scored.followed)))
+    return _weighted(scored, problem, found, target, weight, sign)
+
+
+def contrasts(problem: Problem, records: Records, shares: Tensor) -> Tensor:
+    """1 / p_1 for records of group 1, -1 / p_0 for those of group 0, (n,); `shares` (2,) are public."""
+    sign = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    found: Tensor = (sign / shares)[records.sensitive].to(problem.dtype)
+    return found
+
+
+def shares_of(problem: Problem, records: Records) -> Tensor:
+    """The share of each group (groups,) among the n records: public under every one of these guarantees.
+
+    Raises:
+        ExperimentError: unless there are two groups, both with records.
+    """
+    groups = len(problem.groups)
+    found = torch.bincount(records.sensitive, minlength=groups).to(torch.float64) / len(records)
+    if groups != 2 or bool((found == 0).any()):
+        raise ExperimentError(
+            f"the penalty of a baseline is a gap between two groups with records, and there are {groups} groups "
+            f"({', '.join(problem.groups)}) with shares {found.tolist()}: set objective.alpha to 0, or use a method of "
+            "fedsw"
+        )
+    return found
+
+
+def _weighted(
+    scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor, weight: float, slope: float
+) -> Tensor:
+    logits, part, follow = found
+    loss = problem.losses(logits, _labelled(problem, target))
+    return (1 - weight) * loss + weight * slope * part + SHARE * follow
+
+
+def _labelled(problem: Problem, target: Tensor) -> Any:
+    from fedsw.tasks.task import Inputs
+
+    return Inputs(target, target, problem.shape)

@@ -1,0 +1,241 @@
+"""Running a baseline by name: what it can train, its folder, and a summary of the form that runs have."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from fedsw.baselines import opacus_parts
+from fedsw.baselines.asked import ADD_REMOVE, Asked, Guarantee, Train, Trained
+from fedsw.baselines.processed import write_processed
+from fedsw.experiment import Experiment, ExperimentError, resolve_delta
+from fedsw.experiment.sources import load_dataset
+from fedsw.federation.server.summary import hardware, versions
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
+from fedsw.tasks.problem import Problem
+from fedsw.text import nearest
+
+
+class Baseline(NamedTuple):
+    """A file of `fedsw.baselines` with a function `train`, the arguments that it takes, and whether it needs Opacus."""
+
+    file: str
+    arguments: tuple[str, ...]
+    opacus: bool = True
+
+
+BASELINES: Mapping[str, Baseline] = MappingProxyType(
+    {
+        "opacus": Baseline("pooled", ("accountant",)),
+        "dp-fedavg": Baseline("fedavg", ("accountant",)),
+        "puffle": Baseline("puffle", ("accountant", "target", "rate", "momentum")),
+        "barycentre": Baseline("barycentre", ("radius",), opacus=False),
+    }
+)
+"""Every baseline by name."""
+
+
+class Result(NamedTuple):
+    """A baseline's summary, and the folder that it left."""
+
+    summary: dict[str, Any]
+    directory: Path
+
+
+def find(name: str) -> Baseline:
+    """The baseline of that name.
+
+    Raises:
+        ExperimentError: if there is none, naming the nearest.
+    """
+    if name not in BASELINES:
+        raise ExperimentError(f"no baseline {name!r}; {nearest(name, list(BASELINES))}known: {', '.join(BASELINES)}")
+    return BASELINES[name]
+
+
+def refusal(name: str, experiment: Experiment) -> str | None:
+    """Why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
+    if not find(name).opacus:
+        return _unprocessed(name, experiment)
+    goal, training = experiment.objective, experiment.training
+    if goal.task != "classification":
+        return f"the baseline {name!r} trains classifiers, and objective.task is {goal.task!r}"
+    if goal.alpha > 0 and (goal.penalty != "statistical-parity" or goal.also):
+        return f"the penalty of {name!r} is for 'statistical-parity' alone; set objective.alpha to 0 to train without"
+    if experiment.data.own:
+        return f"{name!r} trains on a named data set, and data.source {experiment.data.source!r} is at its clients"
+    if training.optimizer != "sgd" or training.scheduler is not None or training.decay or training.batch_size:
+        return (
+            f"{name!r} takes steps of 'sgd' at a fixed rate on batches of training.batch_fraction; leave "
+            "training.optimizer, scheduler, decay and batch_size as they are by default"
+        )
+    return None if opacus_parts.installed() else opacus_parts.MISSING
+
+
+def train(
+    name: str,
+    experiment: Experiment,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    seed: int | None = None,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    folder: Path = Path(),
+) -> Trained:
+    """Train with a baseline.
+
+    Guarantee: as the baseline states (`fedsw.baselines.asked.Guarantee`). With Opacus it is by Opacus' accountant, for
+    adding or removing one record, and nominal: sampling and noise are torch's.
+
+    Args:
+        epsilon: infinite for a reference without noise, which is clipped all the same.
+        delta: by default the experiment's, with n the number of all private records.
+        seed: of sampling and noise; a fresh one by default.
+        folder: where "barycentre" puts its run and its account.
+
+    Raises:
+        ExperimentError: if the baseline cannot train it, or does not take an argument.
+        ModuleNotFoundError: if Opacus is not installed.
+    """
+    baseline = find(name)
+    for argument in arguments:
+        if argument not in baseline.arguments:
+            known = ", ".join(baseline.arguments)
+            raise ExperimentError(f"the baseline {name!r} takes no argument {argument!r}; it takes {known}")
+    if baseline.opacus:
+        opacus_parts.load()
+    if reason := refusal(name, experiment):
+        raise ExperimentError(reason)
+    records = load_dataset(experiment).train
+    asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
+    function: Train = importlib.import_module(f"fedsw.baselines.{baseline.file}").train
+    with opacus_parts.quiet():
+        problem = Problem.from_experiment(experiment)
+        return function(Asked(problem, records, epsilon, asked_delta, seed, arguments, folder))
+
+
+def run(
+    name: str,
+    experiment: Experiment,
+    *,
+    directory: Path,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> Result:
+    """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
+
+    The summary has what a run's summary has (`fedsw.federation.server.summary.summarise`).
+
+    Raises:
+        ExperimentError, ModuleNotFoundError: as `train`.
+    """
+    privacy = experiment.privacy
+    epsilon = math.inf if not privacy.noisy or privacy.epsilon is None else privacy.epsilon
+    problem = Problem.from_experiment(experiment)
+    delta = resolve_delta(privacy.delta, records=len(load_dataset(experiment).train))
+    evaluator, folder = Evaluator(problem), RunDirectory(directory)
+    folder.write_config(experiment, f"baseline {name}")
+    began = time.perf_counter()
+    trained = train(
+        name, experiment, epsilon=epsilon, delta=delta, seed=experiment.seed, arguments=arguments, folder=directory
+    )
+    seconds = time.perf_counter() - began
+    model = problem.prepared(problem.build_model(), trained.theta)
+    folder.write_model(model)
+    if trained.processed is None:
+        held_out = evaluator.write_outputs(model, folder)
+    else:
+        held_out = write_processed(problem, model, trained.processed, folder)
+    summary = _summary(name, experiment, trained, held_out, delta, seconds) | {"begun": folder.begun()}
+    folder.write_summary(summary)
+    return Result(folder.read_summary(), directory)
+
+
+def _summary(
+    name: str, experiment: Experiment, trained: Trained, held_out: HeldOut, delta: float, seconds: float
+) -> dict[str, Any]:
+    rounds, epsilon = experiment.training.rounds, trained.epsilon
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "status": "completed",
+        "engine": f"baseline {name}",
+        "clients": trained.clients,
+        "rounds": rounds,
+        "released_rounds": rounds,
+        "epsilon": epsilon,
+        "epsilon_spent": epsilon,
+        "epsilon_spent_by_client": {str(client): value for client, value in trained.epsilon_by_client.items()},
+        "delta": delta,
+        "nominal": trained.guarantee.nominal,
+        "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
+        "guarantee": _guarantee(trained.guarantee, epsilon, delta),
+        "notes": dict(trained.notes),
+        "held_out": dict(held_out.metrics),
+        "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
+        "held_out_measured_on": dict(held_out.measured_on),
+        "measured_on": measured_on(experiment),
+        "seconds": seconds,
+        "bytes_up": trained.bytes_up,
+        "bytes_down": trained.bytes_down,
+        "seed": experiment.seed,
+        "versions": versions("opacus"),
+        "hardware": hardware(experiment),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _guarantee(stated: Guarantee, epsilon: float, delta: float) -> dict[str, Any]:
+    found = {
+        "relation": stated.relation,
+        "unit": "one record",
+        "protects": stated.protects,
+        "against": stated.against,
+        "public": sorted(stated.public),
+        "bound": stated.bound,
+        "accountant": stated.accountant,
+        "accountant_is_guarantee": stated.holds,
+        "trust": "local" if stated.local else "central",
+        "noise_multiplier": stated.multiplier,
+        "statement": _statement(stated, epsilon, delta),
+    }
+    if stated.relation == ADD_REMOVE and math.isfinite(epsilon):
+        found["replacement"] = dict(zip(("epsilon", "delta"), replaced(epsilon, delta), strict=True))
+    return found | ({"randomness": stated.randomness} if stated.randomness else {})
+
+
+def replaced(epsilon: float, delta: float) -> tuple[float, float]:
+    """What (epsilon, delta) for adding or removing one record is at most for replacing one: one less and one more."""
+    return 2 * epsilon, (1 + math.exp(epsilon)) * delta
+
+
+def _statement(stated: Guarantee, epsilon: float, delta: float) -> str:
+    if not math.isfinite(epsilon):
+        return "No privacy: epsilon = infinity (non-private reference)."
+    words = (
+        f"({epsilon:.4g}, {delta:.3g})-differential privacy for neighbours {stated.relation}, by the accountant "
+        f"{stated.accountant}; noise multiplier {stated.multiplier:.4g}."
+    )
+    if stated.relation == ADD_REMOVE:
+        twice, more = replaced(epsilon, delta)
+        words += f" For replacing one record, which fedsw's own rows are about: at most ({twice:.4g}, {more:.3g})."
+    return words + (f" Nominal: {stated.randomness or 'sampling and noise are seeded'}." if stated.nominal else "")
+
+
+def _unprocessed(name: str, experiment: Experiment) -> str | None:
+    goal, trust = experiment.objective, experiment.privacy.trust
+    if goal.task not in ("classification", "regression"):
+        return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
+    if goal.alpha > 0 or trust != "central":
+        return (
+            f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
+        )
+    return (
+        f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if experiment.data.own else None
+    )

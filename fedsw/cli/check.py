@@ -1,0 +1,50 @@
+"""`fedsw check`: everything that is wrong with clients' own files, before a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import DataDir, Json, Name, Settings, data_dir_setting
+
+
+def check_command(
+    experiment: Name,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
+    estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Read all clients' files and list every fault, with sizes, what is public, and what a run takes.
+
+    Faults quote records: they are for the screen of whoever holds the files. Exits with 2 if a run could not start.
+    """
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.owndata.examine import examine
+    from fedsw.owndata.screen import as_plain, examination_view
+    from fedsw.text import json_text
+
+    changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
+    chosen = load_experiment(find_experiment(experiment), changes)
+    if chosen.data.source == "files" and chosen.data.data_dir is None:
+        raise ExperimentError(
+            f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
+            "... for each client, or a client's own folder"
+        )
+    found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    cost = None
+    if estimate and found.fits and not found.alone:
+        from fedsw.owndata.cost import measured_cost
+
+        cost = measured_cost(chosen, [file.groups for file in found.files])
+    if as_json:
+        typer.echo(json_text(as_plain(chosen, found, cost)))
+    else:
+        Console(highlight=False).print(examination_view(chosen, found, cost))
+    if not found.fits:
+        raise typer.Exit(2)

@@ -1,0 +1,222 @@
+"""What is declared about records that clients bring themselves: columns, bounds, categories, groups and classes.
+
+Everything here is public and comes from whoever writes the experiment, never from the records: a bound or a category
+that was looked up in private data would be a release of it.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedsw.columns.group import Group
+from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Number
+from fedsw.settings import ExperimentError, explain_all
+
+_EVERYBODY = ("all",)
+
+
+class Columns(Declared):
+    """The columns that are read from a client's file; it may have others, which are never looked at.
+
+    Attributes:
+        features: in the order of the model's inputs. The column of the groups may be among them.
+        sensitive: the column of the groups; without it all records are one group, "all".
+        target: the column of the classes.
+        targets: the numbers of a regression, one or more.
+        separator: what parts the cells of a CSV file, one character.
+        decimal: what parts the decimals of numbers in text, "." or ",".
+    """
+
+    features: Annotated[tuple[Feature, ...], Field(min_length=1)]
+    sensitive: Group | None = None
+    target: Label | None = None
+    targets: tuple[Number, ...] = ()
+    separator: str = ","
+    decimal: Literal[".", ","] = "."
+
+    @field_validator("separator")
+    @classmethod
+    def _one_character(cls, separator: str) -> str:
+        if len(separator) != 1 or separator.isalnum() or separator in '"\r\n.':
+            raise ValueError(
+                f"separator is {separator!r}; one character that parts cells is expected, as ',', ';', '|' or '\\t'"
+            )
+        return separator
+
+    @model_validator(mode="after")
+    def _numbers_to_predict(self) -> Columns:
+        for number in self.targets:
+            if number.kind == "boolean":
+                raise ValueError(
+                    f"column {number.name!r} is a target of truth values; declare it as target = {{name, values}}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Columns:
+        if self.inputs > MAX_FEATURES:
+            raise ValueError(f"the features add up to {self.inputs} inputs; at most {MAX_FEATURES} are read")
+        if self.target is not None and self.targets:
+            raise ValueError("both target (classes) and targets (numbers) are declared; keep one")
+        inputs = [column for feature in self.features for column in feature.columns]
+        predicted = [number.name for number in self.targets] + ([] if self.target is None else [self.target.name])
+        group = [] if self.sensitive is None else [self.sensitive.name]
+        for names in ([*inputs, *predicted], [*predicted, *group]):  # the group alone may be an input too
+            if (twice := _first_repeated(names)) is not None:
+                raise ValueError(
+                    f"column {twice!r} is declared twice; a column has one role, and only the group may be an input"
+                )
+        if self.sensitive is not None:
+            for feature in self.features:
+                if self.sensitive.name in feature.columns:
+                    _require_one_word(self.sensitive, feature)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column that is read, once."""
+        labels = [label.name for label in (self.sensitive, self.target) if label is not None]
+        features = [column for feature in self.features for column in feature.columns]
+        return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets))))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of every input of the model; see `fedsw.columns.Feature.input_names`."""
+        return tuple(name for feature in self.features for name in feature.input_names)
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the model: one for a number, one for each category, one for what may be missing."""
+        return sum(feature.inputs for feature in self.features)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return _EVERYBODY if self.sensitive is None else self.sensitive.groups
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for a regression, and one for all where no target is declared."""
+        if self.targets:
+            return ()
+        return _EVERYBODY if self.target is None else self.target.values
+
+    def misfit(
+        self,
+        *,
+        task: str,
+        penalty: str,
+        model: str,
+        grouped: bool,
+        target: Literal["class", "numbers", "any"],
+        unit: Literal["targets", "features"] | None,
+        square: bool,
+    ) -> str | None:
+        """What a task needs that is not declared; None if nothing is missing.
+
+        Args:
+            task, penalty, model: names, for the message.
+            grouped: whether the task compares groups.
+            target: what it predicts.
+            unit: what it compares with numbers in [0, 1].
+            square: whether the model takes square images.
+        """
+        if grouped and self.sensitive is None:
+            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
+        if target == "numbers" and not self.targets:
+            return f"objective.task {task!r} predicts numbers: declare one or more of them in data.columns.targets"
+        if target != "numbers" and self.targets:
+            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
+        if (target == "class" or penalty == "equality-of-odds") and self.target is None:
+            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
+        if square and math.isqrt(self.inputs) ** 2 != self.inputs:
+            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
+        return self._out_of_unit(task, unit)
+
+    def _out_of_unit(self, task: str, unit: Literal["targets", "features"] | None) -> str | None:
+        """The first column that a task compares with probabilities and that need not lie in [0, 1]."""
+        compared: tuple[Number, ...] = self.targets if unit == "targets" else ()
+        if unit == "features":
+            compared = tuple(feature for feature in self.features if not feature.categories)
+        for column in compared:
+            if not column.in_unit:
+                return (
+                    f"objective.task {task!r} predicts numbers in [0, 1]; column {column.name!r} needs public bounds "
+                    "low and high, and scale 'unit'"
+                )
+        return None
+
+
+def _require_one_word(group: Group, feature: Feature) -> None:
+    """Refuse a group that is an input too, if the two declarations of the column cannot both hold.
+
+    Raises:
+        ValueError: naming the column and both.
+    """
+    if feature.categories and group.values and set(feature.categories) != set(group.values):
+        raise ValueError(
+            f"column {group.name!r} has values {list(group.values)} as group and categories "
+            f"{list(feature.categories)} as input; declare the same"
+        )
+    if feature.low is None or feature.high is None:
+        return
+    if group.low is not None and (group.low, group.high) != (feature.low, feature.high):
+        raise ValueError(
+            f"column {group.name!r} is from {group.low:g} to {group.high:g} as group and from {feature.low:g} to "
+            f"{feature.high:g} as input; leave low and high out of sensitive"
+        )
+    group.require_within(feature.low, feature.high)
+
+
+def read_columns(path: Path) -> Columns:
+    """The declaration in a TOML file, with the keys of an experiment's [data.columns] at its top level.
+
+    Raises:
+        ExperimentError: naming the file, and the key with its value and limit.
+    """
+    try:
+        return Columns.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as fault:
+        raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
+    except ValidationError as fault:
+        faults = "; ".join(explain_all(fault.errors(), Columns))
+        raise ExperimentError(f"the schema {path}: {faults}") from None
+    except (ValueError, RecursionError) as fault:
+        raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None
+
+
+def difference(own: Columns, other: Columns) -> str | None:
+    """The first thing in which two declarations differ, in words; None if they agree."""
+    for name in ("separator", "decimal"):
+        if getattr(own, name) != getattr(other, name):
+            return f"{name} is {getattr(other, name)!r}, not {getattr(own, name)!r}"
+    for role in ("features", "sensitive", "target", "targets"):
+        mine, theirs = getattr(own, role), getattr(other, role)
+        if mine == theirs:
+            continue
+        if isinstance(mine, tuple):
+            if len(mine) != len(theirs):
+                return f"{role} are {len(theirs)}, not {len(mine)}"
+            position = next(index for index, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+            role, mine, theirs = f"{role}[{position}]", mine[position], theirs[position]
+        return f"{role} is {_short(theirs)}, not {_short(mine)}"
+    return None
+
+
+def _short(declared: Declared | None) -> str:
+    return "not declared" if declared is None else repr(declared.model_dump(exclude_defaults=True))
+
+
+def _first_repeated(names: Sequence[str]) -> str | None:
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

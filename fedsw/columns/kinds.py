@@ -1,0 +1,204 @@
+"""Kinds of one column: numbers (integers, dates as days, truth values), categories, missing values, classes."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedsw.columns.texts import as_texts, number_text, require_distinct
+
+MAX_FEATURES = 10_000
+"""Most inputs of a model that declared columns may add up to."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
+Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+
+_EPOCH = datetime.date(1970, 1, 1)
+_DATED = ("low", "high", "fill")
+
+
+class Declared(BaseModel):
+    """Unknown keys are refused; values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Number(Declared):
+    """A column of finite numbers.
+
+    With public bounds `low` and `high` a value outside them is refused, and those inside are mapped linearly to
+    [0, 1] (`scale` "unit") or [-1, 1] ("signed"). Without bounds values are taken as they are.
+
+    `kind` "integer" refuses what is not whole; "boolean" reads true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0;
+    "date" reads dates, as `format` writes them (see `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as
+    days since the public date `since`, 1970-01-01 if it is left out. `low` and `high` of dates are dates, or days.
+    """
+
+    name: Name
+    kind: Literal["number", "integer", "boolean", "date"] = "number"
+    low: Bound | None = None
+    high: Bound | None = None
+    scale: Literal["unit", "signed"] = "unit"
+    format: str | None = None
+    since: datetime.date | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dates_are_days(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("kind") != "date":
+            return given
+        since = _as_date(given.get("since", _EPOCH))
+        dated = {key: _days(given[key], since) for key in _DATED if given.get(key) is not None}
+        return {**given, **dated, "since": since}
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Number:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
+        if self.low is None and self.scale != "unit":
+            raise ValueError(f"column {self.name!r} has scale {self.scale!r} and no bounds; give low and high")
+        return self
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Number:
+        if self.kind != "date" and (self.format is not None or self.since is not None):
+            raise ValueError(f"column {self.name!r} has format or since, which belong to dates; set kind to 'date'")
+        if self.kind == "boolean" and self.low is not None:
+            raise ValueError(f"column {self.name!r} holds truth values, which are 0 and 1; leave low and high out")
+        return self
+
+    @property
+    def in_unit(self) -> bool:
+        """Whether its values are mapped to [0, 1]."""
+        return self.kind == "boolean" or (self.low is not None and self.scale == "unit")
+
+
+class Feature(Number):
+    """A numeric column, `count` of them (`name`0, `name`1, ...), or a categorical one that becomes one-hot.
+
+    A cell that is among `missing` (the empty text "" stands for an empty cell) is no fault: one more input, the last of
+    the column, is 1 for it and 0 for others. Its number is then that of `fill`, within the bounds, and its category is
+    `fill`, or none where it is left out. Which cells may be missing and what takes their place is public.
+    """
+
+    count: Count | None = None
+    categories: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    fill: Bound | str | None = None
+
+    _texts = field_validator("categories", "missing", mode="before")(lambda values: as_texts(values))
+
+    @field_validator("missing", mode="before")
+    @classmethod
+    def _empty_cells(cls, value: Any) -> Any:
+        return ("",) if value is True else () if value is False else value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Feature:
+        if self.categories:
+            if self.low is not None or self.count is not None or self.kind != "number":
+                raise ValueError(
+                    f"column {self.name!r} has categories; low, high, count and kind are for numbers: leave them out"
+                )
+            require_distinct(self.name, "categories", self.categories)
+        return self
+
+    @model_validator(mode="after")
+    def _filled(self) -> Feature:
+        if not self.missing:
+            if self.fill is not None:
+                raise ValueError(
+                    f"column {self.name!r} has fill and no missing; missing lists the cells that it stands for, [''] "
+                    "for empty ones"
+                )
+            return self
+        if self.count is not None:
+            raise ValueError(f"column {self.name!r} has count and missing; declare columns that may be missing singly")
+        if any(value != value.strip() for value in self.missing):
+            raise ValueError(f"column {self.name!r} has missing {list(self.missing)}; leave out the spaces around them")
+        if twice := [value for value in self.categories if value in self.missing]:
+            raise ValueError(f"column {self.name!r} has {twice[0]!r} as a category and as missing; keep one")
+        if self.categories:
+            if self.fill is not None and self.filled_category is None:
+                raise ValueError(
+                    f"column {self.name!r} has fill {self.fill!r}, which is none of its categories; name one, or leave "
+                    "fill out"
+                )
+        elif not isinstance(self.fill, int | float):
+            raise ValueError(
+                f"column {self.name!r} may be missing: give fill, a public number that stands for what is missing"
+            )
+        elif not self._least <= self.fill <= self._most:
+            raise ValueError(
+                f"column {self.name!r} has fill {number_text(float(self.fill))}, outside {number_text(self._least)} to "
+                f"{number_text(self._most)}; name a number within the bounds"
+            )
+        return self
+
+    @property
+    def _least(self) -> float:
+        return 0.0 if self.kind == "boolean" else -1e30 if self.low is None else self.low
+
+    @property
+    def _most(self) -> float:
+        return 1.0 if self.kind == "boolean" else 1e30 if self.high is None else self.high
+
+    @property
+    def filled_category(self) -> int | None:
+        """Which of the categories stands for a missing cell; None if none does."""
+        fill = number_text(self.fill) if isinstance(self.fill, float) else self.fill
+        return self.categories.index(fill) if fill in self.categories else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in a file."""
+        return (self.name,) if self.count is None else tuple(f"{self.name}{index}" for index in range(self.count))
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Name of every input of the model that comes of it: the column's, "column=category", "column is missing"."""
+        values = tuple(f"{self.name}={value}" for value in self.categories) or self.columns
+        return (*values, f"{self.name} is missing") if self.missing else values
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the model that come of it."""
+        return (len(self.categories) or self.count or 1) + bool(self.missing)
+
+
+class Label(Declared):
+    """A column whose values are one of those declared: the classes."""
+
+    name: Name
+    values: tuple[str, ...]
+
+    _texts = field_validator("values", mode="before")(lambda values: as_texts(values))
+
+    @model_validator(mode="after")
+    def _at_least_two(self) -> Label:
+        require_distinct(self.name, "values", self.values)
+        return self
+
+
+def _as_date(value: Any) -> Any:
+    """A date, or the text of one in ISO 8601; anything else as it is, for the field to refuse."""
+    if isinstance(value, str):
+        try:
+            return datetime.date.fromisoformat(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _days(value: Any, since: Any) -> Any:
+    """Days from a date to another; what is no date as it is."""
+    date = _as_date(value)
+    if isinstance(date, datetime.date) and isinstance(since, datetime.date):
+        return float(date.toordinal() - since.toordinal())
+    return value

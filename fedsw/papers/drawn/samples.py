@@ -1,0 +1,82 @@
+"""Generated images: a row a series or a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.papers.drawn.labels import measured_of, name_of
+from fedsw.papers.study import Result, Study
+from fedsw.report.figures import new_panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = 40
+_FRECHET = "frechet_lenet"
+_COLUMNS = 10
+
+
+def labelled(study: Study) -> Mapping[str, Figure]:
+    """Samples of every class, a panel a series, a picture a data set; needs `labelled.accuracy`."""
+    found = {}
+    for source in study.along("source"):
+        results = [each for name in study.series for each in study.of(name, source=source)[:1]]
+        titles = [
+            f"{each.series}\n{measured_of(dict(each.values), 'perceptron_accuracy', 'logistic_accuracy')}"
+            for each in results
+        ]
+        pictures = [
+            np.swapaxes(each.arrays["images"], 0, 1).reshape(-1, each.arrays["images"].shape[-1]) for each in results
+        ]
+        found[str(source)] = _grids(f"{study.figure.source}: {source}", pictures, titles, columns=_COLUMNS)
+    return found
+
+
+def unlabelled(study: Study) -> Mapping[str, Figure]:
+    """Samples at every budget, a panel a series and budget, a picture a data set; needs `public_features.samples`."""
+    found = {}
+    for source in study.along("source"):
+        results: list[Result] = [
+            each
+            for name in study.series
+            for e in study.along("epsilon")
+            for each in study.of(name, source=source, epsilon=e)[:1]
+        ]
+        titles = [
+            "\n".join(
+                [
+                    f"{each.series}, {name_of('epsilon', each.point['epsilon'])}",
+                    measured_of(dict(each.values), _FRECHET),
+                ]
+            )
+            for each in results
+        ]
+        pictures = [each.arrays["images"][:_SHOWN] for each in results]
+        found[str(source)] = _grids(f"{study.figure.source}: {source}", pictures, titles, columns=_COLUMNS)
+    return found
+
+
+def _grids(title: str, pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], *, columns: int) -> Figure:
+    """One panel for each set of images (n, side^2), `columns` images wide; three panels a row."""
+    across = min(3, len(pictures))
+    down = -(-len(pictures) // across)
+    figure, panels = new_panels(down, across, size=(3.6 * across, 2.1 * down + 0.6))
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, images, words in zip(panels, pictures, titles, strict=False):
+        axes.imshow(_tiled(images, columns), cmap="gray_r", vmin=0, vmax=255)
+        axes.set_title(words, fontsize=7.5)
+    figure.suptitle(title)
+    return figure
+
+
+def _tiled(images: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
+    """Images (n, side^2) as one picture (n / columns * side, columns * side)."""
+    side = round(images.shape[1] ** 0.5)
+    rows = len(images) // columns
+    tiles = images[: rows * columns].reshape(rows, columns, side, side)
+    return tiles.swapaxes(1, 2).reshape(rows * side, columns * side)

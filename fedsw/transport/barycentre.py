@@ -1,0 +1,151 @@
+"""Fair post-processing of one-dimensional scores: group histograms are moved towards a common barycentre by an LP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+_LEAST_WEIGHT = 1e-6
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FairMaps:
+    """Where the scores of a group in a bin go: randomly to the middle of a bin, by an optimal transport plan.
+
+    Attributes:
+        edges: of the bins, ascending, (b + 1,).
+        maps: probability of going from bin i to bin j in each group, (groups, b, b), rows summing to 1.
+        distributions: what the groups' histograms become, (groups, b).
+        barycentre: in whose ball of radius beta / 2 they lie, (b,).
+        cost: weighted mean squared distance that scores at the middles of their bins move.
+    """
+
+    edges: Array
+    maps: Array
+    distributions: Array
+    barycentre: Array
+    cost: float
+
+    def __call__(self, scores: Array, groups: NDArray[np.int64], generator: np.random.Generator) -> Array:
+        """Fair scores (n,) of scores (n,) and groups (n,); what is random in them is for fairness, not for privacy."""
+        middles = (self.edges[:-1] + self.edges[1:]) / 2
+        own = bins_of(scores, self.edges)
+        rising = self.maps.cumsum(axis=2)[groups, own]
+        draws = generator.random((len(scores), 1)) * rising[:, -1:]
+        return np.asarray(middles[(draws >= rising).sum(axis=1)])
+
+
+def bins_of(scores: Array, edges: Array) -> NDArray[np.int64]:
+    """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin.
+
+    A score that is not a number is in the last.
+    """
+    place = np.searchsorted(edges, np.asarray(scores, dtype=np.float64), side="right") - 1
+    return np.asarray(np.clip(place, 0, len(edges) - 2), dtype=np.int64)
+
+
+def distributions_of(counts: Array) -> tuple[Array, Array]:
+    """Distributions (groups, b) and weights (groups,) that noised counts (groups, b) stand for.
+
+    A group's cumulative sums, over its total, are replaced by the nearest non-decreasing sequence in the largest
+    deviation and clamped to [0, 1]. Post-processing.
+
+    Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
+    """
+    totals = counts.sum(axis=1)
+    weights = np.maximum(totals / max(float(totals.sum()), _LEAST_WEIGHT), _LEAST_WEIGHT)
+    rising = counts.cumsum(axis=1) / np.maximum(totals, _LEAST_WEIGHT)[:, None]
+    low = np.maximum.accumulate(rising, axis=1)
+    high = np.minimum.accumulate(rising[:, ::-1], axis=1)[:, ::-1]
+    monotone = np.clip((low + high) / 2, 0.0, 1.0)
+    monotone[:, -1] = 1.0
+    return np.diff(monotone, axis=1, prepend=0.0), weights / weights.sum()
+
+
+def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float) -> FairMaps:
+    """The cheapest maps whose results lie in a Kolmogorov-Smirnov ball of diameter `radius` about one distribution.
+
+    Minimises the weighted mean of the squared distances moved, over couplings of every group's distribution with a new
+    one, such that all distribution functions are within radius / 2 of a common one: two groups then differ by at most
+    `radius`. With radius 0 the common one is the groups' Wasserstein barycentre on the grid; from 1 on nothing moves.
+
+    Args:
+        distributions: of every group over the bins, (groups, b), rows summing to 1.
+        weights: of the groups in the cost, (groups,).
+        edges: of the bins, (b + 1,).
+        radius: beta, in [0, 1].
+
+    Raises:
+        ValueError: for shapes that do not fit, or a radius outside [0, 1].
+        RuntimeError: if the linear program has no solution, in the solver's words.
+
+    Source: Xian, Li, Kamath, Zhao 2024 (the linear program of Section 3); solved by HiGHS through scipy.
+    """
+    groups, b = distributions.shape
+    if len(edges) != b + 1 or len(weights) != groups:
+        raise ValueError(
+            f"{groups} distributions over {b} bins need {b + 1} edges and {groups} weights; there are {len(edges)} and "
+            f"{len(weights)}"
+        )
+    if not 0 <= radius <= 1:
+        raise ValueError(f"radius is {radius}; a Kolmogorov-Smirnov distance lies in [0, 1]")
+    middles = (edges[:-1] + edges[1:]) / 2
+    moved = np.square(middles[:, None] - middles[None, :]).ravel()
+    cost = np.concatenate([np.outer(weights, moved).ravel(), np.zeros(b)])
+    equal, right = _marginals(distributions)
+    within, limits = _ball(groups, b, radius)
+    found = linprog(cost, A_ub=within, b_ub=limits, A_eq=equal, b_eq=right, bounds=(0, None), method="highs")
+    if found.status != 0:
+        raise RuntimeError(f"the linear program of the fair maps has no solution: {found.message}")
+    couplings = np.clip(found.x[: groups * b * b].reshape(groups, b, b), 0.0, None)
+    return FairMaps(
+        edges, _conditional(couplings), couplings.sum(axis=1), np.asarray(found.x[groups * b * b :]), float(found.fun)
+    )
+
+
+def _marginals(distributions: Array) -> tuple[sparse.csr_array, Array]:
+    """Every coupling has its group's distribution as first marginal, and the barycentre sums to 1."""
+    groups, b = distributions.shape
+    rows = sparse.kron(sparse.identity(groups * b), np.ones((1, b)))
+    whole = sparse.block_diag([rows, np.ones((1, b))])
+    return sparse.csr_array(whole), np.concatenate([distributions.ravel(), [1.0]])
+
+
+def _ball(groups: int, b: int, radius: float) -> tuple[sparse.csr_array, Array]:
+    """|F_a(j) - F(j)| <= radius / 2 for every group a and bin j."""
+    lower = sparse.csr_array(np.tril(np.ones((b, b))))
+    second = sparse.kron(np.ones((1, b)), lower)  # cumulative sums of a coupling's second marginal
+    functions = sparse.block_diag([second] * groups)
+    common = sparse.vstack([lower] * groups)
+    gaps = sparse.hstack([functions, -common])
+    return sparse.csr_array(sparse.vstack([gaps, -gaps])), np.full(2 * groups * b, radius / 2)
+
+
+def _conditional(couplings: Array) -> Array:
+    """Rows of couplings (groups, b, b) as probabilities; a bin without mass stays where it is."""
+    mass = couplings.sum(axis=2, keepdims=True)
+    stay = np.eye(couplings.shape[1])[None]
+    return np.where(mass > 0, couplings / np.where(mass > 0, mass, 1.0), stay)
+
+
+def uniform_edges(low: float, high: float, bins: int) -> Array:
+    """Edges (bins + 1,) of bins of one width.
+
+    Raises:
+        ValueError: if there is no bin, or no width.
+    """
+    if bins < 1 or not low < high:
+        raise ValueError(f"{bins} bins from {low:g} to {high:g}; give at least one, and an end above the beginning")
+    return np.linspace(low, high, bins + 1)
+
+
+def frontier(distributions: Array, weights: Array, edges: Array, radii: Sequence[float]) -> list[FairMaps]:
+    """`fair_maps` at several radii, shapes as there; all are functions of the same histograms."""
+    return [fair_maps(distributions, weights, edges, radius) for radius in radii]

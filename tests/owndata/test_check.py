@@ -1,0 +1,95 @@
+"""Laws of an examination: every fault of every file is listed, where it is; what fits is counted, and can run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from fedsw.cli.app import main
+from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.owndata.cost import made_up, measured_cost
+from fedsw.owndata.examine import examine
+
+RAW = {
+    "name": "own",
+    "data": {
+        "source": "files",
+        "columns": {
+            "features": [{"name": "age", "low": 0, "high": 100}, {"name": "work", "categories": ["a", "b"]}],
+            "sensitive": {"name": "sex", "values": ["female", "male"]},
+            "target": {"name": "income", "values": ["low", "high"]},
+        },
+    },
+    "training": {"rounds": 3, "batch_fraction": 0.5},
+    "federation": {"clients": 2},
+}
+EXPERIMENT = parse_experiment(RAW)
+FINE = [[20 + i, "ab"[i % 2], ("female", "male")[i // 2 % 2], ("low", "high")[i % 2]] for i in range(20)]
+
+
+def write(folder: Path, rows, header=("age", "work", "sex", "income")) -> None:
+    folder.mkdir(parents=True)
+    with (folder / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def test_every_fault_of_every_file_is_listed_with_its_row_and_column(tmp_path):
+    write(tmp_path / "0", [*FINE, ["x", "c", "female", "low"], [5, "a", "", "low"]])
+    write(tmp_path / "1", [*FINE, [101, "a", "male", "high"]])
+    found = examine(EXPERIMENT, tmp_path)
+    places = [[(fault.row, fault.column) for fault in file.faults] for file in found.files]
+    assert places == [[(22, "age"), (22, "work"), (23, "sex")], [(22, "age")]]
+    assert not found.fits and [file.rows for file in found.files] == [22, 21]
+    assert found.files[1].groups == {"female": 10, "male": 10} and found.files[1].classes == {"low": 10, "high": 10}
+
+
+def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):
+    write(tmp_path / "0", FINE, header=("age", "work", "sex", "pay"))
+    write(tmp_path / "1", [*FINE[:5], ["x", "a", "male", "low"], [1, "a"]])
+    found = examine(EXPERIMENT, tmp_path)
+    assert "has no column 'income'" in found.files[0].broken and "row 8 has 2 cells" in found.files[1].broken
+
+
+def test_what_is_wrong_with_files_together_is_said(tmp_path):
+    for client in range(3):
+        write(tmp_path / str(client), [row for row in FINE if row[2] == "female"])
+    said = examine(EXPERIMENT, tmp_path).together
+    assert said[0].startswith("federation.clients is 2") and "no client holds a record of 'male'" in said[1]
+
+
+def test_a_client_alone_looks_at_its_own_records(tmp_path):
+    write(tmp_path / "0", [["x", "a", "male", "low"]])
+    write(tmp_path / "1", FINE)
+    assert examine(EXPERIMENT, tmp_path, 1).fits and examine(EXPERIMENT, tmp_path / "1", 1).fits
+    assert not examine(EXPERIMENT, tmp_path, 0).fits
+    with pytest.raises(ExperimentError, match="--client is 5"):
+        examine(EXPERIMENT, tmp_path, 5)
+
+
+def test_made_up_records_have_the_declared_form_and_the_sizes_of_the_groups():
+    records = made_up(EXPERIMENT.data.columns, {"female": 7, "male": 0})
+    assert records.rows_by_group == {"female": 7, "male": 0} and records.features.shape == (7, 3)
+
+
+def test_the_cost_of_a_run_is_measured_on_made_up_records():
+    cost = measured_cost(EXPERIMENT, [{"female": 20, "male": 20}] * 2)
+    assert cost.seconds > 0 and cost.bytes > 0 and "made-up" in cost.how
+
+
+def test_the_command_exits_with_2_unless_a_run_can_start(tmp_path, capsys):
+    lines = [
+        'name = "own"', "[data]", 'source = "files"', 'data_dir = "DATA"', "[data.columns]",
+        'features = [{name = "age", low = 0, high = 100}]', 'sensitive = {name = "sex", values = ["female", "male"]}',
+        'target = {name = "income", values = ["low", "high"]}', "[federation]", "clients = 1",
+    ]  # fmt: skip
+    path, text = tmp_path / "own.toml", "\n".join(lines)
+    path.write_text(text)
+    write(tmp_path / "DATA" / "0", FINE)
+    assert main(["check", str(path), "--json", "--no-estimate"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+    write(tmp_path / "DATA" / "1", [*FINE, [1, "a", "other", "low"]])
+    assert main(["check", str(path), "--no-estimate", "federation.clients=2"]) == 2
+    assert "column 'sex' is 'other'" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,153 @@
+"""Laws of a draft: nothing but names is read without the operator's word, and every line says where it came from."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsw.data import read_table
+from fedsw.experiment import ExperimentError, load_experiment
+from fedsw.experiment.blanks import BLANK
+from fedsw.owndata.answers import Words, read_bounds, read_list
+from fedsw.owndata.draft import Asked, draft
+from fedsw.owndata.forms import form_of
+
+HEADER = ["id", "age", "job", "born", "member", "sex", "income"]
+BORN = [f"{day + 1:02}.05.1980" for day in range(20)]
+ROWS = [
+    [i, "" if i == 3 else 20 + i, ("clerk", "nurse")[i % 2], BORN[i], ("yes", "no")[i % 2], "fm"[i // 2 % 2], i % 2]
+    for i in range(20)
+]
+
+
+def folder(tmp_path: Path, rows=ROWS, separator=",") -> Path:
+    for client in range(2):
+        (tmp_path / "DATA" / str(client)).mkdir(parents=True)
+        with (tmp_path / "DATA" / str(client) / "train.csv").open("w", newline="") as file:
+            csv.writer(file, delimiter=separator).writerows([HEADER, *rows[client::2]])
+    return tmp_path / "DATA"
+
+
+def drafted(data: Path, words: Words = Words(), **more) -> str:  # noqa: B008
+    return draft(Asked(data, "sex", "income", words, **more), name="own").text
+
+
+def test_without_a_word_of_its_operator_a_draft_says_the_same_whatever_the_records_hold(tmp_path):
+    other = [["x", "secret", "é", "?", "7", "z", "q"]] * 9
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    one = drafted(folder(tmp_path / "a")).replace(str(tmp_path / "a"), "")
+    two = drafted(folder(tmp_path / "b", other)).replace(str(tmp_path / "b"), "")
+    assert one == two
+    columns = tomllib.loads(one)["data"]["columns"]
+    assert [feature["name"] for feature in columns["features"]] == ["age", "job", "born", "member"]
+    assert columns["sensitive"]["values"] == columns["target"]["values"] == [BLANK]
+
+
+def test_blanks_are_refused_with_their_lines(tmp_path):
+    (tmp_path / "own.toml").write_text(drafted(folder(tmp_path)))
+    with pytest.raises(ExperimentError, match=r'(?s)own.toml has blanks.*line \d+: .*"age".*line \d+: target') as fault:
+        load_experiment(tmp_path / "own.toml")
+    assert str(fault.value).count("\n") == 6
+
+
+def test_what_is_public_is_read_off_and_every_line_says_so(tmp_path):
+    data = folder(tmp_path)
+    (tmp_path / "own.toml").write_text(drafted(data, from_public=True))
+    experiment = load_experiment(tmp_path / "own.toml")
+    age, job, born, member = experiment.data.columns.features
+    assert (age.kind, age.low, age.high, age.missing, age.fill) == ("integer", 20, 39, ("",), 30)
+    assert job.categories == ("clerk", "nurse") and member.kind == "boolean"
+    assert (born.kind, born.format, born.high - born.low) == ("date", "%d.%m.%Y", 19)
+    assert experiment.federation.clients == 2 and experiment.data.columns.groups == ("f", "m")
+    for client in range(2):
+        assert len(read_table(data / str(client) / "train.csv", experiment.data.columns)) == 10
+    lines = (tmp_path / "own.toml").read_text().splitlines()
+    declared = [line for line in lines if line.strip().startswith(("{name", "sensitive", "target"))]
+    assert len(declared) == 6 and all("their operator says are public" in line for line in declared)
+
+
+def test_what_is_given_is_declared_and_nothing_is_asked_twice(tmp_path):
+    words = Words(
+        bounds={"age": ("17", "90"), "born": ("1900-01-01", "2020-12-31")},
+        categories={"job": ("clerk", "nurse"), "sex": ("f", "m"), "income": ("0", "1")},
+        dates={"born": "%d.%m.%Y"},
+        booleans=("member",),
+    )
+    data = folder(tmp_path)
+    text = drafted(data, words)
+    assert BLANK not in text and "given with --bounds" in text
+    (tmp_path / "own.toml").write_text(text)
+    columns = load_experiment(tmp_path / "own.toml").data.columns
+    assert columns.features[0].high == 90 and columns.features[2].kind == "date"
+
+
+def test_a_public_table_says_what_private_ones_need_not(tmp_path):
+    data = folder(tmp_path, [["x"] * 7])
+    with (tmp_path / "public.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([HEADER, *ROWS])
+    text = drafted(data, public_table=tmp_path / "public.csv")
+    assert "low = 20, high = 39" in text and f"read off the public table {tmp_path / 'public.csv'}" in text
+
+
+def test_answers_of_a_person_fill_what_is_open_and_an_empty_one_leaves_a_blank(tmp_path):
+    said = {"age": "17:90", "job": "clerk, nurse", "born": "", "member": "yes,no", "sex": "f,m", "income": "0,1"}
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return said.get(question.split()[1].rstrip(":"), "")
+
+    text = drafted(folder(tmp_path), ask=ask)
+    assert 'name = "age", low = 17, high = 90' in text and 'categories = ["clerk", "nurse"]' in text
+    assert text.count(f'"{BLANK}"') == 1 and '{name = "born", kind = "FILL IN"}' in text
+
+
+def test_semicolons_and_decimal_commas_are_declared(tmp_path):
+    rows = [[i, f"{i},5", *row[2:]] for i, row in enumerate(ROWS)]
+    text = drafted(folder(tmp_path, rows, ";"), from_public=True)
+    assert 'separator = ";"' in text and 'decimal = ","' in text and "low = 0.5, high = 19.5" in text
+
+
+def test_groups_cut_at_edges_and_numbers_to_predict(tmp_path):
+    words = Words(bounds={"age": ("0", "100")}, edges={"age": ("30", "50")})
+    text = draft(Asked(folder(tmp_path), "age", "income", words, from_public=True), name="own").text
+    assert 'sensitive = {name = "age", edges = [30, 50]}' in text and '{name = "age", low = 0, high = 100}' in text
+    words = Words(bounds={"age": ("0", "100")})
+    text = draft(Asked(tmp_path / "DATA", "sex", "age", words, from_public=True), name="own").text
+    assert 'targets = [{name = "age", low = 0, high = 100}]' in text and 'task = "regression"' in text
+
+
+def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path):
+    with pytest.raises(ExperimentError, match="--target names 'incme'.*nearest: 'income'"):
+        draft(Asked(folder(tmp_path), "sex", "incme", Words()), name="own")
+    with pytest.raises(ExperimentError, match="'jobs', and the tables have no such column; nearest: 'job'"):
+        drafted(tmp_path / "DATA", Words(drop=("jobs",)))
+
+
+@pytest.mark.parametrize("text", ["age", "age=17", "age=a:b", "=1:2"])
+def test_bounds_that_cannot_be_read_are_refused(text):
+    with pytest.raises(ExperimentError, match="COLUMN=LOW:HIGH"):
+        read_bounds(text)
+    with pytest.raises(ExperimentError, match="COLUMN=A,B,C"):
+        read_list("age", "--categories")
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1", "2", ""], "integer"),
+        (["1.5", "2"], "number"),
+        (["1,5", "2,25"], "number"),
+        (["yes", "No"], "boolean"),
+        (["0", "1"], "integer"),
+        (["2024-05-31", "NA"], "date"),
+        (["31.05.2024"], "date"),
+        (["a", "1"], "text"),
+        (["", "NA"], "text"),
+    ],
+)
+def test_the_form_of_cells_is_the_narrowest_kind_that_all_of_them_are_of(cells, kind):
+    assert form_of(cells).kind == kind

@@ -1,0 +1,94 @@
+"""Every picture of the fairness figures is drawn from what its measures leave, with the same axes in its panels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedsw.papers.cells import cells_of, settings_of
+from fedsw.papers.drawn import clipping, counterexample, curves, histograms, overview, scatter, tradeoffs
+from fedsw.papers.figure import load_figure
+from fedsw.papers.study import Result, Study
+from fedsw.report.figures import house_style
+
+ROUNDS = np.arange(4)
+VALUES = {
+    "loss": 0.5, "w2_squared": 0.1, "od_0": 0.1, "od_1": 0.1, "accuracy": 0.8, "demographic_parity_difference": 0.1,
+    "mse": 0.1, "w2": 0.1, "ks": 0.1, "di_01": 0.5, "code_accuracy": 0.7,
+}  # fmt: skip
+ARRAYS = {
+    "rounds": ROUNDS, "curve_loss": ROUNDS / 4, "curve_w2_squared": ROUNDS / 9, "curve_od_0": ROUNDS / 9,
+    "curve_od_1": ROUNDS / 9, "edges": np.linspace(0, 1, 4), "density": np.ones((2, 3)),
+    "density_by_class": np.ones((2, 2, 3)), "points": np.random.default_rng(0).random((20, 2)),
+    "group": np.arange(20) % 2,
+}  # fmt: skip
+PROCESSED = {name: np.array([0.2, 0.1]) for name in ("beta", "mse", "w2", "ks")}
+
+
+def study(name: str) -> Study:
+    figure = load_figure(name)
+    results = [
+        Result(
+            cell.series,
+            cell.point,
+            cell.seed,
+            VALUES,
+            ARRAYS | (PROCESSED if "post" in cell.series else {}),
+            {
+                "settings": settings_of(cell.experiment),
+                "guarantee": {"noise_multiplier": 2.0, "sensitivities": {"a": 1.0}},
+            },
+        )
+        for cell in cells_of(figure, seeds=2)
+        if cell.point.get("alpha", 0.0) in (0.0, 0.75) and cell.point.get("epsilon", 1.0) in ("inf", 1.0)
+    ]
+    return Study(figure, tuple(results), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "draw", "parts", "panels"),
+    [
+        ("rll/fig12", histograms.by_group, ["as printed", "best"], 4),
+        (
+            "rll/fig14",
+            histograms.by_group_and_class,
+            [f"{s} class {y}" for s in ("as printed", "best") for y in (0, 1)],
+            4,
+        ),
+        ("rll/fig15", curves.losses, ["as printed", "best"], 2),
+        ("rll/fig17", scatter.predictions, ["as printed", "best"], 4),
+        ("rll/fig19", scatter.codes, ["as printed", "best"], 4),
+        ("rll/fig21", curves.paired, ["as printed"], 4),
+        ("rll/fig4", overview.three_tasks, ["as printed", "best"], 12),
+        ("rll/fig5", tradeoffs.one_number, [""], 2),
+        ("rll/fig16", tradeoffs.adult, [""], 4),
+    ],
+)
+def test_a_picture_has_a_panel_for_every_point_and_the_same_axes_in_all(name, draw, parts, panels):
+    with house_style():
+        drawn = draw(study(name))
+        assert list(drawn) == parts
+        for figure in drawn.values():
+            assert len(figure.axes) == panels and all(axes.has_data() for axes in figure.axes)
+            assert figure.axes[0].get_shared_x_axes().joined(figure.axes[0], figure.axes[1])
+            assert figure.get_suptitle().startswith(load_figure(name).source)
+
+
+def test_the_titles_name_noise_objective_and_the_papers_indices():
+    with house_style():
+        title = histograms.by_group(study("rll/fig12"))["best"].axes[1].get_title()
+    assert "α = 0.75" in title and "σ 2" in title and "obj. 0.2" in title and "DI 0.5" in title
+
+
+def computed(name: str, arrays) -> Study:
+    return Study(load_figure(name), (Result("computed", {}, 0, {}, arrays, {}),), 0)
+
+
+def test_computations_are_drawn_too():
+    times = {"widths": np.array([8, 16]), "plain": np.array([1.0, 1.0]), "clipped": np.array([2.0, 3.0])}
+    with house_style():
+        assert len(clipping.ratios(computed("rll/table5", times))[""].axes) == 1
+        arrays = {
+            name: np.array([1.0, 2.0]) for name in ("theta", "value_first", "value_moved", "sizes", "w1", "w2_squared")
+        }
+        assert len(counterexample.sensitivity(computed("rll/appendix-f", arrays))[""].axes) == 2

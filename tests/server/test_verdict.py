@@ -1,0 +1,133 @@
+"""Laws of verdicts: a constant is never praised, chance is named, noise is told from signal by releases alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsw.data import Records
+from fedsw.runs.by_group import calibration_error
+from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
+from fedsw.runs.verdict import signal_to_noise, warnings_of
+
+
+def records(target, sensitive=None) -> Records:
+    target = torch.as_tensor(target)
+    sensitive = torch.arange(len(target)) % 2 if sensitive is None else torch.as_tensor(sensitive)
+    return Records(torch.zeros((len(target), 1)), sensitive, target, torch.arange(len(target)))
+
+
+def said(outputs, target, **more) -> str:
+    data, outputs = records(target), torch.as_tensor(outputs, dtype=torch.float64)[:, None]
+    found = quality_of_classes(outputs, data, groups=2, classes=2, names=("bad", "good"))
+    accuracy = float(((outputs[:, 0] > 0.5).long() == data.target).double().mean())
+    given = {"metrics": {"accuracy": accuracy, "loss": 0.5}, "quality": found, "records": len(target), "start": 0.7}
+    given |= {"epsilon": 1.0, "noisy": True}
+    return "\n".join(warnings_of(**(given | more)))
+
+
+def test_a_model_below_the_constant_is_called_worse_with_both_numbers():
+    target = [1] * 684 + [0] * 316
+    outputs = np.where(np.arange(1000) % 2, 0.9, 0.1)
+    words = said(outputs, target)
+    assert "worse than a constant: accuracy 0.5, where always 'good' scores 0.684" in words
+    assert "too few" not in words
+
+
+def test_a_good_model_on_enough_records_has_no_warning():
+    target = np.arange(1000) % 2
+    assert said(np.where(target, 0.9, 0.1), target.tolist()) == ""
+
+
+def test_few_records_cannot_tell_a_model_from_a_constant():
+    target = [1] * 14 + [0] * 6
+    outputs = [0.9] * 14 + [0.1] + [0.9] * 5
+    assert "too few held-out records: 20 cannot tell accuracy 0.75 from the 0.7" in said(outputs, target)
+
+
+def test_one_answer_for_all_is_said_to_be_one_and_parity_no_merit():
+    assert "answers the same for every record" in said([0.9] * 10, [1] * 7 + [0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"metrics": {"loss": math.inf}}, "the loss is not finite"),
+        ({"metrics": {"loss": math.nan}}, "the loss is not finite"),
+        ({"metrics": {"loss": 0.8}}, "the loss rose from 0.7"),
+        ({"epsilon": 11.0}, "ε = 11 is above 10"),
+        ({"records": 0}, "no held-out records"),
+    ],
+)
+def test_what_a_reader_must_know_is_said(more, words):
+    target = np.arange(100) % 2
+    assert words in said(np.where(target, 0.9, 0.1), target.tolist(), **more)
+    assert "ε" not in said(np.where(target, 0.9, 0.1), target.tolist(), epsilon=math.inf, noisy=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=2, max_size=30))
+def test_no_threshold_is_right_more_often_than_the_best_one(pairs):
+    outputs = torch.tensor([pair[0] for pair in pairs], dtype=torch.float64)
+    target = torch.tensor([int(pair[1]) for pair in pairs])
+    best = quality_of_classes(outputs[:, None], records(target), groups=2, classes=2).best_threshold
+    tried = [-1.0, *outputs.tolist(), 0.5, best["threshold"]]
+    right = [float(((outputs > threshold).long() == target).double().mean()) for threshold in tried]
+    assert max(right) == pytest.approx(best["accuracy"]) == pytest.approx(right[-1])
+
+
+def test_standard_errors_are_those_of_fresh_draws_of_held_out_records():
+    numbers = np.random.default_rng(5)
+
+    def draw(n=400):
+        target, group = numbers.integers(0, 2, n), numbers.integers(0, 2, n)
+        predicted = np.where(numbers.random(n) < 0.8, target, 1 - target)
+        predicted = np.where((group == 1) & (numbers.random(n) < 0.2), 1, predicted)
+        return torch.from_numpy(predicted * 0.8 + 0.1)[:, None], records(target, group)
+
+    stated = quality_of_classes(*draw(), groups=2, classes=2).standard_errors
+    seen = []
+    for _ in range(300):
+        outputs, data = draw()
+        predicted = (outputs[:, 0] > 0.5).double()
+        rates = [float(predicted[data.sensitive == group].mean()) for group in (0, 1)]
+        accuracy = float((predicted == data.target).double().mean())
+        seen.append((accuracy, min(rates) / max(rates)))
+    spread = np.array(seen).std(axis=0)
+    assert stated["accuracy"] == pytest.approx(spread[0], rel=0.25)
+    assert stated["disparate_impact"] == pytest.approx(spread[1], rel=0.35)
+
+
+def test_a_regression_is_compared_with_the_mean():
+    target = torch.rand((200, 1), generator=torch.Generator().manual_seed(0))
+    data = records(torch.zeros(200, dtype=torch.long))
+    data = Records(data.features, data.sensitive, target, data.ids)
+    perfect, poor = quality_of_numbers(target.double(), data), quality_of_numbers(1 - target.double(), data)
+    assert perfect.constant["mean_squared_error"] == pytest.approx(float(target.double().var(correction=0)))
+    assert perfect.gain[0] > 0 and not perfect.below_constant and poor.below_constant
+
+
+def test_signal_to_noise_is_found_from_releases_alone():
+    numbers, r, sigma = np.random.default_rng(2), 50, 0.3
+    for signal, words in ((0.0, "mostly noise"), (3.0, "well above")):
+        history = []
+        for _ in range(200):
+            noisy = sigma * numbers.standard_normal(r)
+            noisy[0] += signal * sigma * math.sqrt(r)
+            history.append({"sigma": sigma, "gradient_norm": float(np.linalg.norm(noisy))})
+        found = signal_to_noise(history, r)
+        assert found["a_round"] == pytest.approx(signal, abs=0.25) and words in found["words"]
+    assert signal_to_noise([{"sigma": None, "gradient_norm": 1.0}], r) == {}
+
+
+def test_calibration_is_exact_where_scores_are_shares():
+    target = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+    scores = np.array([0.75, 0.75, 0.75, 0.75, 0.25, 0.25, 0.25, 0.25])
+    assert calibration_error(target, scores) == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(np.zeros(4), np.full(4, 0.9)) == pytest.approx(0.9)
+    assert Quality().gain is None and not Quality().below_constant and not Quality().within_chance

@@ -1,0 +1,75 @@
+"""Laws of comparing on clients' own files: all trust models that can, a constant beside them, nothing unmeasured."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fedsw.compare.figure import draw_utility
+from fedsw.compare.grid import make_grid, read_grid, write_grid
+from fedsw.compare.runner import run_cell
+from fedsw.compare.table import make_table
+from fedsw.experiment import ExperimentError
+
+OWN = """
+name = "own"
+[data]
+source = "files"
+data_dir = "DATA"
+held_out = "held-out.csv"
+[data.columns]
+features = [{name = "age", low = 0, high = 100}]
+sensitive = {name = "sex", values = ["female", "male"]}
+target = {name = "income", values = ["low", "high"]}
+[training]
+rounds = 2
+batch_fraction = 0.5
+[federation]
+clients = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    def write(path: Path, ages: range) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            rows = [[age, ("female", "male")[age % 2], ("low", "high")[age // 2 % 3 > 0]] for age in ages]
+            csv.writer(file).writerows([["age", "sex", "income"], *rows])
+
+    write(tmp_path / "DATA" / "0" / "train.csv", range(0, 30))
+    write(tmp_path / "DATA" / "1" / "train.csv", range(30, 60))
+    write(tmp_path / "held-out.csv", range(60, 96))
+    (tmp_path / "own.toml").write_text(OWN)
+    return tmp_path / "own.toml"
+
+
+def test_every_trust_model_that_can_run_it_is_compared_with_both_references(own):
+    grid = make_grid(str(own), epsilons=(1.0, 3.0), seeds=1)
+    assert grid.task == "own" and grid.methods == ("unclipped", "none", "central", "local-gradient")
+    assert len(grid.cells) == 2 + 2 * 2
+    assert (grid.about.metric, grid.about.better) == ("accuracy", "higher")
+    assert grid.cells[0].experiment.clip.mode == "none" and grid.cells[1].experiment.clip.mode != "none"
+
+
+def test_a_constant_stands_beside_what_was_run(own, tmp_path):
+    grid = make_grid(str(own), methods=["none", "central"], epsilons=(3.0,), seeds=1)
+    folder = tmp_path / "compared"
+    write_grid(folder, grid)
+    own.unlink()  # a comparison goes on by its own folder alone
+    for cell in read_grid(folder).cells:
+        assert run_cell(folder, cell)
+    table = make_table(folder)
+    assert table["constant"]["answers"] == "always 'high'"
+    assert table["constant"]["metrics"] == {"accuracy": pytest.approx(24 / 36), "disparate_impact": 1.0}
+    figure = draw_utility(table)
+    (legend,) = figure.legends
+    assert any("always 'high'" in text.get_text() for text in legend.get_texts())
+
+
+def test_nothing_is_compared_that_nobody_measures(own):
+    own.write_text(OWN.replace('held_out = "held-out.csv"', ""))
+    with pytest.raises(ExperimentError, match="names no held-out records"):
+        make_grid(str(own))
