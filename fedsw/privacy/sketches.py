@@ -106,7 +106,10 @@ def require_sum(law: Law, total: Tensor, records: int) -> None:
     steps = total / STEP
     if not bool((steps == steps.round()).all()):
         raise ValueError("a sum holds numbers that are no whole multiples of the step: it is none of `Sketcher.sums`")
-    counted = round(float(steps[:, -1].sum()) / count_steps(law))
+    counts = steps[:, -1].round().to(torch.int64)
+    if bool((counts % count_steps(law) != 0).any()) or bool((counts < 0).any()):
+        raise ValueError("a sum counts no whole numbers of records in its cells: it is none of `Sketcher.sums`")
+    counted = int(counts.sum()) // count_steps(law)
     length = float(torch.linalg.vector_norm(total[:, :-1], dim=1).sum())
     if counted != records or length > SLACK * records:
         raise ValueError(
