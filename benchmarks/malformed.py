@@ -261,7 +261,7 @@ CASES = (
         "a date written otherwise",
         "run own.toml",
         edited(('name = "age", low = 0, high = 100', 'name = "age", kind = "date"')),
-        ("row 2", "'20'", "date written as 2024-05-31"),
+        ("row 2", "'20'", "a date as 2024-05-31 is declared"),
     ),
     Case(
         "no truth value",

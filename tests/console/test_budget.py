@@ -107,7 +107,6 @@ def test_slices_take_a_sampling_rate_orthogonal_directions_and_an_epsilon_to_sol
         ("--slices 5 --dimension 5 -p 0.1 --delta 1e-5 --noise 1 --steps 5", "with --diameter"),
         ("-p 0.1 --delta 1e-5 --noise 1 --diameter 1 --steps 5", "no slicing is given"),
         ("--records 10 --batch 20 --delta 1e-5 --noise-multiplier 1 --steps 5", "batch is 20 of records 10"),
-        ("--records 10 --delta 1e-5 --noise-multiplier 1 --steps 5", "batch is None"),
         ("-p 0.1 --records 10 --batch 1 --delta 1e-5 --noise-multiplier 1 --steps 5", "sampling rate is 0.1"),
         ("--delta 1e-5 --noise-multiplier 1 --steps 5", "give --sampling-rate"),
         ("-p 0.1 --delta 1e-5 --epsilon 1", "exactly two of noise_multiplier, epsilon and steps"),

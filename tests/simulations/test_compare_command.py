@@ -108,7 +108,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
         (["compare"], "name a task"),
         (["compare", "fair-clasification"], "nearest: 'fair-classification'"),
         (["compare", "ring", "--epsilon", "1;3"], "cannot be read; write numbers"),
-        (["compare", "ring", "--methods", "local-gradient"], "Methods that can: none, central"),
+        (["compare", "ring", "--methods", "local-gradient"], "Methods that can: none, unclipped, central"),
         (["compare", "--resume", "nowhere"], "nowhere holds no comparison"),
         (["compare", "ring", "--resume", "nowhere"], "--resume takes the grid"),
         (["compare", "--resume", "nowhere", "--nominal"], "--resume takes the grid"),
@@ -136,7 +136,7 @@ def test_the_list_names_every_task_and_method(capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert set(found["tasks"]) == set(tasks())
     assert set(found["methods"]) == set(methods())
-    assert found["tasks"]["fair-classification"]["able"] == [*FAIR, *BASELINES]
+    assert found["tasks"]["fair-classification"]["able"] == ["none", "unclipped", *FAIR[1:], *BASELINES]
     assert set(found["tasks"]["fair-classification"]["baselines"]) == set(BASELINES)
     assert cli.main(["compare", "--list"]) == 0
     assert "local-gradient" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from fedsw.data.images import DIGITS, MNIST_SIDE, mnist
 from fedsw.data.records import Records
 from fedsw.models.conditional import ImageGenerator
 from fedsw.papers.store import Measured
+from fedsw.runs.files import LEDGER
 from fedsw.single.generators import Settings, fit_generator, generate, sketch_distance
 from fedsw.single.sketching import plan_sketch, release_sketch
 from fedsw.tasks.generation import accuracy_of, image_classifier
@@ -80,7 +81,7 @@ def released(
     Guarantee: that of `fedsw.release_sketch`; with a seed the noise can be repeated, and epsilon is nominal.
     """
     plan = plan_sketch(sketcher.law, records=len(records), epsilon=epsilon, delta=delta, seed=seed)
-    with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "ledger.sqlite", plan) as ledger:
+    with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / LEDGER, plan) as ledger:
         return release_sketch(sketcher, records.features, records.target, plan, ledger)
 
 
