@@ -71,7 +71,7 @@ MODELS = (
     Model(
         "sketch",
         "server and clients follow the protocol and keep what they receive",
-        (("exact sum of all records, once", PRIVATE),),
+        (("exact sum, once", PRIVATE),),
         (),
         "server",
         "sketch, generator, samples:\n(ε, δ)",
@@ -79,7 +79,7 @@ MODELS = (
     Model(
         "sketch-local",
         "nobody is trusted",
-        (("noised sum of all records, once", NOISED),),
+        (("noised sum, once", NOISED),),
         (),
         "client",
         "everything sent:\n(ε, δ) of each client",

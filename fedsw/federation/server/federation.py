@@ -221,7 +221,7 @@ def _method(
             return sketch.LocalSketches(releases, *own)
         return local_release.LocalRelease(releases, *own)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
-    return sketch.TrustedSketch(*shared, ledger) if rounds is None else Trusted(rounds, plan, ledger)
+    return sketch.TrustedSketch(*shared, ledger=ledger) if rounds is None else Trusted(rounds, plan, ledger)
 
 
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
