@@ -221,7 +221,10 @@ def _method(
             return sketch.LocalSketches(releases, *own)
         return local_release.LocalRelease(releases, *own)
     directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
-    return sketch.TrustedSketch(*shared, ledger=ledger) if rounds is None else Trusted(rounds, plan, ledger)
+    if rounds is not None:
+        return Trusted(rounds, plan, ledger)
+    charged: tuple[Any, ...] = (*shared, ledger)
+    return sketch.TrustedSketch(*charged)
 
 
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
