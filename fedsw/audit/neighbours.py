@@ -135,7 +135,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
         records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
         return dataclasses.replace(found, records=records)
 
-    def build(experiment: Experiment, features: int, outputs: int, classes: int) -> nn.Module:
+    def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
         return Freely(outputs)
 
     def task_of(experiment: Experiment) -> Task:
