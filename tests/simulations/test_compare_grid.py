@@ -142,7 +142,7 @@ def test_a_task_runs_a_method_with_its_tuning_and_the_command_line_wins() -> Non
         assert method in able(name)
         for keys, value in map(read_setting, settings):
             found = reduce(getattr, keys, build(name, method))
-                assert (list(found) if isinstance(found, tuple) else found) == value
+            assert (list(found) if isinstance(found, tuple) else found) == value
     assert build("ring", "flow", ["training.rounds=7"]).training.rounds == 7
 
 
