@@ -71,7 +71,7 @@ def test_truth_values_are_0_and_1_however_they_are_written():
     assert one({"name": "m", "kind": "boolean"}, words)[:, 0].tolist() == [1.0, 0.0] * 7
 
 
-@given(st.floats(-1e6, 1e6, allow_subnormal=False))
+@given(st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
 def test_a_decimal_comma_is_a_decimal_point(value):
     text = repr(value).replace(".", ",")
     assert one({"name": "x"}, [text], decimal=",").item() == np.float32(value)
