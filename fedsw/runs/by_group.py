@@ -6,6 +6,7 @@ records, which fairlearn leaves out.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,18 @@ Metric = Callable[[Array, Array], float]
 _BINS = 10
 
 
+def require_by_group(task: Problem) -> None:
+    """Find out whether the table can be made, without loading what makes it, which takes seconds.
+
+    Raises:
+        ModuleNotFoundError: if fairlearn is missing; the extra `app` brings it.
+    """
+    if _has_table(task) and importlib.util.find_spec("fairlearn") is None:
+        raise ModuleNotFoundError(
+            "tables by group need fairlearn, which is not installed: `pip install 'fedsw[app]'`", name="fairlearn"
+        )
+
+
 def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict[str, float]]:
     """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
 
@@ -42,7 +55,7 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
     Raises:
         ModuleNotFoundError: if fairlearn is missing; the extra `app` brings it.
     """
-    if task.experiment.objective.task not in TASKS or len(task.groups) < 2:
+    if not _has_table(task):
         return {}
     from fairlearn.metrics import MetricFrame, count
 
@@ -61,6 +74,10 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
         name: {column: _plain(column, table.loc[group, column]) for column in table} if group in table.index else absent
         for group, name in enumerate(task.groups)
     }
+
+
+def _has_table(task: Problem) -> bool:
+    return task.experiment.objective.task in TASKS and len(task.groups) >= 2
 
 
 def _classifies(task: Problem) -> bool:

@@ -12,7 +12,7 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_metrics import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
-from fedsw.runs.by_group import by_group
+from fedsw.runs.by_group import by_group, require_by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.own_metrics import Metric, OwnMetrics
 from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
@@ -68,7 +68,7 @@ class Evaluator:
         if self._records is not None and self._there is not None:
             initial = measure(task, self._there, self._model)
             outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
-            by_group(task, outputs, self._records)
+            require_by_group(task)
             self._own.attempt(outputs, self._records)
         elif self._own:
             raise ExperimentError(

@@ -1,5 +1,6 @@
 """Metrics of a user's own, and numbers by group: at the server, on held-out records, tried before anything is spent."""
 
+import importlib.util
 import json
 import logging
 import math
@@ -12,8 +13,9 @@ import torch
 from fedsw.data import Records
 from fedsw.engines import driver
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.own_metrics import is_shipped, load_metrics
-from fedsw.runs.by_group import by_group
+from fedsw.runs.by_group import by_group, require_by_group
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.own_metrics import OwnMetrics
 from fedsw.tasks.problem import Problem
@@ -289,3 +291,13 @@ def test_measuring_by_group_and_trying_a_metric_change_no_released_number(tmp_pa
     plain = driver.run(small("seed=3"), runs=tmp_path / "a")
     more = driver.run(small("seed=3"), runs=tmp_path / "b", metrics={"ones": share_of_ones})
     assert [line["gradient_norm"] for line in plain.history] == [line["gradient_norm"] for line in more.history]
+
+
+def test_a_missing_library_of_tables_is_found_out_at_the_start_and_a_start_loads_it_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = Problem.from_experiment(load_experiment(find_experiment("fair-classification")))
+    require_by_group(task)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"fedsw\[app\]"):
+        require_by_group(task)
