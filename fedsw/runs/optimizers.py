@@ -13,6 +13,9 @@ import torch
 
 from fedsw.experiment import ExperimentError, Training
 
+PLAIN = ("sgd", "adam")
+"""Optimizers that step along any vector, and need not be tried before a run."""
+
 
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
     """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fedsw.experiment import Training
 from fedsw.runs.checkpoint import Checkpoint
-from fedsw.runs.optimizers import optimizer_of, require_steps, scheduler_of
+from fedsw.runs.optimizers import PLAIN, optimizer_of, require_steps, scheduler_of
 
 
 class Trainer:
@@ -23,13 +24,21 @@ class Trainer:
     """
 
     def __init__(self, theta: Tensor, settings: Training) -> None:
-        require_steps(settings)
+        if settings.scheduler is not None or settings.optimizer not in PLAIN:
+            require_steps(settings)
         self._parameter = torch.nn.Parameter(theta.detach().to("cpu", torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
         self._settings, self._steps = settings, 0
-        self._optimizer = optimizer_of(self._parameter, settings)
-        self._scheduler = scheduler_of(self._optimizer, settings)
+
+    @functools.cached_property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """Made at the first step: torch loads its compiler with it, which takes seconds."""
+        return optimizer_of(self._parameter, self._settings)
+
+    @functools.cached_property
+    def _scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        return scheduler_of(self._optimizer, self._settings)
 
     @property
     def steps(self) -> int:
