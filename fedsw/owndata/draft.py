@@ -42,7 +42,7 @@ class Asked:
         words: what the command line says of columns.
         from_public: whether the clients' tables themselves are public.
         public_table: a public table of the same columns.
-        guess: whether kinds may be told by the form of private values.
+        guess: whether kinds may be guessed from the form of private values.
         ask: asks a person; None where nobody is there.
     """
 

@@ -1,4 +1,4 @@
-"""Laws of verdicts: a constant is never praised, chance is named, noise is told from signal by releases alone."""
+"""Laws of verdicts: a constant is never praised, chance is named, signal and noise are parted by releases alone."""
 
 from __future__ import annotations
 

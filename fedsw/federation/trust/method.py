@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from torch import Tensor
 
@@ -41,24 +41,11 @@ class Method(Protocol):
     ) -> None: ...
 
 
-class Trusted:
-    """`central` and `none`: the server sees the un-noised sum, charges its ledger, and releases."""
+class AtServer:
+    """What methods with one ledger, the server's, have in common: whoever is trusted charges for all clients."""
 
-    def __init__(self, rounds: Rounds, plan: Plan, ledger: Ledger) -> None:
-        self._rounds, self._plan, self._ledger = rounds, plan, ledger
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `Method`."""
-        aggregate = self._rounds.run(round_, theta)
-        released = central.release(aggregate, self._plan, self._ledger)
-        return Outcome(
-            released.value,
-            released.sigma,
-            released.spent,
-            aggregate.attempt,
-            aggregate.clients,
-            aggregate.training_loss,
-        )
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def epsilon(self) -> float:
         """See `Method`."""
@@ -72,10 +59,31 @@ class Trusted:
         """See `Method`."""
         return self._ledger.released_rounds()
 
-    def __enter__(self) -> Trusted:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ledger.close()
+
+
+class Trusted(AtServer):
+    """`central` and `none`: the server sees the un-noised sum, charges its ledger, and releases."""
+
+    def __init__(self, rounds: Rounds, plan: Plan, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._rounds, self._plan = rounds, plan
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `Method`."""
+        aggregate = self._rounds.run(round_, theta)
+        released = central.release(aggregate, self._plan, self._ledger)
+        return Outcome(
+            released.value,
+            released.sigma,
+            released.spent,
+            aggregate.attempt,
+            aggregate.clients,
+            aggregate.training_loss,
+        )

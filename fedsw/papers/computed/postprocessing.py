@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedsw.accounting import Ledger
 from fedsw.data import Dataset
 from fedsw.papers.store import Measured
 from fedsw.privacy.histograms import GROUP, bounded_histograms, release_histograms
+from fedsw.runs.files import LEDGER
 from fedsw.transport.barycentre import distributions_of, fair_maps, uniform_edges
 
 _LOADERS = {"law-school": data.law_school, "communities": data.communities}
@@ -59,7 +61,7 @@ def _processed(dataset: Dataset, epsilon: float, bins: int, radius: float, seed:
     bounded = bounded_histograms(scores, private.sensitive.numpy(), edges, count=len(dataset.groups))
     with TemporaryDirectory() as folder:
         limits = {"groups": [GROUP], "delta": _DELTA, "epsilon": epsilon, "accountant": "laplace"}
-        with Ledger.create(f"{folder}/ledger.sqlite", **limits) as ledger:  # type: ignore[arg-type]
+        with Ledger.create(Path(folder) / LEDGER, **limits) as ledger:  # type: ignore[arg-type]
             counts = release_histograms(bounded, epsilon, ledger)
     maps = fair_maps(*distributions_of(counts), edges, radius)
     own = _scores(dataset)

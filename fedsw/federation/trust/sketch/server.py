@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +23,7 @@ from fedsw.federation.exchange.cohort import Member, Present, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked, Terms
 from fedsw.federation.trust.local import LocalMethod
-from fedsw.federation.trust.method import Method
+from fedsw.federation.trust.method import AtServer, Method
 from fedsw.federation.trust.plan import Plan, clients_of
 from fedsw.privacy.release import release
 from fedsw.privacy.sketches import bounded_sum, require_sum
@@ -65,7 +64,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
-class TrustedSketch:
+class TrustedSketch(AtServer):
     """`sketch`: clients send exact sums; the server adds them in whole steps, charges its ledger, and noises once.
 
     Who does not answer is not in the sum: nothing was released or charged for an attempt before all that answer are
@@ -84,7 +83,8 @@ class TrustedSketch:
         ledger: Ledger,
     ) -> None:
         self._grid, self._plan, self._sites, self._traffic, self._begin = grid, plan, sites, traffic, begin
-        self._availability, self._ledger = availability, ledger
+        super().__init__(ledger)
+        self._availability = availability
         settings = plan.task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
@@ -177,26 +177,6 @@ class TrustedSketch:
                 f"{left}. {away.describe(self._sites)} The ledger is kept: mend the clients, then resume the run",
                 recorded=left,
             )
-
-    def epsilon(self) -> float:
-        """See `Method`."""
-        return self._ledger.epsilon()
-
-    def epsilon_by_client(self) -> dict[int, float]:
-        """Empty: the guarantee is the federation's."""
-        return {}
-
-    def released_rounds(self) -> int:
-        """See `Method`."""
-        return self._ledger.released_rounds()
-
-    def __enter__(self) -> TrustedSketch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ledger.close()
 
 
 class LocalSketches(LocalMethod):
