@@ -20,8 +20,9 @@ PAPERS = {
     "rr": "Rakotomamonjy, Ralaivola: Differentially Private Sliced Wasserstein Distance",
     "spf": "Sebag and others: Differentially Private Gradient Flow based on the Sliced Wasserstein Distance",
     "rco": "Learning from Locally Privatised Data with Entropic Wasserstein Distances",
+    "sketches": "Sketches of slices: what one noised message gives",
 }
-"""The papers by their short names."""
+"""The papers by their short names, and what no paper has."""
 
 _COLUMNS = ("what", "paper", PRINTED, BEST, "goal of best")
 

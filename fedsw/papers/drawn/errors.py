@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,26 @@ def against_epsilon(study: Study) -> Mapping[str, Figure]:
     return {"": figure}
 
 
+def against_epsilon_by_data(study: Study) -> Mapping[str, Figure]:
+    """The distance of held-out records to the samples over epsilon, a panel a data set: a curve a method."""
+    from matplotlib.ticker import NullLocator
+
+    sources = study.along("source")
+    figure, panels = new_panels(1, len(sources), size=(3.6 * len(sources) + 0.6, 3.6), sharey=True)
+    for axes, source in zip(panels, sources, strict=True):
+        for position, series in enumerate(study.series):
+            _curve(axes, study, series, "epsilon", "sw2", position, at={"source": source})
+        axes.set(xscale="log", yscale="log", xlabel="ε of the release", title=str(source))
+        axes.set_xticks(
+            ticks := [to_float(value) or 0.0 for value in study.along("epsilon")], [f"{x:g}" for x in ticks]
+        )
+        axes.xaxis.set_minor_locator(NullLocator())
+    panels[0].set_ylabel("sliced W₂ to held-out records")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle(study.figure.source)
+    return {"": figure}
+
+
 _SIDES = {"w2_train": "to the private images (outside the guarantee)", "w2_test": "to held-out images"}
 _WORKS = 0.1
 """Sliced W_2 at which samples of a ring of radius 3/4 look like one; points at the origin are at .53."""
@@ -83,10 +104,11 @@ def _curve(
     places: Sequence[float] | None = None,
     style: str = "-",
     name: str = "",
+    at: Mapping[str, Value] = MappingProxyType({}),
 ) -> None:
-    """Means over seeds, with bars of one standard deviation where there are several."""
+    """Means over seeds at the points that agree with `at`; bars of one standard deviation where seeds are several."""
     values: list[Value] = study.along(key, series)
-    found = [study.numbers(metric, series, {key: value}) for value in values]
+    found = [study.numbers(metric, series, {**at, key: value}) for value in values]
     x = places or [to_float(value) or 0.0 for value in values]
     axes.errorbar(
         x,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 40
 _FRECHET = "frechet_lenet"
 _COLUMNS = 10
+_OF_A_CLASS = 4
 
 
 def labelled(study: Study) -> Mapping[str, Figure]:
@@ -38,6 +39,15 @@ def labelled(study: Study) -> Mapping[str, Figure]:
 
 def unlabelled(study: Study) -> Mapping[str, Figure]:
     """Samples at every budget, a panel a series and budget, a picture a data set; needs `public_features.samples`."""
+    return _by_budget(study, _FRECHET, shown=_SHOWN, columns=_COLUMNS)
+
+
+def by_class(study: Study) -> Mapping[str, Figure]:
+    """Samples of every class, a class a line, a panel a series and budget; needs `synthesis.labelled`."""
+    return _by_budget(study, "accuracy_generated", shown=None, columns=_OF_A_CLASS)
+
+
+def _by_budget(study: Study, metric: str, *, shown: int | None, columns: int) -> Mapping[str, Figure]:
     found = {}
     for source in study.along("source"):
         results: list[Result] = [
@@ -47,16 +57,11 @@ def unlabelled(study: Study) -> Mapping[str, Figure]:
             for each in study.of(name, source=source, epsilon=e)[:1]
         ]
         titles = [
-            "\n".join(
-                [
-                    f"{each.series}, {name_of('epsilon', each.point['epsilon'])}",
-                    measured_of(dict(each.values), _FRECHET),
-                ]
-            )
+            f"{each.series}, {name_of('epsilon', each.point['epsilon'])}\n{measured_of(dict(each.values), metric)}"
             for each in results
         ]
-        pictures = [each.arrays["images"][:_SHOWN] for each in results]
-        found[str(source)] = _grids(f"{study.figure.source}: {source}", pictures, titles, columns=_COLUMNS)
+        pictures = [each.arrays["images"][:shown] for each in results]
+        found[str(source)] = _grids(f"{study.figure.source}: {source}", pictures, titles, columns=columns)
     return found
 
 
