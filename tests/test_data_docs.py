@@ -46,7 +46,7 @@ def test_the_examples_in_python_run_one_after_the_other(tmp_path, monkeypatch, c
     assert names["result"].experiment.data.objects[0].kind == "pandas.DataFrame"
 
 
-@pytest.mark.parametrize("engine", ["inprocess", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.parametrize("engine", ["inprocess", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])
 def test_the_module_of_the_example_gives_the_records_of_its_experiment(tmp_path, monkeypatch, engine):
     (tmp_path / "hospital_records.py").write_text(example("python", "hospital_records.py"))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -124,6 +124,7 @@ def test_a_row_that_the_page_cannot_show_is_refused_by_name(changes: dict[str, A
         rows.checked({**ROW, **changes})
 
 
+@pytest.mark.slow
 def test_ways_take_turns_and_the_warm_up_does_not_count() -> None:
     called: list[str] = []
 

@@ -29,6 +29,8 @@ from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import Sensitivity
 from tests.federations import array_record, small
 
+SLOW = pytest.mark.slow
+
 FEATURES = 16
 MODELS = {
     "logistic": ("model.kind=logistic",),
@@ -144,7 +146,14 @@ def start(found: Client, seed: int, spread: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "model, size", [("logistic", 9e41), ("mlp", 1.5e43), ("mlp", 2**60), ("mlp", 2**40), ("logistic", 2**39)]
+    "model, size",
+    [
+        ("logistic", 9e41),
+        pytest.param("mlp", 1.5e43, marks=SLOW),
+        pytest.param("mlp", 2**60, marks=SLOW),
+        ("mlp", 2**40),
+        ("logistic", 2**39),
+    ],
 )
 def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(model, size):
     found = client(model, 0.0)
@@ -158,7 +167,7 @@ def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(mo
         assert attacked(found, theta, pair, [int(size), int(size)], 0.0) <= 1.0
 
 
-@pytest.mark.parametrize("size", [2**60, 2**39])
+@pytest.mark.parametrize("size", [2**60, pytest.param(2**39, marks=SLOW)])
 def test_no_parameters_that_a_server_may_choose_move_a_flipped_label_beyond_the_claim(size):
     """Tiny weights after a layer of huge features: backprops are a few of the smallest numbers, and count."""
     found = client("mlp", 0.0)

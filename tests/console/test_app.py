@@ -23,6 +23,7 @@ def fedsw(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_shipped_experiment_runs_in_an_empty_folder(tmp_path: Path) -> None:
     done = fedsw("run", "fair-classification", "training.rounds=2", "data.records=400", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -146,6 +146,7 @@ def test_the_own_bundle_is_what_flower_sends_of_the_folder_that_a_server_submits
     require_bundle(sent, bundle_hash(), bundle_hash().upper())
 
 
+@pytest.mark.slow
 def test_flwr_run_in_a_checkout_sends_the_same_apps():
     """Their project files differ: the checkout's has the whole package in it."""
 

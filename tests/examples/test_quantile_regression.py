@@ -103,6 +103,7 @@ def charges(path: Path) -> list[tuple[object, ...]]:
         ledger.close()
 
 
+@pytest.mark.slow
 def test_it_is_run_by_name_with_its_own_metrics_and_figures(quantiles, tmp_path):
     directory = tmp_path / "run"
     summary = Federation(tmp_path).run(experiment(TASK), directory=directory)
@@ -125,6 +126,7 @@ def test_without_noise_and_penalty_the_predictions_cover_what_they_say(quantiles
         assert found[f"coverage_{level:g}"] == pytest.approx(level, abs=0.06)
 
 
+@pytest.mark.slow
 def test_the_file_runs_as_a_program(tmp_path):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "quantile_regression.py", "--rounds", "2", "--runs", tmp_path / "runs"],

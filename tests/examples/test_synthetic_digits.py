@@ -23,5 +23,6 @@ def test_a_classifier_of_generated_digits_knows_real_ones_and_says_whom_the_guar
     assert "label and group included" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_noise_that_hides_everything_leaves_nothing_to_learn():
     assert example().main(epsilon=0.003, steps=30) < 0.45

@@ -26,6 +26,8 @@ from tests.federations import Saboteur, small
 from tests.server.crashes import Host
 from tests.server.test_matching_runs import AUTOENCODER, experiment
 
+SLOW = pytest.mark.slow
+
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=5.0")
 
 
@@ -77,12 +79,12 @@ def run_with(directory: Path, fault: str, round_: int, *overrides: str, resume: 
     ("fault", "again"),
     [
         ("killed before the second exchange", "2 1"),
-        ("killed before the charge", "2 1"),
+        pytest.param("killed before the charge", "2 1", marks=SLOW),
         ("killed after the charge", "2 1"),
         ("killed before the checkpoint", "2 1"),
         ("killed while the checkpoint is renamed", "2 1"),
         ("killed after the checkpoint", None),
-        ("killed between rounds", None),
+        pytest.param("killed between rounds", None, marks=SLOW),
     ],
 )
 def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp_path, fault, again):
@@ -103,7 +105,7 @@ def test_a_killed_server_goes_on_at_the_guarantee_of_what_was_released(host, tmp
     assert summary["status"] == "completed" if not twice else summary["status"].startswith("stopped before round 4")
 
 
-@pytest.mark.parametrize("fault", ["killed after the checkpoint", "killed between rounds"])
+@pytest.mark.parametrize("fault", ["killed after the checkpoint", pytest.param("killed between rounds", marks=SLOW)])
 def test_a_server_killed_outside_of_a_round_resumes_bit_for_bit_in_seeded_mode(host, tmp_path, fault):
     overrides = ("seed=3", "training.optimizer=adam", "training.averaging=0.5")
     assert host.run(tmp_path / "whole", *overrides) == 0

@@ -19,6 +19,8 @@ from tests.federations import SMALL, Federation
 from tests.pretended import ELSEWHERE, DirectGrid, Pretended
 from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
 
+SLOW = pytest.mark.slow
+
 SERVER, OUTPUTS, GRADIENTS = "server", "train.outputs", "train.gradients"
 ROUNDS = 3
 ONE_SITE = ("federation.clients=4", "federation.sites=1", f"training.rounds={ROUNDS}", "seed=5", "evaluate_every=1")
@@ -75,12 +77,12 @@ def _each_round(seen, part):
     "more",
     [
         (),
-        ("data.records=1500",),
+        pytest.param(("data.records=1500",), marks=SLOW),
         ("training.batch_fraction=0.6",),
         ("federation.clients=40",),
         ("model.kind=mlp", "model.hidden=[5]", "training.precision=float64"),
         ("objective.penalty=equality-of-odds",),  # four strata
-        ("slicing.ties=stable", "slicing.memory_limit_mb=1"),
+        pytest.param(("slicing.ties=stable", "slicing.memory_limit_mb=1"), marks=SLOW),
         ("privacy.trust=none",),
     ],
     ids=lambda more: more[0] if more else "as it is",
@@ -166,11 +168,11 @@ def test_a_host_tensor_in_the_devices_arithmetic_is_refused_as_an_accelerator_re
 @pytest.mark.parametrize(
     "base",
     [
-        (SMALL, "model.kind=mlp", "model.hidden=[5]"),
+        pytest.param((SMALL, "model.kind=mlp", "model.hidden=[5]"), marks=SLOW),
         (SMALL, "objective.penalty=equality-of-odds", "federation.sites=2", "training.micro_batch=40"),
         (SMALL, *ALSO),
-        (GENERATOR, "objective.protected=both"),
-        (AUTOENCODER,),
+        pytest.param((GENERATOR, "objective.protected=both"), marks=SLOW),
+        pytest.param((AUTOENCODER,), marks=SLOW),
         (ADAPTATION, "training.batch_fraction=0.1"),
     ],
     ids=["classes", "odds", "several penalties", "generator", "autoencoder", "domain"],

@@ -35,6 +35,7 @@ def test_every_kind_of_fault_comes_before_any_comes_again():
     assert schedule(7, 500, CLIENTS) == planned != schedule(8, 500, CLIENTS)
 
 
+@pytest.mark.slow
 def test_forty_rounds_with_four_faults_end_with_an_account_that_is_right(tmp_path):
     found = chaos(3, 40, tmp_path / "chaos")
     assert found["status"] == "completed" and sum(found["faults"].values()) == 4

@@ -152,6 +152,7 @@ def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(host: Host, monk
     assert len(given) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_has_loaded_its_libraries_before_anything_is_asked_of_it(host: Host) -> None:
     worker = Worker()
     host.node._worker = worker
