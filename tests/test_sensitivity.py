@@ -167,7 +167,7 @@ def test_slice_bound_is_attained(n: int, own_l: float, other_l: float, m: float,
 
 
 def test_slice_bound_is_attained_in_any_dimension_by_a_single_direction() -> None:
-    theta = sliced.directions(3, 1, normals=torch.eye(3, dtype=torch.float64))
+    theta = sliced.directions(3, 1, normals=torch.eye(3, dtype=torch.float64)[:, :1])
     ends = theta.T.expand(4, 3)
     attack = Attack(ends, -ends, 0, ends[0], theta)
     reached = explicit_movement(attack, aligned_jacobians(attack, 1, 1))

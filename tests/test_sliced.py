@@ -67,6 +67,14 @@ def test_orthogonal_blocks_are_haar_by_the_sign_fix() -> None:
     torch.testing.assert_close(theta[:, 0], first, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("d", "k", "whole"), [(5, 2, 0), (5, 8, 5)])
+def test_a_partial_block_is_the_first_columns_of_a_whole_one(d: int, k: int, whole: int) -> None:
+    normals = normal(d, d + whole)
+    assert sliced.direction_shape(d, k) == (d, k)
+    theta = sliced.directions(d, k, normals=normals[:, :k])
+    torch.testing.assert_close(theta, sliced.directions(d, d + whole, normals=normals)[:, :k], rtol=0, atol=1e-12)
+
+
 def test_independent_directions_are_normalised_normals_and_one_dimension_needs_no_draw() -> None:
     normals = normal(3, 5)
     theta = sliced.directions(3, 5, normals=normals, scheme="iid")
@@ -76,8 +84,8 @@ def test_independent_directions_are_normalised_normals_and_one_dimension_needs_n
 
 
 def test_bad_requests_for_directions_say_what_is_expected() -> None:
-    with pytest.raises(ValueError, match=r"shape \(3, 4\).*take \(3, 6\)"):
-        sliced.directions(3, 4, normals=normal(3, 4))
+    with pytest.raises(ValueError, match=r"shape \(3, 6\).*take \(3, 4\)"):
+        sliced.directions(3, 4, normals=normal(3, 6))
     with pytest.raises(ValueError, match="need standard normals"):
         sliced.directions(2, 2)
     with pytest.raises(ValueError, match="k = 0"):

@@ -137,6 +137,6 @@ def _normals(width: int, count: int, stream: Stream, scheme: Scheme) -> Tensor:
     shape = direction_shape(width, count, scheme)
     normals = torch.from_numpy(stream.normals(shape[0] * shape[1])).reshape(shape)
     if scheme == "iid" or width == 1:
-        return normals[:, :count]
+        return normals
     lengths = torch.from_numpy(stream.normals(width * count)).reshape(width, count).square().sum(dim=0).sqrt()
     return directions(width, count, normals=normals, scheme=scheme) * lengths

@@ -25,28 +25,25 @@ _IN_CACHE = 2**16
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
-    """Shape of the standard normals that `directions` turns into k directions of R^d.
-
-    Orthogonal directions come in whole d x d blocks, so k is rounded up to a multiple of d there.
+    """Shape (d, k) of the standard normals that `directions` turns into k directions of R^d.
 
     Raises:
         ValueError: if d or k is below 1, or the scheme is unknown.
     """
     _require_at_least_one(d=d, k=k)
-    if scheme == "orthogonal":
-        return d, d * math.ceil(k / d)
-    if scheme == "iid":
-        return d, k
-    raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")
+    if scheme not in ("orthogonal", "iid"):
+        raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")
+    return d, k
 
 
 def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme = "orthogonal") -> Tensor:
     """Turn standard normals into k unit directions of R^d, the columns of a (d, k) float64 tensor.
 
-    "orthogonal" takes the Q of the QR decomposition of every d x d block, with the signs that make the
+    "orthogonal" takes the Q of the QR decomposition of every block of d columns, with the signs that make the
     diagonal of R positive: each block is Haar-distributed, each column uniform on the sphere, and for k a
-    multiple of d, directions @ directions.T / k is I/d (a last, partial block is truncated). "iid" normalises
-    the columns. In dimension 1 there is one direction up to sign, and all are 1.
+    multiple of d, directions @ directions.T / k is I/d. A last block of fewer columns is decomposed as it is: it has
+    the law of so many columns of a whole one, at a cost that follows k, not d. "iid" normalises the columns. In
+    dimension 1 there is one direction up to sign, and all are 1.
 
     Guarantee: the result depends on `normals` alone. The sensitivities of docs/guarantees.md need directions
     that are drawn independently of the data.
@@ -75,10 +72,17 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     normals = normals.to(torch.float64)
     if scheme == "iid":
         return normals.div(torch.linalg.vector_norm(normals, dim=0, keepdim=True))
-    q, r = torch.linalg.qr(normals.reshape(d, -1, d).transpose(0, 1))
+    whole = k - k % d
+    blocks = _haar(normals[:, :whole].reshape(d, whole // d, d).transpose(0, 1)).transpose(0, 1).reshape(d, whole)
+    return torch.cat([blocks, _haar(normals[:, whole:])], dim=1) if whole < k else blocks.contiguous()
+
+
+def _haar(normals: Tensor) -> Tensor:
+    """Orthonormal columns of standard normals (..., d, r), r at most d: uniform on the Stiefel manifold."""
+    q, r = torch.linalg.qr(normals)
     signs = torch.where(torch.diagonal(r, dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(torch.float64)
-    blocks: Tensor = q * signs.unsqueeze(-2)
-    return blocks.transpose(0, 1).reshape(d, -1)[:, :k].contiguous()
+    found: Tensor = q * signs.unsqueeze(-2)
+    return found
 
 
 def spread(directions: Tensor) -> float:
