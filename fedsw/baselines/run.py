@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fedsw.baselines import opacus_parts
 from fedsw.baselines.asked import ADD_REMOVE, Asked, Guarantee, Train, Trained
 from fedsw.baselines.processed import write_processed
+from fedsw.engines.settle import settled
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.federation.server.summary import hardware, versions
@@ -135,6 +136,7 @@ def run(
     Raises:
         ExperimentError, ModuleNotFoundError: as `train`.
     """
+    experiment = settled(experiment)
     privacy = experiment.privacy
     epsilon = math.inf if not privacy.noisy or privacy.epsilon is None else privacy.epsilon
     problem = Problem.from_experiment(experiment)

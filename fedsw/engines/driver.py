@@ -121,13 +121,14 @@ def _drive(
     *,
     resume: bool,
 ) -> RunResult:
+    from fedsw.engines.settle import settled
     from fedsw.federation.client.app import app as client_app
     from fedsw.federation.node.account import held_open, ledgers_in
     from fedsw.federation.server.app import app_for
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory
 
-    experiment = _with_sites(experiment, engine)
+    experiment = _with_sites(settled(experiment), engine)
     nodes = experiment.federation.sites or experiment.federation.clients
     ledgers = directory / "clients"
     hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.sections import Privacy, Training
 
 _ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
@@ -38,6 +39,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
+        or misfit_of_preset(settings)
     )
 
 

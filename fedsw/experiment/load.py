@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from fedsw.experiment.blanks import require_filled
 from fedsw.experiment.choices import shipped_task
@@ -16,6 +22,7 @@ from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.own_metrics import load_metrics, require_references
+from fedsw.experiment.preset import left_open
 from fedsw.experiment.sections import (
     Clip,
     Data,
@@ -81,6 +88,15 @@ class Experiment(Section):
     def _plain_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
         require_references(metrics)
         return metrics
+
+    @model_serializer(mode="wrap")
+    def _with_what_is_left_open(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the settings that `training.preset` has still to choose: what is written counts as the user's."""
+        found: dict[str, Any] = written(self)
+        for section, names in left_open(self).items():
+            for name in names:
+                found.get(section, {}).pop(name, None)
+        return found
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:

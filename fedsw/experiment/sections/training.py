@@ -14,6 +14,9 @@ _OPTIMIZERS = ("sgd", "adam")
 class Training(Section):
     """Rounds, batches and the optimizer; everything here is fixed in advance.
 
+    `preset` "auto" leaves what is not written here, and in [clip], to rules that read public numbers alone
+    (`fedsw.experiment.preset`); a run's own record has what they chose.
+
     A round's batch takes `batch_fraction` of every group (rounded down, at least one record), or `batch_size`
     records of every group where that is given.
 
@@ -31,6 +34,7 @@ class Training(Section):
     `device` is where models run, ranks are found and contributions are added: one with float64.
     """
 
+    preset: Literal["auto"] | None = None
     rounds: PositiveInt = 500
     batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     batch_size: PositiveInt | None = None

@@ -15,6 +15,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.experiment.preset import require_settled
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
@@ -60,6 +61,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     Raises:
         FederationError: when clients are missing or refuse; ValueError: for a bad experiment or bad records.
     """
+    require_settled(job.experiment)
     started = time.monotonic()
     directory = RunDirectory(job.directory)
     task = Problem.from_experiment(job.experiment)

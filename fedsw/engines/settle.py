@@ -1,0 +1,100 @@
+"""From `training.preset = "auto"` to an experiment with every setting: what a run begins with and puts on record.
+
+What is read of the records is their number, which is public.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, resolve_delta
+from fedsw.experiment.preset import Numbers, chosen, left_open, require_settled
+
+if TYPE_CHECKING:
+    from fedsw.tasks.problem import Problem
+
+
+def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
+    """The experiment with what `training.preset` chooses; itself where nothing is left to choose.
+
+    Args:
+        numbers: what the rules read; None to count the records at hand.
+
+    Raises:
+        ExperimentError: if the records are elsewhere, so that nobody can count them here.
+    """
+    if not left_open(experiment):
+        return experiment
+    found = chosen(numbers or numbers_of(experiment), experiment)
+    raw = experiment.model_dump()
+    for section, values in found.items():
+        raw[section] |= values
+    return parse_experiment(raw)
+
+
+def numbers_of(experiment: Experiment, records: int | None = None, problem: Problem | None = None) -> Numbers:
+    """The public numbers that the rules read.
+
+    Args:
+        records: n, of all clients together; None to count those at hand.
+        problem: of the experiment, where it is made already.
+
+    Raises:
+        ExperimentError: if the records are elsewhere, so that nobody can count them here.
+    """
+    from fedsw.tasks.problem import Problem
+
+    count = counted(experiment) if records is None else records
+    parameters = (problem or Problem.from_experiment(experiment)).parameters
+    parts = experiment.federation.clients if experiment.privacy.local else 1
+    return Numbers(count, parameters, multiplier_of_one(experiment, count), parts)
+
+
+def multiplier_of_one(experiment: Experiment, records: int) -> float:
+    """The noise multiplier of one release of all records that spends the whole budget; 0 without noise."""
+    from fedsw.accounting import noise_multiplier
+
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return 0.0
+    if privacy.epsilon is None:
+        assert privacy.noise_multiplier is not None
+        return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
+    return noise_multiplier(privacy.epsilon, resolve_delta(privacy.delta, records=records), sampling_rate=1.0, steps=1)
+
+
+def counted(experiment: Experiment) -> int:
+    """How many private records there are, of all clients together.
+
+    Raises:
+        ExperimentError: if they are not at hand.
+    """
+    return sum(sizes_at_hand(experiment).values())
+
+
+def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
+    """Private records of every group, of all clients together, which are public.
+
+    Raises:
+        ExperimentError: if they are not at hand.
+    """
+    from fedsw.experiment.sources import declared_columns, load_dataset, shared_table, visible_tables
+
+    spec = experiment.data
+    if not spec.own:
+        dataset = load_dataset(experiment)
+        return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])
+    columns = declared_columns(experiment)
+    tables = [shared_table(path, columns) for path in visible_tables(experiment)]
+    held = own.in_this_process(spec.source)
+    parts = list(held.parts) if held is not None else tables
+    if not parts:
+        require_settled(experiment)
+        raise ExperimentError("the records are not at hand here: give their number, --records N, or --data-dir DIR")
+    groups = len(columns.groups)
+    return _by_group(columns.groups, [part.sensitive.bincount(minlength=groups).tolist() for part in parts])
+
+
+def _by_group(groups: tuple[str, ...], counts: list[list[int]]) -> dict[str, int]:
+    return {name: sum(each[place] for each in counts) for place, name in enumerate(groups)}

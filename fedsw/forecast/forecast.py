@@ -1,0 +1,150 @@
+"""How much of what can be learnt noise will leave, as a curve over the strength of the signal, and what follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsw.data import DeclaredRecords
+from fedsw.engines.settle import settled
+from fedsw.experiment import Experiment
+from fedsw.experiment.preset import Numbers
+from fedsw.forecast.law import LAWS, drawn, resampled
+from fedsw.forecast.schema import scaled
+from fedsw.forecast.twins import Score, trained
+from fedsw.tasks.problem import Problem
+
+STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
+"""Where the curve is measured on twins; between them it is interpolated."""
+MOST_TWINS = 3_000
+"""Twins of a training: more records are stood for by so many with less noise."""
+HELD_OUT = 2_000
+ABOUT_ALL = 0.9
+"""Share of what can be learnt from which on noise is not worth speaking of."""
+FEASIBLE = 0.25
+"""Share of what can be learnt below which a constant does as well."""
+_LITTLE = 0.01
+"""Gain over a constant, without noise, below which there is nothing to lose."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What training on twins came to at one strength of the signal: scores under every law, in order."""
+
+    strength: float
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Training on twins of one size: without noise, and at several strengths of the signal.
+
+    Attributes:
+        reference: scores without noise, under every law.
+        points: scores with noise, the weakest signal first.
+    """
+
+    reference: tuple[Score, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def learnable(self) -> float:
+        """How much better than a constant training without noise is, on average over the laws."""
+        return _mean(score.gain for score in self.reference)
+
+    @property
+    def kept(self) -> tuple[float, ...]:
+        """At every point the share of it that is left; it never falls as the signal grows."""
+        if self.learnable < _LITTLE * 0.1:
+            return tuple(0.0 for _ in self.points)
+        found = [_mean(score.gain for score in point.scores) / self.learnable for point in self.points]
+        return tuple(_rising(found))
+
+    def at(self, strength: float) -> float:
+        """The share of what can be learnt that is left at a strength of the signal."""
+        if math.isinf(strength):
+            return 1.0
+        logs = [math.log(point.strength) for point in self.points]
+        value = float(np.interp(math.log(max(strength, 1e-9)), logs, self.kept))
+        weakest = self.points[0].strength
+        return min(value, 1.0) if strength >= weakest else min(value, 1.0) - math.log(weakest / strength) * 0.1
+
+    def strength_for(self, share: float) -> float:
+        """The least strength at which so much is left; infinite if none of those measured is enough."""
+        for before, after in zip((None, *self.points), self.points, strict=False):
+            if self.at(after.strength) < share:
+                continue
+            if before is None:
+                return after.strength
+            low, high = self.at(before.strength), self.at(after.strength)
+            place = (share - low) / (high - low)
+            return before.strength * (after.strength / before.strength) ** place
+        return math.inf
+
+
+def curve(
+    experiment: Experiment,
+    problem: Problem,
+    by_group: Mapping[str, int],
+    *,
+    table: DeclaredRecords | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    relative: float | None = None,
+    seen: Callable[[], None] = lambda: None,
+) -> Curve:
+    """Train on twins, without noise and with several amounts of it.
+
+    Args:
+        experiment: settings of training, or `training.preset` "auto", which chooses for every strength anew.
+        problem: of records with these columns.
+        by_group: private records of every group, which are public.
+        table: a public table to draw twins from, in place of the laws.
+        relative: multiplier of a round over that of one release of all records; None for the square root of the rounds.
+        seen: called after every training.
+    """
+    total = sum(by_group.values())
+    sizes = scaled(by_group, min(total, MOST_TWINS))
+    count = sum(sizes.values())
+    twins = [_twins(problem, sizes, place, table) for place in range(len(LAWS) if table is None else 2)]
+
+    def scores(strength: float) -> tuple[Score, ...]:
+        one = 0.0 if math.isinf(strength) else count / (strength * math.sqrt(problem.parameters))
+        ready = settled(experiment, numbers=Numbers(count, problem.parameters, one))
+        each = one * (math.sqrt(ready.training.rounds) if relative is None else relative)
+        found = []
+        for place, (private, held_out) in enumerate(twins):
+            found.append(trained(problem, ready, private, held_out, multiplier=each, seed=place))
+            seen()
+        return tuple(found)
+
+    return Curve(scores(math.inf), tuple(Point(each, scores(each)) for each in strengths))
+
+
+def _twins(
+    problem: Problem, sizes: Mapping[str, int], place: int, table: DeclaredRecords | None
+) -> tuple[DeclaredRecords, DeclaredRecords]:
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    others = scaled(sizes, HELD_OUT)
+    if table is not None:
+        return resampled(table, sizes, seed=2 * place), resampled(table, others, seed=2 * place + 1)
+    return drawn(columns, sizes, LAWS[place], seed=0), drawn(columns, others, LAWS[place], seed=1)
+
+
+def _mean(values: Sequence[float] | object) -> float:
+    found = [float(value) for value in values]  # type: ignore[attr-defined]
+    return sum(found) / len(found)
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls, in squares (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value, 1.0])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            last, count = pools.pop()
+            pools[-1] = [(pools[-1][0] * pools[-1][1] + last * count) / (pools[-1][1] + count), pools[-1][1] + count]
+    return [value for value, count in pools for _ in range(int(count))]
