@@ -5,7 +5,9 @@ What is read of the records is their number, which is public.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, resolve_delta
@@ -13,6 +15,8 @@ from fedsw.experiment.preset import Numbers, chosen, left_open, require_settled
 
 if TYPE_CHECKING:
     from fedsw.tasks.problem import Problem
+
+_NOTHING = 1e-12
 
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
@@ -33,11 +37,13 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
     return parse_experiment(raw)
 
 
-def numbers_of(experiment: Experiment, records: int | None = None, problem: Problem | None = None) -> Numbers:
+def numbers_of(
+    experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
+) -> Numbers:
     """The public numbers that the rules read.
 
     Args:
-        records: n, of all clients together; None to count those at hand.
+        by_group: private records of every group, of all clients together; None to count those at hand.
         problem: of the experiment, where it is made already.
 
     Raises:
@@ -45,10 +51,31 @@ def numbers_of(experiment: Experiment, records: int | None = None, problem: Prob
     """
     from fedsw.tasks.problem import Problem
 
-    count = counted(experiment) if records is None else records
-    parameters = (problem or Problem.from_experiment(experiment)).parameters
-    parts = experiment.federation.clients if experiment.privacy.local else 1
-    return Numbers(count, parameters, multiplier_of_one(experiment, count), parts)
+    sizes = sizes_at_hand(experiment) if by_group is None else by_group
+    made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
+    goal = experiment.objective
+    return Numbers(
+        count,
+        made.parameters,
+        multiplier_of_one(experiment, count),
+        loss=max(0.0, 1 - goal.alpha - sum(each.weight for each in goal.also)),
+        penalty=_penalty(made, [*sizes.values()]),
+        parts=experiment.federation.clients if experiment.privacy.local else 1,
+    )
+
+
+def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
+    """How far a record moves the penalties' gradient, Jacobians clipped to 1 and outputs to 1/2.
+
+    Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
+    """
+    from fedsw.federation.trust.plan import planned_spreads, sensitivities
+    from fedsw.objectives import Clip
+
+    cells = len(problem.objective.cells) // len(sizes)
+    unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
+    spread = [max(1, size // cells) for size in sizes]
+    return max(each.value for each in sensitivities(unit, spread * cells, planned_spreads(problem)))
 
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
@@ -62,15 +89,6 @@ def multiplier_of_one(experiment: Experiment, records: int) -> float:
         assert privacy.noise_multiplier is not None
         return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
     return noise_multiplier(privacy.epsilon, resolve_delta(privacy.delta, records=records), sampling_rate=1.0, steps=1)
-
-
-def counted(experiment: Experiment) -> int:
-    """How many private records there are, of all clients together.
-
-    Raises:
-        ExperimentError: if they are not at hand.
-    """
-    return sum(sizes_at_hand(experiment).values())
 
 
 def sizes_at_hand(experiment: Experiment) -> dict[str, int]:

@@ -21,18 +21,36 @@ CHOSEN: Mapping[str, tuple[str, ...]] = {
 }
 """The settings that are chosen, by section; what the user writes of them wins."""
 
-_TASKS = ("classification", "regression")
 _TRUSTS = ("central", "none", "local-gradient")
 
 _ROUNDS = 50
 _MOMENTUM = 0.9
 _AVERAGING = 0.5
-_LOSS = 0.25
-_UNCLIPPED = 1.0
-"""What gradients are counted as where nothing clips them."""
-_ENOUGH = 24.0
-"""Signal from which on a longer way is worth its noise less and less."""
-_MOST = 1e4
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a task is trained: its clip of loss gradients, and how far parameters may go.
+
+    Attributes:
+        enough: strength of the signal from which on the way grows like its square root only.
+        power: with which it grows before: a squared error feels every step of noise, an answer only its side.
+        pace: of the way; a squared error's gradients are shorter, and shrink as it learns.
+    """
+
+    loss: float
+    enough: float
+    power: int
+    pace: float
+
+
+_RULES: Mapping[str, _Rule] = {
+    "classification": _Rule(loss=0.25, enough=24.0, power=1, pace=1.0),
+    "regression": _Rule(loss=0.125, enough=60.0, power=2, pace=0.16),
+}
+_UNCLIPPED = 4.0
+"""How much longer gradients are where nothing clips them."""
+_TAUGHT = 1 / 3
+"""Strength, for each record, beyond which a longer way learns the records by heart."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +61,39 @@ class Numbers:
         records: n, of all clients together.
         parameters: r, the length of a released vector.
         multiplier: noise multiplier sigma / Delta of one release of all records; 0 without noise.
+        loss: weight of the task loss in the objective.
+        penalty: how far one replaced record moves the penalties' gradient where Jacobians are clipped to 1 and outputs
+            to 1/2, weights included; it is large where a group is small.
         parts: how many clients add noise, each of their own; 1 where the server does.
     """
 
     records: int
     parameters: int
     multiplier: float
+    loss: float = 1.0
+    penalty: float = 0.0
     parts: int = 1
 
-    @property
-    def strength(self) -> float:
-        """How far signal can stand out of noise over a whole run, n / (multiplier * sqrt(r * parts)).
+    def strength(self, jacobian: float, loss: float) -> float:
+        """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
 
-        It is the length of a mean of n vectors of length 1 that all point one way, over that of the noise which one
-        release of it takes. Rounds share it: more of them do not change it.
+        It is the length of a mean of n gradients of the loss that all are as long as their clip and point one way, over
+        that of the noise which one release of it takes. The share is the part of that noise which the loss alone would
+        take. Rounds share the strength: more of them do not change it.
+
+        Args:
+            jacobian, loss: the clips L and C.
         """
         if not self.multiplier:
             return math.inf
-        return self.records / (self.multiplier * math.sqrt(self.parameters * self.parts))
+        own, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
+        share = own / (own + penalties) if own else 1.0
+        return self.records * share / (self.multiplier * math.sqrt(self.parameters * self.parts))
+
+    def jacobian(self, loss: float) -> float:
+        """The clip of Jacobians: half that of the loss, or less, so that penalties take no more noise than the loss."""
+        own = self.loss * 2 * loss / self.records
+        return min(loss / 2, own / self.penalty) if own and self.penalty else loss / 2
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -68,28 +101,31 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
 
     All records make every batch: rounds then share one signal, and sampling adds no noise of its own. Gradients are
     clipped far below their length, so that every record counts alike. The way that the parameters may go, the learning
-    rate times the clip times the rounds, is in proportion to the strength of the signal, and to its square root from
-    where the signal is well above the noise on.
+    rate times the clip times the rounds, grows with the strength of the signal; like its square root from where the
+    signal is well above the noise on.
     """
     rule: dict[str, dict[str, Any]] = {
-        "training": {
-            "rounds": _ROUNDS,
-            "batch_fraction": 1.0,
-            "momentum": _MOMENTUM,
-            "averaging": _AVERAGING,
-        },
-        "clip": {"output": 0.5, "centre": 0.5, "jacobian": _LOSS / 2, "loss": _LOSS},
+        "training": {"rounds": _ROUNDS, "batch_fraction": 1.0, "momentum": _MOMENTUM, "averaging": _AVERAGING},
+        "clip": {"output": 0.5, "centre": 0.5, "loss": _RULES[settings.objective.task].loss},
     }
     for section, names in CHOSEN.items():
         own = getattr(settings, section)
         rule[section] |= {name: getattr(own, name) for name in names if name in own.model_fields_set}
-    if "learning_rate" not in rule["training"]:
-        signal = min(numbers.strength, _MOST)
-        way = signal if signal < _ENOUGH else math.sqrt(signal * _ENOUGH)
-        length = _UNCLIPPED if settings.clip.open else rule["clip"]["loss"]
-        momentum = (1 - rule["training"]["momentum"]) / (1 - _MOMENTUM)
-        rule["training"]["learning_rate"] = float(f"{way * momentum / (length * rule['training']['rounds']):.3g}")
-    return {"training": rule["training"]} if settings.clip.open else rule
+    training, clip = rule["training"], rule["clip"]
+    clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss']):.3g}"))
+    if "learning_rate" not in training:
+        rate = _way(numbers, settings, clip) / (clip["loss"] * training["rounds"])
+        momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
+        training["learning_rate"] = float(f"{rate * momentum / (_UNCLIPPED if settings.clip.open else 1.0):.3g}")
+    return {"training": training} if settings.clip.open else rule
+
+
+def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> float:
+    """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
+    rule = _RULES[settings.objective.task]
+    strength = min(numbers.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
+    power = rule.power if strength < rule.enough else 0.5
+    return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
 
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
@@ -123,9 +159,9 @@ def misfit(settings: Settings) -> str | None:
     training, task, trust = settings.training, settings.objective.task, settings.privacy.trust
     if training.preset is None:
         return None
-    if task not in _TASKS:
+    if task not in _RULES:
         return (
-            f"training.preset 'auto' chooses for {' and '.join(map(repr, _TASKS))}, not for objective.task {task!r}: "
+            f"training.preset 'auto' chooses for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}: "
             "leave it out, and write training and clip"
         )
     if trust not in _TRUSTS:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsw.data import DeclaredRecords
-from fedsw.engines.settle import settled
+from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
 from fedsw.forecast.law import LAWS, drawn, resampled
@@ -105,15 +105,13 @@ def curve(
         relative: multiplier of a round over that of one release of all records; None for the square root of the rounds.
         seen: called after every training.
     """
-    total = sum(by_group.values())
-    sizes = scaled(by_group, min(total, MOST_TWINS))
-    count = sum(sizes.values())
+    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
+    known = numbers_of(experiment, sizes, problem)
     twins = [_twins(problem, sizes, place, table) for place in range(len(LAWS) if table is None else 2)]
 
     def scores(strength: float) -> tuple[Score, ...]:
-        one = 0.0 if math.isinf(strength) else count / (strength * math.sqrt(problem.parameters))
-        ready = settled(experiment, numbers=Numbers(count, problem.parameters, one))
-        each = one * (math.sqrt(ready.training.rounds) if relative is None else relative)
+        numbers, ready = at_strength(experiment, known, strength)
+        each = numbers.multiplier * (math.sqrt(ready.training.rounds) if relative is None else relative)
         found = []
         for place, (private, held_out) in enumerate(twins):
             found.append(trained(problem, ready, private, held_out, multiplier=each, seed=place))
@@ -121,6 +119,22 @@ def curve(
         return tuple(found)
 
     return Curve(scores(math.inf), tuple(Point(each, scores(each)) for each in strengths))
+
+
+def strength_of(experiment: Experiment, numbers: Numbers) -> float:
+    """The strength of the signal at these numbers, with the clips that a run then has."""
+    clip = settled(experiment, numbers).clip
+    return numbers.strength(clip.jacobian, clip.loss)
+
+
+def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tuple[Numbers, Experiment]:
+    """The numbers with as much noise as leaves that strength, and the experiment as it then runs."""
+    if math.isinf(strength):
+        quiet = replace(numbers, multiplier=0.0)
+        return quiet, settled(experiment, quiet)
+    unit = replace(numbers, multiplier=1.0)
+    noisy = replace(numbers, multiplier=strength_of(experiment, unit) / strength)
+    return noisy, settled(experiment, noisy)
 
 
 def _twins(

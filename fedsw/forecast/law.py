@@ -23,8 +23,6 @@ _CLARITY = 0.6
 """Share of a column's variance that the traits make."""
 _APART = 0.5
 """How far the traits of the groups are apart, in standard deviations."""
-_COMMON = 0.7
-"""Share of the most frequent of two classes."""
 _SPREAD, _MIDDLE = 0.2, 0.4
 """Of a number between its bounds, as a share of what is between them."""
 _MISSING = 0.05
@@ -32,14 +30,20 @@ _MISSING = 0.05
 
 @dataclass(frozen=True)
 class Law:
-    """How much there is to learn: `explained` is the share of the target that the hidden traits make."""
+    """How much there is to learn.
+
+    Attributes:
+        explained: share of the target's variance that the hidden traits make.
+        common: share of the most frequent of two classes.
+    """
 
     name: str
     explained: float
+    common: float
     seed: int
 
 
-LAWS = (Law("little to learn", 0.3, 1), Law("some", 0.6, 2), Law("much", 0.9, 3))
+LAWS = (Law("little to learn", 0.3, 0.6, 1), Law("some", 0.6, 0.75, 2), Law("much", 0.9, 0.5, 3))
 """Laws that a forecast averages over: which of them the records are like is not known."""
 
 
@@ -59,7 +63,7 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
     traits = means[groups] + chance.standard_normal((len(groups), _FACTORS))
     score = _target_score(traits, law, fixed, chance)
-    target = _numbers_to_predict(columns, score, fixed, chance) if columns.targets else _classes(columns, score)
+    target = _numbers_to_predict(columns, score, fixed, chance) if columns.targets else _classes(columns, score, law.common)
     features = np.hstack([_feature(feature, traits, fixed, chance) for feature in columns.features])
     order = chance.permutation(len(groups))
     return DeclaredRecords(
@@ -109,9 +113,9 @@ def _numbers_to_predict(
     return np.stack(found, axis=1).astype(np.float32)
 
 
-def _classes(columns: Columns, score: Float) -> NDArray[np.int64]:
-    """Classes (n,) by the rank of the score: of two the first has 70 %, of more each 70 % of the one before."""
-    shares = _COMMON ** np.arange(len(columns.classes)) if len(columns.classes) > 2 else np.array([_COMMON, 1 - _COMMON])
+def _classes(columns: Columns, score: Float, common: float) -> NDArray[np.int64]:
+    """Classes (n,) by the rank of the score: of two the first has the common share, of more each 70 % of the last."""
+    shares = np.array([common, 1 - common]) if len(columns.classes) == 2 else 0.7 ** np.arange(len(columns.classes))
     ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
     return np.searchsorted(np.cumsum(shares / shares.sum())[:-1], ranks).astype(np.int64)
 

@@ -151,6 +151,7 @@ class Objective:
             return
         width, targets = records.features.shape[1], 0 if records.target.ndim == 1 else records.target.shape[1]
         features, target = made_up_features(0, width), made_up_targets(self.classes, targets)
+        target = target.float() if targets else target
         made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
         require_per_record(
             model,

@@ -121,7 +121,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         delta=delta,
         epsilon=epsilon,
         multiplier=multiplier,
-        sensitivities=sensitivities(task, batch, _planned_spreads(task)),
+        sensitivities=sensitivities(task, batch, planned_spreads(task)),
     )
 
 
@@ -237,7 +237,7 @@ def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Pres
     return tuple(float(rate) for rate in rates.max(axis=0))
 
 
-def _planned_spreads(task: Problem) -> list[float]:
+def planned_spreads(task: Problem) -> list[float]:
     """The spreads of all directions, known in advance for orthogonal blocks; 1, the worst, for i.i.d. ones."""
     slicing = task.experiment.slicing
     widths = [each.width for each in task.compared]
