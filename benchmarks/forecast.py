@@ -40,7 +40,14 @@ EPSILONS = (0.5, 1.0, 3.0, 10.0)
 DRAWS = 5
 SEARCHED = tuple(
     (name, 1_000, epsilon)
-    for name in ("synthetic-classification", "adult", "law-school", "law-school-high", "communities", "communities-high")
+    for name in (
+        "synthetic-classification",
+        "adult",
+        "law-school",
+        "law-school-high",
+        "communities",
+        "communities-high",
+    )
     for epsilon in (1.0, 10.0)
 )
 SETTINGS = 50
@@ -131,8 +138,9 @@ def task(name: str) -> Task:
     return Task(name, columns, private, held_out.take(np.arange(min(_HELD_OUT, len(held_out)))))
 
 
-def measure(of: Task, problem: Problem, records: int, epsilon: float, *, settings: dict[str, Any] | None = None,
-            seeds: range) -> list[float]:
+def measure(
+    of: Task, problem: Problem, records: int, epsilon: float, *, settings: dict[str, Any] | None = None, seeds: range
+) -> list[float]:
     """Scores of training on the records at an epsilon: accuracies, or minus mean squared errors."""
     scores = []
     for seed in seeds:
@@ -195,7 +203,9 @@ def search_row(name: str, records: int, epsilon: float) -> dict[str, Any]:
     tried = []
     for _ in range(SETTINGS):
         settings = _random(chance)
-        tried.append((statistics.mean(measure(of, problem, records, epsilon, settings=settings, seeds=range(2))), settings))
+        tried.append(
+            (statistics.mean(measure(of, problem, records, epsilon, settings=settings, seeds=range(2))), settings)
+        )
     best = max(tried, key=lambda each: each[0])[1]
     again = range(100, 100 + DRAWS)
     return {

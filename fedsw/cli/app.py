@@ -20,6 +20,7 @@ from fedsw.cli.deploy import deploy
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
+from fedsw.cli.plan import plan_command
 from fedsw.cli.reproduce import reproduce_command
 from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
@@ -31,6 +32,7 @@ from fedsw.cli.status import status_command
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
     "check": check_command,
+    "plan": plan_command,
     "budget": budget_command,
     "compare": compare_command,
     "reproduce": reproduce_command,

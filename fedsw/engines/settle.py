@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, resolve_delta
 from fedsw.experiment.preset import Numbers, chosen, left_open, require_settled
+from fedsw.privacy.mechanisms import gaussian_sigma
 
 if TYPE_CHECKING:
     from fedsw.tasks.problem import Problem
@@ -80,15 +81,13 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
     """The noise multiplier of one release of all records that spends the whole budget; 0 without noise."""
-    from fedsw.accounting import noise_multiplier
-
     privacy = experiment.privacy
     if not privacy.noisy:
         return 0.0
     if privacy.epsilon is None:
         assert privacy.noise_multiplier is not None
         return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
-    return noise_multiplier(privacy.epsilon, resolve_delta(privacy.delta, records=records), sampling_rate=1.0, steps=1)
+    return gaussian_sigma(privacy.epsilon, resolve_delta(privacy.delta, records=records), 1.0)
 
 
 def sizes_at_hand(experiment: Experiment) -> dict[str, int]:

@@ -27,6 +27,7 @@ _ROUNDS = 50
 _MOMENTUM = 0.9
 _AVERAGING = 0.5
 
+
 @dataclass(frozen=True)
 class _Rule:
     """How a task is trained: its clip of loss gradients, and how far parameters may go.
@@ -155,23 +156,25 @@ def require_settled(settings: Settings) -> None:
 
 
 def misfit(settings: Settings) -> str | None:
-    """What `preset` "auto" cannot choose for, with the remedy; None if it can."""
-    training, task, trust = settings.training, settings.objective.task, settings.privacy.trust
+    """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
+    training = settings.training
     if training.preset is None:
         return None
-    if task not in _RULES:
-        return (
-            f"training.preset 'auto' chooses for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}: "
-            "leave it out, and write training and clip"
-        )
-    if trust not in _TRUSTS:
-        return (
-            f"training.preset 'auto' chooses for privacy.trust {', '.join(map(repr, _TRUSTS))}, not for {trust!r}: "
-            "leave it out, and write training and clip"
-        )
+    if reason := refusal(settings):
+        return f"training.preset 'auto' chooses {reason}: leave it out, and write training and clip"
     if training.optimizer != "sgd" and "learning_rate" not in training.model_fields_set:
         return (
             f"training.preset 'auto' chooses a learning rate for 'sgd', and training.optimizer is "
             f"{training.optimizer!r}: leave optimizer out, or write learning_rate, too"
         )
+    return None
+
+
+def refusal(settings: Settings) -> str | None:
+    """What the rules cannot choose for, as the end of a sentence that says for what they do; None if they can."""
+    task, trust = settings.objective.task, settings.privacy.trust
+    if task not in _RULES:
+        return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"
+    if trust not in _TRUSTS:
+        return f"for privacy.trust {', '.join(map(repr, _TRUSTS))}, not for {trust!r}"
     return None

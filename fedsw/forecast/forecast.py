@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +63,14 @@ class Curve:
         found = [_mean(score.gain for score in point.scores) / self.learnable for point in self.points]
         return tuple(_rising(found))
 
+    @property
+    def by_law(self) -> tuple[Curve, ...]:
+        """The curve under every law alone."""
+        return tuple(
+            Curve((reference,), tuple(Point(point.strength, (point.scores[place],)) for point in self.points))
+            for place, reference in enumerate(self.reference)
+        )
+
     def at(self, strength: float) -> float:
         """The share of what can be learnt that is left at a strength of the signal."""
         if math.isinf(strength):
@@ -81,7 +89,7 @@ class Curve:
                 return after.strength
             low, high = self.at(before.strength), self.at(after.strength)
             place = (share - low) / (high - low)
-            return before.strength * (after.strength / before.strength) ** place
+            return float(before.strength * (after.strength / before.strength) ** place)
         return math.inf
 
 
@@ -148,8 +156,8 @@ def _twins(
     return drawn(columns, sizes, LAWS[place], seed=0), drawn(columns, others, LAWS[place], seed=1)
 
 
-def _mean(values: Sequence[float] | object) -> float:
-    found = [float(value) for value in values]  # type: ignore[attr-defined]
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
     return sum(found) / len(found)
 
 

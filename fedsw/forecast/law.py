@@ -63,7 +63,9 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
     traits = means[groups] + chance.standard_normal((len(groups), _FACTORS))
     score = _target_score(traits, law, fixed, chance)
-    target = _numbers_to_predict(columns, score, fixed, chance) if columns.targets else _classes(columns, score, law.common)
+    target = (
+        _numbers_to_predict(columns, score, fixed, chance) if columns.targets else _classes(columns, score, law.common)
+    )
     features = np.hstack([_feature(feature, traits, fixed, chance) for feature in columns.features])
     order = chance.permutation(len(groups))
     return DeclaredRecords(
@@ -155,4 +157,4 @@ def _categories(k: int, traits: Float, fixed: np.random.Generator, chance: np.ra
     frequency = fixed.permutation(-np.log1p(np.arange(k)))
     moved = traits @ (0.7 * fixed.standard_normal((_FACTORS, k)))
     value = frequency + moved - np.log(-np.log(chance.random((len(traits), k))))
-    return np.eye(k)[value.argmax(axis=1)]
+    return np.asarray(np.eye(k)[value.argmax(axis=1)], dtype=np.float64)

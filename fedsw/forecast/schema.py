@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedsw.columns import Columns
-from fedsw.columns.kinds import Feature, Label, Number
 from fedsw.columns.group import Group
+from fedsw.columns.kinds import Feature, Label, Number
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_dataset
 

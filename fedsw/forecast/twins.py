@@ -46,8 +46,13 @@ class _Uncharged:
 
 
 def trained(
-    problem: Problem, experiment: Experiment, twins: DeclaredRecords, held_out: DeclaredRecords, *,
-    multiplier: float, seed: int,
+    problem: Problem,
+    experiment: Experiment,
+    twins: DeclaredRecords,
+    held_out: DeclaredRecords,
+    *,
+    multiplier: float,
+    seed: int,
 ) -> Score:
     """Train on twins with a noise multiplier, and measure.
 
@@ -64,10 +69,18 @@ def trained(
     kept = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
     if kept:
         raise ValueError(f"there are too few records: no twin is in {', '.join(kept)}")
-    batches = {"batch_size": settings.batch_size} if settings.batch_size else {"batch_fraction": settings.batch_fraction}
+    batches = (
+        {"batch_size": settings.batch_size} if settings.batch_size else {"batch_fraction": settings.batch_fraction}
+    )
     quiet = plan(
-        objective, clip, sizes=sizes.tolist(), rounds=settings.rounds, epsilon=float("inf"), delta=1e-6, seed=seed,
-        **batches,  # type: ignore[arg-type]
+        objective,
+        clip,
+        sizes=sizes.tolist(),
+        rounds=settings.rounds,
+        epsilon=float("inf"),
+        delta=1e-6,
+        seed=seed,
+        **batches,
     )
     noisy = replace(quiet, multiplier=multiplier)
     model = problem.build_model()

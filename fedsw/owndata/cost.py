@@ -13,6 +13,7 @@ import torch
 
 from fedsw.columns import Columns
 from fedsw.data import DeclaredRecords
+from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 
@@ -43,6 +44,8 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     """
     from fedsw.engines.driver import run
 
+    together = {name: sum(each.get(name, 0) for each in sizes) for name in declared_columns(experiment).groups}
+    experiment = settled(experiment, numbers_of(experiment, together))
     columns = declared_columns(experiment)
     records = [made_up(columns, by_group) for by_group in sizes]
     with tempfile.TemporaryDirectory() as folder:

@@ -15,20 +15,9 @@ from fedsw.owndata.forms import form_of, read_cells, read_header
 from fedsw.text import nearest
 
 _TRAINING = """\
-[training]                 # few rounds on all records; chosen on the training part of Adult, not on yours
-rounds = 50
-batch_fraction = 1.0
-learning_rate = {rate}
-momentum = 0.9
-averaging = 0.5
-"""
-_CLIP = """\
-[clip]
-output = 0.5               # the ball about 1/2 that holds every output
-centre = 0.5
-jacobian = 0.75
-loss = 1.5
-
+[training]
+preset = "auto"            # rounds, batches, learning rate and clips by rule, from the number of records and ε alone;
+                           # `fedsw plan` shows them. What you write here, or under [clip], wins
 """
 
 
@@ -230,7 +219,7 @@ def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[s
     if asked.held_out is not None:
         held_out = f"held_out = {_text(str(asked.held_out))}"
     return [
-        f"# Drafted from {asked.folder} ({there}). Next: fedsw check, then fedsw run, with --data-dir {asked.folder}",
+        f"# Drafted from {asked.folder} ({there}). Next: fedsw check, plan, run, with --data-dir {asked.folder}",
         "#",
         "# Everything under [data.columns] is public: bounds and categories come from you, a code book or a law, and",
         "# where each came from stands beside it. What was looked up in private records would be a release of them.",
@@ -264,7 +253,7 @@ def _rest(regression: bool, *, clients: int) -> list[str]:
         'penalty = "statistical-parity"',
         "alpha = 0.2                # from 0, accuracy alone, to 1, equal outputs of the groups alone",
         "",
-        _CLIP + _TRAINING.format(rate="1.0" if regression else "2.0"),
+        _TRAINING,
         "[privacy]",
         "epsilon = 1.0              # or --epsilon on the command line",
         'delta = "1/n^2"',

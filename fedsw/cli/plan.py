@@ -1,0 +1,109 @@
+"""`fedsw plan`: what a run can be expected to come to, before a record is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli.options import Clients, DataDir, Epsilon, Json, Name, Quiet, Settings, data_dir_setting
+
+if TYPE_CHECKING:
+    from fedsw.data import DeclaredRecords
+    from fedsw.experiment import Experiment
+
+
+def plan_command(
+    experiment: Name,
+    settings: Settings = None,
+    epsilon: Epsilon = None,
+    records: Annotated[
+        str | None,
+        typer.Option(metavar="N or A=N,B=M", help="Number of records, or by group, where no data are at hand."),
+    ] = None,
+    clients: Clients = None,
+    data_dir: DataDir = None,
+    public_table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to draw twins from.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say from public numbers alone whether a run can work: noise, settings, a forecast, and what would help.
+
+    The forecast comes from training on public twins: records of the same columns and sizes, drawn from a public law.
+    Of private records their number by group is read, which is public, or given with --records.
+    """
+    from rich.console import Console
+
+    from fedsw.experiment import load_experiment
+    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.forecast.picture import draw_plan
+    from fedsw.forecast.planning import TRAININGS, planned
+    from fedsw.forecast.screen import planned_view
+    from fedsw.forecast.words import as_plain
+    from fedsw.text import json_text
+
+    changes = [*(settings or ())]
+    changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
+    changes += [f"federation.clients={clients}"] if clients is not None else []
+    changes += [data_dir_setting(data_dir)] if data_dir is not None else []
+    chosen = load_experiment(find_experiment(experiment), changes)
+    by_group, assumed = _sizes(chosen, records)
+    console = Console(stderr=True, quiet=quiet or as_json or not Console(stderr=True).is_terminal)
+    with console.status("training on public twins ...") as status:
+        done = 0
+
+        def seen() -> None:
+            nonlocal done
+            done += 1
+            status.update(f"training on public twins: {done} of {TRAININGS}")
+
+        found = planned(chosen, by_group, assumed=assumed, table=_table(chosen, public_table), seen=seen)
+    if picture is not None:
+        draw_plan(found, picture)
+    if as_json:
+        typer.echo(json_text(as_plain(found)))
+    else:
+        Console(highlight=False).print(planned_view(found))
+
+
+def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
+    """Private records of every group, and what of that was assumed.
+
+    Raises:
+        ExperimentError: if they are not given and not at hand, or cannot be read.
+    """
+    from fedsw.engines.settle import sizes_at_hand
+    from fedsw.experiment import ExperimentError
+    from fedsw.experiment.sources import load_shape
+    from fedsw.forecast.schema import spread_evenly
+
+    if given is None:
+        return sizes_at_hand(experiment), ""
+    groups = load_shape(experiment).groups
+    if given.isdecimal():
+        said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
+        return spread_evenly(groups, int(given)), said
+    pairs = [part.rpartition("=") for part in given.split(",")]
+    found = {name.strip(): int(size) for name, _, size in pairs if size.strip().isdecimal()}
+    if set(found) != set(groups) or len(pairs) != len(groups) or min(found.values()) < 2:
+        raise ExperimentError(
+            f"--records {given!r} cannot be read; write a number, or at least 2 for every group: "
+            f"{','.join(f'{name}=N' for name in groups)}"
+        )
+    return {name: found[name] for name in groups}, ""
+
+
+def _table(experiment: Experiment, path: Path | None) -> DeclaredRecords | None:
+    """A public table under the experiment's declaration."""
+    if path is None:
+        return None
+    from fedsw.data import DeclaredRecords, read_table
+    from fedsw.experiment.sources import declared_columns
+
+    columns = declared_columns(experiment)
+    read = read_table(path.expanduser(), columns)
+    return DeclaredRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")

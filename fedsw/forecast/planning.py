@@ -1,0 +1,259 @@
+"""The plan of a run before its first record is read: noise, settings, forecast, verdict and what-ifs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedsw.data import DeclaredRecords
+from fedsw.engines.settle import numbers_of, settled
+from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
+from fedsw.experiment.preset import CHOSEN, refusal
+from fedsw.forecast.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, curve, strength_of
+from fedsw.forecast.law import LAWS
+from fedsw.forecast.schema import public_columns, scaled
+from fedsw.privacy.plan import by_fraction, calibrated
+from fedsw.tasks.problem import Problem
+
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_EPSILONS = (0.3, 1.0, 3.0, 10.0)
+_MOST_RECORDS = 10**8
+_MOST_EPSILON = 100.0
+_HALVINGS = 20
+TRAININGS = len(LAWS) * (1 + len(STRENGTHS))
+"""How often a plan trains on twins of the laws."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The share of what can be learnt that is expected to be left, for other numbers."""
+
+    records: int
+    epsilon: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What training on public twins says of a run.
+
+    Attributes:
+        kept: share of what training without noise gains over a constant that is expected to be left.
+        range: the same under the laws taken alone, the least and the most.
+        strength: of the signal: below 1 noise buries it.
+        least_records, least_epsilon: where the run becomes feasible, at its epsilon and its number of records; infinite
+            if nowhere.
+        what_ifs: for other numbers.
+    """
+
+    kept: float
+    range: tuple[float, float]
+    strength: float
+    least_records: float
+    least_epsilon: float
+    what_ifs: tuple[WhatIf, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether more than a constant can be expected."""
+        return self.kept >= FEASIBLE
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run before it begins, from public numbers alone.
+
+    Attributes:
+        experiment: with every setting, as it would run.
+        chosen: what `training.preset` chose, by section.
+        by_group: private records by group.
+        batch: of these in every round.
+        multiplier: sigma / Delta of a release.
+        sensitivity: Delta.
+        forecast: None where there is none, with the reason in `why_not`.
+    """
+
+    experiment: Experiment
+    chosen: Mapping[str, Mapping[str, Any]]
+    by_group: Mapping[str, int]
+    assumed: str
+    inputs: int
+    parameters: int
+    batch: tuple[int, ...]
+    releases: int
+    epsilon: float
+    delta: float
+    multiplier: float
+    sensitivity: float | None
+    forecast: Forecast | None
+    why_not: str = ""
+
+    @property
+    def records(self) -> int:
+        """Number of private records."""
+        return sum(self.by_group.values())
+
+    @property
+    def verdict(self) -> str:
+        """What to expect, in words."""
+        if self.forecast is None:
+            return f"no forecast: {self.why_not}"
+        kept = self.forecast.kept
+        if not self.multiplier:
+            return "no noise is planned, and nothing is promised to anybody"
+        if kept >= ABOUT_ALL:
+            return "expect about the accuracy of training without noise"
+        if self.forecast.feasible:
+            return (
+                f"expect to lose some: about {100 * kept:.0f} % of what training without noise gains over a constant "
+                "will be left"
+            )
+        return "not feasible: a constant would do as well"
+
+
+def planned(
+    experiment: Experiment,
+    by_group: Mapping[str, int],
+    *,
+    assumed: str = "",
+    table: DeclaredRecords | None = None,
+    seen: Callable[[], None] = lambda: None,
+) -> Planned:
+    """The plan of an experiment; trains on public twins, and reads no private record.
+
+    Args:
+        by_group: private records of every group, of all clients together; public.
+        assumed: what of these numbers was assumed, in words.
+        table: a public table with the experiment's columns, to draw twins from.
+        seen: called after every training.
+    """
+    problem = Problem.from_experiment(experiment)
+    reason = refusal(experiment)
+    if reason is None:
+        numbers = numbers_of(experiment, by_group, problem)
+        ready = settled(experiment, numbers)
+    else:
+        ready = experiment
+    count = sum(by_group.values())
+    delta = resolve_delta(ready.privacy.delta, records=count)
+    releases = planned_releases(ready)
+    rate, batch = _batch(ready, by_group)
+    privacy = ready.privacy
+    multiplier, epsilon = 0.0, math.inf
+    if privacy.noisy:
+        asked = (privacy.epsilon, privacy.noise_multiplier)
+        multiplier, epsilon = calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
+    found = None
+    if reason is None:
+        measured = _measured(experiment, ready, by_group, multiplier, table, seen)
+        found = _forecast(experiment, by_group, problem, measured)
+    return Planned(
+        experiment=ready,
+        chosen={
+            section: {name: getattr(getattr(ready, section), name) for name in names}
+            for section, names in CHOSEN.items()
+        },
+        by_group=dict(by_group),
+        assumed=assumed,
+        inputs=problem.features,
+        parameters=problem.parameters,
+        batch=batch,
+        releases=releases,
+        epsilon=epsilon,
+        delta=delta,
+        multiplier=multiplier,
+        sensitivity=_sensitivity(ready, by_group, batch),
+        forecast=found,
+        why_not=reason or "",
+    )
+
+
+def _measured(
+    experiment: Experiment,
+    ready: Experiment,
+    by_group: Mapping[str, int],
+    multiplier: float,
+    table: DeclaredRecords | None,
+    seen: Callable[[], None],
+) -> Curve:
+    """Training on twins, in place of the records, of the columns that are public."""
+    raw = experiment.model_dump()
+    raw["data"] = {
+        "source": "object",
+        "columns": public_columns(experiment).model_dump(),
+        "row_norm": experiment.data.row_norm,
+    }
+    made_up = parse_experiment(raw | {"metrics": ()})
+    problem = Problem.from_experiment(made_up)
+    one = numbers_of(ready, by_group, problem).multiplier
+    relative = multiplier / one if one else None
+    return curve(made_up, problem, by_group, table=table, relative=relative, seen=seen)
+
+
+def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
+    def strength(records: int, epsilon: float | None) -> float:
+        changed = experiment if epsilon is None else _at(experiment, epsilon)
+        return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
+
+    total = sum(by_group.values())
+    own = experiment.privacy.epsilon
+    here = strength(total, None)
+    needed = measured.strength_for(FEASIBLE)
+    alone = [each.at(here) for each in measured.by_law]
+    epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
+    what_ifs = tuple(
+        WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
+        for size in (max(4, round(total * factor)) for factor in _FACTORS)
+        for epsilon in epsilons
+    )
+    return Forecast(
+        kept=measured.at(here),
+        range=(min(alone), max(alone)),
+        strength=here,
+        least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),
+        least_epsilon=_least(lambda e: strength(total, e), needed, 0.01, _MOST_EPSILON),
+        what_ifs=what_ifs,
+    )
+
+
+def _at(experiment: Experiment, epsilon: float) -> Experiment:
+    trust = "central" if experiment.privacy.trust == "none" else experiment.privacy.trust
+    changed = {"epsilon": epsilon, "noise_multiplier": None, "trust": trust}
+    return experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=changed)})
+
+
+def _least(strength: Callable[[float], float], needed: float, low: float, high: float) -> float:
+    """The least number at which a signal is as strong as needed; infinite if none up to `high` is."""
+    if strength(high) < needed:
+        return math.inf
+    if strength(low) >= needed:
+        return low
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if strength(middle) >= needed else (middle, high)
+    return high
+
+
+def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
+    """Sampling rate, and records of every group in a batch."""
+    sizes, training = [max(1, size) for size in by_group.values()], experiment.training
+    if training.batch_size is None:
+        batch = by_fraction(training.batch_fraction, sizes)
+        return max(training.batch_fraction, *(taken / size for taken, size in zip(batch, sizes, strict=True))), batch
+    batch = tuple(min(size, training.batch_size) for size in sizes)
+    return max(taken / size for taken, size in zip(batch, sizes, strict=True)), batch
+
+
+def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Sequence[int]) -> float | None:
+    """Delta of a release under trust 'central'; None where clients add noise, each of its own."""
+    from fedsw.federation.trust.plan import planned_spreads, sensitivities
+
+    problem = Problem.from_experiment(experiment)
+    cells = len(problem.objective.cells)
+    if experiment.privacy.local or experiment.privacy.sketch or cells % len(by_group):
+        return None
+    classes = cells // len(by_group)
+    sizes = [max(1, size // classes) for size in batch] * classes
+    return max(each.value for each in sensitivities(problem, sizes, planned_spreads(problem)))
