@@ -10,8 +10,8 @@ import typer
 from fedsw.cli.options import Clients, DataDir, Epsilon, Json, Name, Quiet, Settings, data_dir_setting
 
 if TYPE_CHECKING:
-    from fedsw.data import DeclaredRecords
     from fedsw.experiment import Experiment
+    from fedsw.forecast.law import PublicRecords
 
 
 def plan_command(
@@ -97,13 +97,14 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     return {name: found[name] for name in groups}, ""
 
 
-def _table(experiment: Experiment, path: Path | None) -> DeclaredRecords | None:
+def _table(experiment: Experiment, path: Path | None) -> PublicRecords | None:
     """A public table under the experiment's declaration."""
     if path is None:
         return None
-    from fedsw.data import DeclaredRecords, read_table
+    from fedsw.data import read_table
     from fedsw.experiment.sources import declared_columns
+    from fedsw.forecast.law import PublicRecords
 
     columns = declared_columns(experiment)
     read = read_table(path.expanduser(), columns)
-    return DeclaredRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+    return PublicRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")

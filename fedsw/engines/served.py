@@ -8,6 +8,7 @@ from fedsw.deploy.superlink import SuperLink
 from fedsw.engines.deployed import follow
 from fedsw.engines.driver import RunResult, fresh_directory, read_result
 from fedsw.experiment import Experiment
+from fedsw.experiment.preset import require_settled
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import Observer
 from fedsw.runs.recovery import require_free
@@ -15,7 +16,12 @@ from fedsw.runs.resuming import SERVED
 
 
 def prepare(experiment: Experiment, runs: Path) -> Path:
-    """A fresh folder `runs/<name>/<time>/` that says what will run."""
+    """A fresh folder `runs/<name>/<time>/` that says what will run.
+
+    Raises:
+        ExperimentError: if settings are left to `training.preset`: nobody here can count the clients' records.
+    """
+    require_settled(experiment)
     directory = fresh_directory(runs / experiment.name)
     RunDirectory(directory).write_config(experiment, SERVED)
     return directory

@@ -50,6 +50,8 @@ _RULES: Mapping[str, _Rule] = {
 }
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
+_STEP = 2.0
+"""Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
 """Strength, for each record, beyond which a longer way learns the records by heart."""
 
@@ -115,7 +117,7 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     training, clip = rule["training"], rule["clip"]
     clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss']):.3g}"))
     if "learning_rate" not in training:
-        rate = _way(numbers, settings, clip) / (clip["loss"] * training["rounds"])
+        rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
         momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
         training["learning_rate"] = float(f"{rate * momentum / (_UNCLIPPED if settings.clip.open else 1.0):.3g}")
     return {"training": training} if settings.clip.open else rule

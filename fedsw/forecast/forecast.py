@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsw.data import DeclaredRecords
 from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
-from fedsw.forecast.law import LAWS, drawn, resampled
+from fedsw.forecast.law import LAWS, PublicRecords, drawn, resampled
 from fedsw.forecast.schema import scaled
 from fedsw.forecast.twins import Score, trained
 from fedsw.tasks.problem import Problem
@@ -26,7 +25,7 @@ ABOUT_ALL = 0.9
 """Share of what can be learnt from which on noise is not worth speaking of."""
 FEASIBLE = 0.25
 """Share of what can be learnt below which a constant does as well."""
-_LITTLE = 0.01
+_LITTLE = 1e-3
 """Gain over a constant, without noise, below which there is nothing to lose."""
 
 
@@ -52,23 +51,27 @@ class Curve:
 
     @property
     def learnable(self) -> float:
-        """How much better than a constant training without noise is, on average over the laws."""
-        return _mean(score.gain for score in self.reference)
+        """How much better than a constant training can be, on average over the laws.
+
+        It is that of training without noise; or with little noise, where that learns fewer records by heart.
+        """
+        return max(_mean(score.gain for score in each) for each in (self.reference, *(p.scores for p in self.points)))
 
     @property
     def kept(self) -> tuple[float, ...]:
         """At every point the share of it that is left; it never falls as the signal grows."""
-        if self.learnable < _LITTLE * 0.1:
+        if self.learnable < _LITTLE:
             return tuple(0.0 for _ in self.points)
         found = [_mean(score.gain for score in point.scores) / self.learnable for point in self.points]
         return tuple(_rising(found))
 
     @property
     def by_law(self) -> tuple[Curve, ...]:
-        """The curve under every law alone."""
+        """The curve under every law alone in which there is something to learn."""
         return tuple(
             Curve((reference,), tuple(Point(point.strength, (point.scores[place],)) for point in self.points))
             for place, reference in enumerate(self.reference)
+            if max(reference.gain, *(point.scores[place].gain for point in self.points)) >= _LITTLE
         )
 
     def at(self, strength: float) -> float:
@@ -98,7 +101,7 @@ def curve(
     problem: Problem,
     by_group: Mapping[str, int],
     *,
-    table: DeclaredRecords | None = None,
+    table: PublicRecords | None = None,
     strengths: Sequence[float] = STRENGTHS,
     relative: float | None = None,
     seen: Callable[[], None] = lambda: None,
@@ -146,8 +149,8 @@ def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tu
 
 
 def _twins(
-    problem: Problem, sizes: Mapping[str, int], place: int, table: DeclaredRecords | None
-) -> tuple[DeclaredRecords, DeclaredRecords]:
+    problem: Problem, sizes: Mapping[str, int], place: int, table: PublicRecords | None
+) -> tuple[PublicRecords, PublicRecords]:
     columns = problem.experiment.data.columns
     assert columns is not None
     others = scaled(sizes, HELD_OUT)

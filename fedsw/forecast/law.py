@@ -47,7 +47,14 @@ LAWS = (Law("little to learn", 0.3, 0.6, 1), Law("some", 0.6, 0.75, 2), Law("muc
 """Laws that a forecast averages over: which of them the records are like is not known."""
 
 
-def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int) -> DeclaredRecords:
+class PublicRecords(DeclaredRecords):
+    """Records that are nobody's secret: twins, or rows of a table that its owner says is public.
+
+    What trains on them charges no ledger, and takes nothing else.
+    """
+
+
+def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int) -> PublicRecords:
     """Records of the declared columns, as many of every group as are asked for.
 
     A record has four hidden traits, normal, with other means in every group. Numbers, categories and truth values
@@ -68,7 +75,7 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     )
     features = np.hstack([_feature(feature, traits, fixed, chance) for feature in columns.features])
     order = chance.permutation(len(groups))
-    return DeclaredRecords(
+    return PublicRecords(
         features=torch.from_numpy(features[order].astype(np.float32)),
         sensitive=torch.from_numpy(groups[order]),
         target=torch.from_numpy(target[order]),
@@ -78,7 +85,7 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     )
 
 
-def resampled(table: DeclaredRecords, by_group: Mapping[str, int], *, seed: int) -> DeclaredRecords:
+def resampled(table: PublicRecords, by_group: Mapping[str, int], *, seed: int) -> PublicRecords:
     """Records drawn with replacement from a public table, as many of every group as are asked for.
 
     Raises:
@@ -93,7 +100,7 @@ def resampled(table: DeclaredRecords, by_group: Mapping[str, int], *, seed: int)
         rows.append(chance.choice(own, by_group[name]) if by_group[name] else own[:0])
     taken = table.take(chance.permutation(np.concatenate(rows)))
     ids = torch.arange(len(taken))
-    return DeclaredRecords(taken.features, taken.sensitive, taken.target, ids, table.columns, "a public table")
+    return PublicRecords(taken.features, taken.sensitive, taken.target, ids, table.columns, "a public table")
 
 
 def _target_score(traits: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator) -> Float:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsw.data import DeclaredRecords
 from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
 from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.forecast.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, curve, strength_of
-from fedsw.forecast.law import LAWS
+from fedsw.forecast.law import LAWS, PublicRecords
 from fedsw.forecast.schema import public_columns, scaled
 from fedsw.privacy.plan import by_fraction, calibrated
 from fedsw.tasks.problem import Problem
@@ -118,7 +117,7 @@ def planned(
     by_group: Mapping[str, int],
     *,
     assumed: str = "",
-    table: DeclaredRecords | None = None,
+    table: PublicRecords | None = None,
     seen: Callable[[], None] = lambda: None,
 ) -> Planned:
     """The plan of an experiment; trains on public twins, and reads no private record.
@@ -175,7 +174,7 @@ def _measured(
     ready: Experiment,
     by_group: Mapping[str, int],
     multiplier: float,
-    table: DeclaredRecords | None,
+    table: PublicRecords | None,
     seen: Callable[[], None],
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
@@ -201,7 +200,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
     own = experiment.privacy.epsilon
     here = strength(total, None)
     needed = measured.strength_for(FEASIBLE)
-    alone = [each.at(here) for each in measured.by_law]
+    alone = [each.at(here) for each in measured.by_law] or [0.0]
     epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
     what_ifs = tuple(
         WhatIf(size, epsilon, measured.at(strength(size, epsilon)))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedsw.accounting import Charge
-from fedsw.data import DeclaredRecords
 from fedsw.experiment import Experiment
+from fedsw.forecast.law import PublicRecords
 from fedsw.models import flatten
 from fedsw.objectives import Clip
 from fedsw.privacy.release import release
@@ -48,8 +48,8 @@ class _Uncharged:
 def trained(
     problem: Problem,
     experiment: Experiment,
-    twins: DeclaredRecords,
-    held_out: DeclaredRecords,
+    twins: PublicRecords,
+    held_out: PublicRecords,
     *,
     multiplier: float,
     seed: int,
@@ -61,14 +61,20 @@ def trained(
         experiment: with every setting of training and of the clips.
         multiplier: sigma / Delta of every round; 0 without noise.
         seed: of batches and noise.
+
+    Raises:
+        TypeError: for records that nobody said are public: what is released here is charged to nobody.
+        ValueError: if a stratum of sampling has no record.
     """
+    if not isinstance(twins, PublicRecords):
+        raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
     settings, asked = experiment.training, experiment.clip
     objective = _objective(problem, experiment)
     clip = problem.clip if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
     sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
-    kept = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
-    if kept:
-        raise ValueError(f"there are too few records: no twin is in {', '.join(kept)}")
+    empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
+    if empty:
+        raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
     batches = (
         {"batch_size": settings.batch_size} if settings.batch_size else {"batch_fraction": settings.batch_fraction}
     )
@@ -110,7 +116,7 @@ def _objective(problem: Problem, experiment: Experiment) -> Objective:
     )
 
 
-def _score(problem: Problem, model: torch.nn.Module, held_out: DeclaredRecords) -> Score:
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRecords) -> Score:
     batch = problem.given(held_out)
     with torch.no_grad():
         outputs = problem.task.outputs(model(batch.features), batch)

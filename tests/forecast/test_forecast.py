@@ -1,0 +1,220 @@
+"""Laws of a forecast: twins are public and of the asked sizes, noise costs, and no private record is looked at."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedsw
+from fedsw.cli.app import main
+from fedsw.columns import Columns
+from fedsw.data import DeclaredRecords
+from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.forecast.forecast import FEASIBLE, Curve, Point, _rising
+from fedsw.forecast.law import LAWS, PublicRecords, drawn, resampled
+from fedsw.forecast.picture import draw_plan
+from fedsw.forecast.planning import planned
+from fedsw.forecast.schema import columns_named, scaled, spread_evenly
+from fedsw.forecast.twins import Score, trained
+from fedsw.forecast.words import as_plain
+from fedsw.tasks.problem import Problem
+from tests.forecast.test_preset import COLUMNS, SIZES, asked
+
+PACKAGE = Path(fedsw.__file__).parent
+FEATURES = [
+    {"name": "age", "low": 17, "high": 90, "missing": [""], "fill": 40},
+    {"name": "scan", "low": -1, "high": 1, "scale": "signed", "count": 3},
+    {"name": "job", "categories": ["a", "b", "c", "d"]},
+    {"name": "smoker", "kind": "boolean"},
+    {"name": "free"},
+]
+MANY = Columns.model_validate({**COLUMNS, "features": FEATURES})
+QUICK = {"preset": "auto", "rounds": 6}
+
+
+def columns_of(**changes) -> Columns:
+    return Columns.model_validate({**COLUMNS, **changes})
+
+
+def curve_of(*kept: float) -> Curve:
+    points = tuple(Point(10.0 ** (place + 1), (Score(0.5 + 0.3 * share, 0.5),)) for place, share in enumerate(kept))
+    return Curve((Score(0.8, 0.5),), points)
+
+
+def test_twins_have_the_asked_sizes_and_what_is_declared():
+    twins = drawn(MANY, {"f": 70, "m": 130}, LAWS[0], seed=0)
+    assert twins.sensitive.bincount().tolist() == [70, 130]
+    assert twins.features.shape == (200, MANY.inputs)
+    age, absent, scan, job = (twins.features[:, place] for place in (slice(1), 1, slice(2, 5), slice(5, 9)))
+    assert 0 <= float(age.min()) and float(age.max()) <= 1
+    assert set(absent.tolist()) == {0.0, 1.0}
+    assert float(scan.min()) >= -1 and float(scan.min()) < 0
+    assert job.sum(dim=1).tolist() == [1.0] * 200
+    several = columns_of(target={"name": "y", "values": ["a", "b", "c"]})
+    assert drawn(several, SIZES, LAWS[1], seed=0).target.bincount().min() > 100
+    numbers = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
+    target = drawn(numbers, SIZES, LAWS[1], seed=0).target
+    assert target.shape == (1_000, 1) and 0 <= float(target.min()) and float(target.max()) <= 1
+
+
+def test_draws_of_one_law_differ_and_teach_the_same():
+    experiment = settled_quick(rounds=40)
+    problem = Problem.from_experiment(experiment)
+    columns = experiment.data.columns
+    one, other = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
+    assert not torch.equal(one.features, other.features)
+    own = trained(problem, experiment, one, one, multiplier=0.0, seed=0)
+    fresh = trained(problem, experiment, one, other, multiplier=0.0, seed=0)
+    unlike = trained(problem, experiment, one, drawn(columns, SIZES, LAWS[0], seed=1), multiplier=0.0, seed=0)
+    assert fresh.gain == pytest.approx(own.gain, abs=0.05) and fresh.gain > 0.1 > unlike.gain
+
+
+def settled_quick(rounds: int = 6):
+    from fedsw.engines.settle import numbers_of, settled
+
+    own = asked(training={"preset": "auto", "rounds": rounds}, privacy={"trust": "none"})
+    return settled(own, numbers_of(own, SIZES))
+
+
+def test_what_nobody_said_is_public_is_not_trained_on():
+    experiment = settled_quick()
+    twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
+    private = DeclaredRecords(twins.features, twins.sensitive, twins.target, twins.ids, twins.columns, "private")
+    with pytest.raises(TypeError, match="twins are public records, these are DeclaredRecords"):
+        trained(Problem.from_experiment(experiment), experiment, private, twins, multiplier=1.0, seed=0)
+
+
+def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
+    """Every class with a method `spend` in the package: the ledger's, the protocol's, and that of twins."""
+    found = {
+        str(path.relative_to(PACKAGE)): node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "spend" for each in node.body)
+    }
+    assert found == {
+        "accounting/ledger.py": "Ledger",
+        "privacy/release.py": "Spends",
+        "forecast/twins.py": "_Uncharged",
+    }
+    uses = [path for path in PACKAGE.rglob("*.py") if "_Uncharged" in path.read_text(encoding="utf-8")]
+    assert [path.name for path in uses] == ["twins.py"]
+
+
+def test_noise_costs_what_can_be_learnt():
+    experiment = settled_quick()
+    problem = Problem.from_experiment(experiment)
+    columns = experiment.data.columns
+    twins, held_out = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
+    quiet, noisy = (
+        trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=0) for multiplier in (0.0, 1e5)
+    )
+    assert quiet.gain > 0.1 > noisy.gain
+
+
+def test_a_curve_never_falls_and_is_read_both_ways():
+    assert _rising([0.1, 0.5, 0.3, 0.9]) == pytest.approx([0.1, 0.4, 0.4, 0.9])
+    found = curve_of(0.0, 0.6, 0.5, 1.0)
+    assert found.kept == pytest.approx((0.0, 0.55, 0.55, 1.0))
+    assert found.at(math.inf) == 1.0 and found.at(1e9) == pytest.approx(1.0) and found.at(1.0) < 0
+    for share in (FEASIBLE, 0.5, 0.9):
+        assert found.at(found.strength_for(share)) == pytest.approx(share)
+    assert math.isinf(curve_of(0.0, 0.1).strength_for(FEASIBLE))
+    nothing = Curve((Score(0.5, 0.5),), (Point(10.0, (Score(0.5, 0.5),)),))
+    assert nothing.kept == (0.0,) and nothing.by_law == ()
+
+
+def test_sizes_keep_their_proportions_and_no_group_is_lost():
+    assert scaled({"a": 10, "b": 990}, 100) == {"a": 2, "b": 99}
+    assert spread_evenly(("a", "b"), 10) == {"a": 5, "b": 5}
+    with pytest.raises(ExperimentError, match="--records is 3, and there are 2 groups"):
+        spread_evenly(("a", "b"), 3)
+
+
+def test_columns_of_a_named_data_set_come_from_the_names_of_its_inputs():
+    found = columns_named(["age", "job=a", "job=b"], groups=["f", "m"], classes=["no", "yes"], targets=0, bounded=True)
+    assert found.feature_names == ("age", "job=a", "job=b") and found.inputs == 3
+
+
+def test_a_public_table_takes_the_place_of_the_laws():
+    table = drawn(MANY, {"f": 30, "m": 30}, LAWS[0], seed=0)
+    found = resampled(table, {"f": 100, "m": 50}, seed=0)
+    assert isinstance(found, PublicRecords) and found.sensitive.bincount().tolist() == [100, 50]
+    assert {tuple(row) for row in found.features.tolist()} <= {tuple(row) for row in table.features.tolist()}
+    women = table.take(table.sensitive == 0)
+    with pytest.raises(ValueError, match="no record of the group 'm'"):
+        resampled(PublicRecords(women.features, women.sensitive, women.target, women.ids, MANY, "x"), SIZES, seed=0)
+
+
+def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
+    weak, strong = (planned(asked(training=QUICK, privacy={"epsilon": e}), SIZES) for e in (0.05, 50.0))
+    assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
+    assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
+    assert weak.forecast.least_records > 1_000 > strong.forecast.least_records
+    assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.01)
+    assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
+    own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
+    assert own[0].kept == pytest.approx(weak.forecast.kept)
+    assert draw_plan(strong, tmp_path / "plan.png").stat().st_size > 10_000
+    json.dumps(as_plain(weak))
+
+
+def test_a_task_without_rules_has_its_noise_and_no_forecast():
+    ring = parse_experiment(
+        {
+            "name": "ring",
+            "data": {"source": "ring", "records": 500, "test_records": 50},
+            "model": {"kind": "generator", "hidden": [4]},
+            "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
+            "training": {"rounds": 5},
+        }
+    )
+    found = planned(ring, {"all": 500})
+    assert found.forecast is None and found.multiplier > 0 and "no forecast: " in found.verdict
+    with pytest.raises(ValueError, match="there is nothing to draw"):
+        draw_plan(found, Path("x.png"))
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = asked(training=QUICK).model_copy(update={"title": "own"})
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[data]\nsource = "files"\n[data.columns]\n'
+        'features = [{name = "x", low = 0, high = 1}]\n'
+        'sensitive = {name = "sex", values = ["f", "m"]}\ntarget = {name = "y", values = ["no", "yes"]}\n'
+        f'[training]\npreset = "auto"\nrounds = {text.training.rounds}\n[federation]\nclients = 1\n'
+    )
+    return tmp_path
+
+
+def plan_of(capsys, *arguments: str) -> dict:
+    assert main(["plan", "own.toml", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_is_the_same_whatever_the_records_hold(own, capsys):
+    plans = []
+    for name, value in (("a", "0.5"), ("b", "0.9")):
+        folder = own / name / "0"
+        folder.mkdir(parents=True)
+        with (folder / "train.csv").open("w", newline="") as file:
+            rows = [[value, "fm"[i % 2], ("no", "yes")[name == "b"]] for i in range(40)]
+            csv.writer(file).writerows([["x", "sex", "y"], *rows])
+        plans.append(plan_of(capsys, "--data-dir", str(own / name)))
+    assert plans[0] == plans[1] == plan_of(capsys, "--records", "f=20,m=20")
+
+
+def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
+    for given in ("f=20", "many", "f=20,m=1", "f=20,x=5"):
+        assert main(["plan", "own.toml", "--records", given]) == 2
+        assert "write a number, or at least 2 for every group: f=N,m=N" in capsys.readouterr().err
+    assert main(["plan", "own.toml"]) == 2
+    assert "nobody here can count them" in capsys.readouterr().err
+    assert "groups of one size are assumed" in plan_of(capsys, "--records", "40")["assumed"]

@@ -1,0 +1,153 @@
+"""Laws of `training.preset = "auto"`: public numbers alone decide, the user's word wins, a run's record has it all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedsw
+from fedsw.data import Records, as_records
+from fedsw.engines.driver import resume, run
+from fedsw.engines.settle import multiplier_of_one, numbers_of, settled
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment.preset import CHOSEN, Numbers, chosen, left_open
+from fedsw.federation.server.federation import Job, federate
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.observer import NoObserver
+
+FEATURES = [{"name": "x", "low": 0, "high": 1}, {"name": "job", "categories": ["a", "b", "c"]}]
+COLUMNS = {
+    "features": FEATURES,
+    "sensitive": {"name": "sex", "values": ["f", "m"]},
+    "target": {"name": "y", "values": ["no", "yes"]},
+}
+SIZES = {"f": 400, "m": 600}
+
+
+def asked(**sections) -> Experiment:
+    raw = {
+        "name": "own",
+        "data": {"source": "object", "columns": COLUMNS},
+        "training": {"preset": "auto"},
+        "privacy": {"epsilon": 1.0, "delta": "1/n^2"},
+        "federation": {"clients": 1},
+    }
+    return parse_experiment({**raw, **sections})
+
+
+def table(rows: int = 60) -> dict:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(rows, generator=generator)
+    return {
+        "x": x.tolist(),
+        "job": ["abc"[i % 3] for i in range(rows)],
+        "sex": ["fm"[i % 2] for i in range(rows)],
+        "y": ["yes" if value > 0.5 else "no" for value in x],
+    }
+
+
+def rate_of(experiment: Experiment, **changes) -> float:
+    return settled(experiment, replace(numbers_of(experiment, SIZES), **changes)).training.learning_rate
+
+
+def test_everything_is_chosen_and_nothing_is_chosen_twice():
+    ready = settled(asked(), numbers_of(asked(), SIZES))
+    assert left_open(asked()) == CHOSEN and left_open(ready) == {}
+    assert settled(ready) is ready
+    again = Experiment.model_validate_json(ready.model_dump_json())
+    assert again == ready and settled(again) is again
+
+
+def test_what_the_user_writes_wins_and_the_rest_fits_it():
+    own = asked(training={"preset": "auto", "rounds": 10, "momentum": 0.0}, clip={"loss": 1.0, "jacobian": 0.2})
+    ready = settled(own, numbers_of(own, SIZES))
+    assert (ready.training.rounds, ready.training.momentum) == (10, 0.0)
+    assert (ready.clip.loss, ready.clip.jacobian, ready.clip.output) == (1.0, 0.2, 0.5)
+    at_rest = settled(asked(training={"preset": "auto", "rounds": 10}, clip=own.clip.model_dump()), numbers_of(own, SIZES))
+    assert ready.training.learning_rate == pytest.approx(10 * at_rest.training.learning_rate, rel=0.01)
+
+
+def test_what_is_left_open_stays_open_through_json_and_copies():
+    unsettled = asked(training={"preset": "auto", "rounds": 7})
+    again = Experiment.model_validate_json(unsettled.model_dump_json())
+    assert left_open(again) == left_open(unsettled) != {}
+    assert "rounds" not in left_open(again)["training"] and "learning_rate" in left_open(again)["training"]
+    plain = asked(training={})
+    assert plain.model_dump()["training"]["rounds"] == 500, "without the preset every default is written"
+
+
+def test_steps_shrink_with_noise_and_grow_with_records():
+    rates = [rate_of(asked(privacy={"epsilon": epsilon})) for epsilon in (0.1, 1.0, 10.0)]
+    assert rates == sorted(rates) and rates[0] < rates[-1]
+    rates = [settled(asked(), Numbers(n, 5, 4.0)).training.learning_rate for n in (100, 1_000, 10_000)]
+    assert rates == sorted(rates) and rates[0] < rates[-1]
+    quiet = asked(privacy={"trust": "none"})
+    assert math.isinf(numbers_of(quiet, SIZES).strength(0.1, 0.25)) and rate_of(quiet) < 100
+
+
+def test_a_small_group_takes_no_more_noise_for_the_penalty_than_the_loss_does():
+    small = numbers_of(asked(), {"f": 4, "m": 996})
+    own = small.loss * 2 * 0.25 / small.records
+    found = settled(asked(), small).clip
+    assert small.penalty * found.jacobian <= own * 1.01 and found.jacobian < 0.125
+    assert small.strength(found.jacobian, 0.25) < numbers_of(asked(), SIZES).strength(0.125, 0.25)
+
+
+def test_the_strength_is_n_over_the_noise_of_one_release():
+    numbers = Numbers(1_000, 25, 4.0)
+    assert numbers.strength(0.1, 0.25) == pytest.approx(1_000 / (4 * 5))
+    assert replace(numbers, parts=4).strength(0.1, 0.25) == pytest.approx(25.0)
+    one = multiplier_of_one(asked(), 1_000)
+    (plan,) = [fedsw.accounting.noise_multiplier(1.0, 1e-6, sampling_rate=1.0, steps=1)]
+    assert one == pytest.approx(plan, rel=1e-3)
+    fixed = asked(privacy={"noise_multiplier": 10.0}, training={"preset": "auto", "rounds": 25})
+    assert multiplier_of_one(fixed, 1_000) == pytest.approx(2.0)
+
+
+def test_what_it_cannot_choose_for_is_refused_with_the_remedy():
+    with pytest.raises(ExperimentError, match="not for objective.task 'generation': leave it out"):
+        parse_experiment(
+            {
+                "name": "x",
+                "data": {"source": "ring"},
+                "model": {"kind": "generator"},
+                "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
+                "training": {"preset": "auto"},
+            }
+        )
+    with pytest.raises(ExperimentError, match="training.optimizer is 'adam': leave optimizer out, or write"):
+        asked(training={"preset": "auto", "optimizer": "adam"})
+    asked(training={"preset": "auto", "optimizer": "adam", "learning_rate": 0.1})
+
+
+def test_nothing_begins_while_settings_are_open(tmp_path):
+    with pytest.raises(ExperimentError, match="nobody here can count them: write what `fedsw plan EXPERIMENT"):
+        federate(None, Job(asked(), tmp_path, "served", NoObserver(), False, {}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_has_on_record_what_was_chosen_and_goes_on_with_it(tmp_path):
+    records = as_records(table(), columns=asked().data.columns)
+    own = asked(training={"preset": "auto", "rounds": 3}, seed=1)
+    result = run(own, data=records, runs=tmp_path)
+    kept, _ = RunDirectory(result.directory).read_config()
+    numbers = numbers_of(own, {"f": 30, "m": 30})
+    assert kept.training == settled(own, numbers).training and kept.clip == settled(own, numbers).clip
+    again = resume(result.directory, data=records)
+    assert again.experiment.training == kept.training and again.summary["guarantee"] == result.summary["guarantee"]
+
+
+def test_a_reference_without_clips_has_its_steps_chosen_too():
+    open_ = asked(privacy={"trust": "none"}, clip={"mode": "none"})
+    ready = settled(open_, numbers_of(open_, SIZES))
+    assert left_open(ready) == {} and ready.clip.open
+    clipped = asked(privacy={"trust": "none"})
+    assert ready.training.learning_rate < settled(clipped, numbers_of(clipped, SIZES)).training.learning_rate
+
+
+def test_the_rules_read_no_record():
+    assert set(Numbers.__dataclass_fields__) == {"records", "parameters", "multiplier", "loss", "penalty", "parts"}
+    assert chosen.__code__.co_argcount == 2 and not any(isinstance(value, Records) for value in chosen.__globals__.values())
