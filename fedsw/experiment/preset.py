@@ -50,6 +50,8 @@ _RULES: Mapping[str, _Rule] = {
 }
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
+_BESIDE = 2.0
+"""Most noise that the penalties may take, in that of the loss alone."""
 _STEP = 2.0
 """Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
@@ -94,9 +96,14 @@ class Numbers:
         return self.records * share / (self.multiplier * math.sqrt(self.parameters * self.parts))
 
     def jacobian(self, loss: float) -> float:
-        """The clip of Jacobians: half that of the loss, or less, so that penalties take no more noise than the loss."""
+        """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
+
+        It is less where a group is small, and the penalty then draws the groups' outputs together less.
+        """
         own = self.loss * 2 * loss / self.records
-        return min(loss / 2, own / self.penalty) if own and self.penalty else loss / 2
+        if not (own and self.penalty and self.multiplier):
+            return loss / 2
+        return min(loss / 2, _BESIDE * own / self.penalty)
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from fedsw.tasks.problem import Problem
 
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
 """Where the curve is measured on twins; between them it is interpolated."""
-MOST_TWINS = 3_000
+MOST_TWINS = 2_000
 """Twins of a training: more records are stood for by so many with less noise."""
 HELD_OUT = 2_000
 ABOUT_ALL = 0.9

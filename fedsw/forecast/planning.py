@@ -118,6 +118,7 @@ def planned(
     *,
     assumed: str = "",
     table: PublicRecords | None = None,
+    strengths: Sequence[float] = STRENGTHS,
     seen: Callable[[], None] = lambda: None,
 ) -> Planned:
     """The plan of an experiment; trains on public twins, and reads no private record.
@@ -126,6 +127,7 @@ def planned(
         by_group: private records of every group, of all clients together; public.
         assumed: what of these numbers was assumed, in words.
         table: a public table with the experiment's columns, to draw twins from.
+        strengths: of the signal, rising, at which twins are trained with noise.
         seen: called after every training.
     """
     problem = Problem.from_experiment(experiment)
@@ -146,7 +148,7 @@ def planned(
         multiplier, epsilon = calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
     found = None
     if reason is None:
-        measured = _measured(experiment, ready, by_group, multiplier, table, seen)
+        measured = _measured(experiment, ready, by_group, multiplier, table, strengths, seen)
         found = _forecast(experiment, by_group, problem, measured)
     return Planned(
         experiment=ready,
@@ -175,6 +177,7 @@ def _measured(
     by_group: Mapping[str, int],
     multiplier: float,
     table: PublicRecords | None,
+    strengths: Sequence[float],
     seen: Callable[[], None],
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
@@ -188,7 +191,7 @@ def _measured(
     problem = Problem.from_experiment(made_up)
     one = numbers_of(ready, by_group, problem).multiplier
     relative = multiplier / one if one else None
-    return curve(made_up, problem, by_group, table=table, relative=relative, seen=seen)
+    return curve(made_up, problem, by_group, table=table, strengths=strengths, relative=relative, seen=seen)
 
 
 def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
