@@ -120,8 +120,6 @@ LOADED: dict[str, Callable[[], Dataset]] = {
     "communities": data.communities,
     "communities-high": data.communities,
 }
-DESIGNED = ("synthetic-classification", "synthetic-regression", "adult")
-"""Data sets that the rules were designed on; the others were held back."""
 
 
 def task(name: str) -> Task:

@@ -366,6 +366,33 @@ CASES = (
         table(),
         ("held_out_overlap", "leave it out"),
     ),
+    Case(
+        "a preset for a task without rules",
+        "run ring training.preset=auto",
+        nothing,
+        ("training.preset", "'generation'", "leave it out"),
+    ),
+    Case(
+        "a preset, and an optimizer that it has no rate for",
+        "run fair-classification training.preset=auto training.optimizer=adam",
+        nothing,
+        ("training.preset", "'adam'", "learning_rate"),
+    ),
+    Case(
+        "a plan without records",
+        "plan own.toml",
+        written("own.toml", OWN.replace('data_dir = "data"\n', "")),
+        ("not at hand", "--records N", "--data-dir DIR"),
+    ),
+    Case(
+        "a plan for a folder that is not there", "plan own.toml --data-dir nowhere", table(), ("no folder", "nowhere")
+    ),
+    Case(
+        "a plan for sizes that are none",
+        "plan own.toml --records female=20",
+        table(),
+        ("'female=20'", "female=N,male=N"),
+    ),
     Case("a group without a record", "run own.toml", one_group, ("group A=1 is empty",)),
     Case("a batch larger than its group", "run own.toml training.batch_size=30", table(), ("30", "group A=0", "20")),
     Case("more clients than records", "run own.toml --clients 9", table(count=8), ("9 clients for 8 records",)),

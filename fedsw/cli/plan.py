@@ -80,8 +80,11 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import load_shape
     from fedsw.forecast.schema import spread_evenly
+    from fedsw.owndata.folders import require_runnable
 
     if given is None:
+        if experiment.data.data_dir is not None:
+            require_runnable(experiment, named=experiment.name, elsewhere=False)
         return sizes_at_hand(experiment), ""
     groups = load_shape(experiment).groups
     if given.isdecimal():

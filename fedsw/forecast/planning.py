@@ -21,6 +21,7 @@ _EPSILONS = (0.3, 1.0, 3.0, 10.0)
 _MOST_RECORDS = 10**8
 _MOST_EPSILON = 100.0
 _HALVINGS = 20
+_WEAK = 0.25
 TRAININGS = len(LAWS) * (1 + len(STRENGTHS))
 """How often a plan trains on twins of the laws."""
 
@@ -93,6 +94,13 @@ class Planned:
     def records(self) -> int:
         """Number of private records."""
         return sum(self.by_group.values())
+
+    @property
+    def weakened(self) -> bool:
+        """Whether the preset clips Jacobians closer than it would if no group were small."""
+        clip = self.chosen["clip"]
+        auto = self.experiment.training.preset is not None
+        return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
 
     @property
     def verdict(self) -> str:

@@ -28,6 +28,8 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield "signal", signal_words(forecast.strength)
         yield "forecast", _kept(forecast)
         yield "feasible from", _least(found, forecast)
+        if found.weakened:
+            yield "penalty", _weakened(found)
     for section, values in found.chosen.items():
         yield f"[{section}]", settings_text(values)
 
@@ -67,6 +69,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
         "noise_multiplier": found.multiplier,
         "sensitivity": found.sensitivity,
         "sigma": None if found.sensitivity is None else found.multiplier * found.sensitivity,
+        "penalty_weakened": found.weakened,
         "settings": {section: dict(values) for section, values in found.chosen.items()},
         "forecast": None,
     }
@@ -103,6 +106,14 @@ def _kept(forecast: Forecast) -> str:
     return (
         f"{100 * own:.0f} % of what training without noise gains over a constant is left ({100 * least:.0f} to "
         f"{100 * most:.0f} %, by how much there is to learn), measured on public twins"
+    )
+
+
+def _weakened(found: Planned) -> str:
+    name, size = min(found.by_group.items(), key=lambda each: each[1])
+    return (
+        f"the group {name} has {size:,} records: its Jacobians are clipped to {number(found.chosen['clip']['jacobian'])}"
+        ", so that they take no more noise, and groups are drawn together less than alpha asks"
     )
 
 

@@ -53,7 +53,7 @@ def test_twins_have_the_asked_sizes_and_what_is_declared():
     assert twins.sensitive.bincount().tolist() == [70, 130]
     assert twins.features.shape == (200, MANY.inputs)
     age, absent, scan, job = (twins.features[:, place] for place in (slice(1), 1, slice(2, 5), slice(5, 9)))
-    assert 0 <= float(age.min()) and float(age.max()) <= 1
+    assert float(age.min()) >= 0 and float(age.max()) <= 1
     assert set(absent.tolist()) == {0.0, 1.0}
     assert float(scan.min()) >= -1 and float(scan.min()) < 0
     assert job.sum(dim=1).tolist() == [1.0] * 200
@@ -61,7 +61,7 @@ def test_twins_have_the_asked_sizes_and_what_is_declared():
     assert drawn(several, SIZES, LAWS[1], seed=0).target.bincount().min() > 100
     numbers = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
     target = drawn(numbers, SIZES, LAWS[1], seed=0).target
-    assert target.shape == (1_000, 1) and 0 <= float(target.min()) and float(target.max()) <= 1
+    assert target.shape == (1_000, 1) and float(target.min()) >= 0 and float(target.max()) <= 1
 
 
 def test_draws_of_one_law_differ_and_teach_the_same():
@@ -156,7 +156,9 @@ def test_a_public_table_takes_the_place_of_the_laws():
 def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     data = {"source": "object", "columns": MANY.model_dump()}
     weak, strong = (
-        planned(asked(data=data, training={"preset": "auto", "rounds": 25}, privacy={"epsilon": e}), SIZES, strengths=FEW)
+        planned(
+            asked(data=data, training={"preset": "auto", "rounds": 25}, privacy={"epsilon": e}), SIZES, strengths=FEW
+        )
         for e in (0.05, 50.0)
     )
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible

@@ -66,7 +66,9 @@ def test_what_the_user_writes_wins_and_the_rest_fits_it():
     ready = settled(own, numbers_of(own, SIZES))
     assert (ready.training.rounds, ready.training.momentum) == (10, 0.0)
     assert (ready.clip.loss, ready.clip.jacobian, ready.clip.output) == (1.0, 0.2, 0.5)
-    at_rest = settled(asked(training={"preset": "auto", "rounds": 10}, clip=own.clip.model_dump()), numbers_of(own, SIZES))
+    at_rest = settled(
+        asked(training={"preset": "auto", "rounds": 10}, clip=own.clip.model_dump()), numbers_of(own, SIZES)
+    )
     assert ready.training.learning_rate == pytest.approx(10 * at_rest.training.learning_rate, rel=0.01)
 
 
@@ -152,4 +154,6 @@ def test_a_reference_without_clips_has_its_steps_chosen_too():
 
 def test_the_rules_read_no_record():
     assert set(Numbers.__dataclass_fields__) == {"records", "parameters", "multiplier", "loss", "penalty", "parts"}
-    assert chosen.__code__.co_argcount == 2 and not any(isinstance(value, Records) for value in chosen.__globals__.values())
+    assert chosen.__code__.co_argcount == 2 and not any(
+        isinstance(value, Records) for value in chosen.__globals__.values()
+    )

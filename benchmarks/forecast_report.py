@@ -1,0 +1,160 @@
+"""The figure and the tables of docs/plan.md, from benchmarks/results/forecast.json."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from fedsw import markdown
+from fedsw.forecast.forecast import ABOUT_ALL, FEASIBLE
+from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
+from fedsw.text import number
+
+ROOT = Path(__file__).parents[1]
+PAGE, PICTURE = ROOT / "docs" / "plan.md", ROOT / "docs" / "images" / "plan-forecast.png"
+DESIGNED = ("synthetic-classification", "synthetic-regression", "adult")
+"""Tasks that the rules were designed on; the others were held back."""
+_NAMES = {
+    "law-school": "law school, grade",
+    "law-school-high": "law school, grade above 3.25",
+    "communities": "communities, crimes",
+    "communities-high": "communities, crimes above 0.15",
+}
+_POINT = 0.01
+
+Row = dict[str, Any]
+
+
+def report(stored: dict[str, Any]) -> None:
+    """Draw the figure, and write the tables between their marks on the page."""
+    cells, search = stored["cells"], stored["search"]
+    draw(cells)
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, table in (
+        ("forecast", forecast_table(cells)),
+        ("cells", cells_table(cells)),
+        ("search", search_table(search)),
+    ):
+        text = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def loss(kept: float) -> float:
+    """The share of what can be learnt that is lost, between none and all."""
+    return min(1.0, max(0.0, 1.0 - kept))
+
+
+@house_style()
+def draw(cells: Sequence[Row]) -> Path:
+    """Predicted against measured loss, a panel for the data sets of the design and one for those held back."""
+    figure, panels = new_panels(1, 2, size=(10.5, 4.8), sharey=True)
+    for axes, designed, title in zip(panels, (True, False), ("designed on these", "held back"), strict=True):
+        names = list(dict.fromkeys(row["task"] for row in cells if (row["task"] in DESIGNED) == designed))
+        for place, name in enumerate(names):
+            own = [row for row in cells if row["task"] == name]
+            axes.scatter(
+                [loss(row["predicted"]) for row in own],
+                [loss(row["kept"]) for row in own],
+                s=[12 + 9 * (1 + (row["records"] > 500) + (row["records"] > 2_000) + (row["records"] > 5_000)) for row in own],
+                marker=MARKERS[place],
+                color=colour(place),
+                alpha=0.75,
+                linewidths=0,
+                label=_NAMES.get(name, name.replace("-", ", ")),
+            )  # fmt: skip
+        axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
+        axes.axvspan(1 - FEASIBLE, 1.04, color="0.5", alpha=0.12, linewidth=0)
+        axes.axhspan(1 - FEASIBLE, 1.04, color="0.5", alpha=0.12, linewidth=0)
+        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="predicted loss", title=title)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    panels[0].set_ylabel("measured loss")
+    figure.suptitle("What noise takes of what can be learnt: forecast and truth (larger marks: more records)")
+    return save(figure, PICTURE)
+
+
+def forecast_table(cells: Sequence[Row]) -> str:
+    """Rank correlation and right verdicts, by where the data sets were used."""
+    rows = []
+    for name, own in (
+        ("designed on", [row for row in cells if row["task"] in DESIGNED]),
+        ("held back", [row for row in cells if row["task"] not in DESIGNED]),
+        ("all", list(cells)),
+    ):
+        if not own:
+            continue
+        predicted, kept = [row["predicted"] for row in own], [row["kept"] for row in own]
+        right = [(p < FEASIBLE) == (k < FEASIBLE) for p, k in zip(predicted, kept, strict=True)]
+        wrong = sum(p >= FEASIBLE > k for p, k in zip(predicted, kept, strict=True))
+        below = [row for row in own if row["predicted"] >= FEASIBLE and points_above_constant(row) < -1]
+        far = statistics.median(abs(loss(p) - loss(k)) for p, k in zip(predicted, kept, strict=True))
+        rows.append(
+            [
+                name,
+                str(len(own)),
+                f"{spearmanr([loss(p) for p in predicted], [loss(k) for k in kept]).statistic:.3f}",
+                f"{100 * statistics.mean(right):.0f} %",
+                str(wrong),
+                str(len(below)),
+                f"{far:.2f}",
+            ]
+        )  # fmt: skip
+    head = ["data sets", "cells", "rank correlation", "\"not feasible\" right", "called feasible and were not",
+            "called feasible and over a point below a constant", "median error of the loss"]  # fmt: skip
+    return markdown.table(head, rows)
+
+
+def points_above_constant(row: Row) -> float:
+    """Accuracy above the constant's in points; of a regression in hundredths of the constant's squared error."""
+    gained = statistics.median(row["scores"]) - row["constant"]
+    return gained / _POINT if row["constant"] > 0 else gained / -row["constant"] / _POINT
+
+
+def cells_table(cells: Sequence[Row]) -> str:
+    """Predicted and measured share, cell by cell: a row for every task and size, a column for every epsilon."""
+    epsilons = sorted({row["epsilon"] for row in cells})
+    rows = []
+    for task, records in dict.fromkeys((row["task"], row["records"]) for row in cells):
+        own = {row["epsilon"]: row for row in cells if (row["task"], row["records"]) == (task, records)}
+        first = next(iter(own.values()))
+        rows.append(
+            [
+                _NAMES.get(task, task.replace("-", ", ")),
+                f"{records:,}",
+                number(abs(first["constant"])),
+                number(abs(first["reference"])),
+                *(f"{_percent(own[e]['predicted'])} / {_percent(own[e]['kept'])}" for e in epsilons),
+            ]
+        )
+    return markdown.table(
+        ["task", "records", "constant", "without noise", *(f"ε = {number(e)}" for e in epsilons)], rows
+    )
+
+
+def search_table(search: Sequence[Row]) -> str:
+    """What the rules chose beside the best of 50 settings."""
+    rows, gaps = [], []
+    for row in search:
+        best, own = (statistics.median(row[name]) for name in ("best_scores", "chosen_scores"))
+        unit = _POINT if row["constant"] > 0 else _POINT * -row["constant"]
+        gaps.append((best - own) / unit)
+        rows.append(
+            [
+                _NAMES.get(row["task"], row["task"].replace("-", ", ")),
+                f"{row['records']:,}",
+                number(row["epsilon"]),
+                *(number(abs(value)) for value in (row["constant"], own, best)),
+                f"{gaps[-1]:+.1f}",
+            ]
+        )
+    if gaps:
+        rows.append(["median", "", "", "", "", "", f"{statistics.median(gaps):+.1f}"])
+    return markdown.table(["task", "records", "ε", "constant", "`auto`", "best of 50", "points behind"], rows)
+
+
+def _percent(kept: float) -> str:
+    return "constant" if kept < FEASIBLE else "all" if kept >= ABOUT_ALL else f"{100 * kept:.0f} %"
