@@ -111,9 +111,10 @@ def _kept(forecast: Forecast) -> str:
 
 def _weakened(found: Planned) -> str:
     name, size = min(found.by_group.items(), key=lambda each: each[1])
+    clip = number(found.chosen["clip"]["jacobian"])
     return (
-        f"the group {name} has {size:,} records: its Jacobians are clipped to {number(found.chosen['clip']['jacobian'])}"
-        ", so that they take no more noise, and groups are drawn together less than alpha asks"
+        f"the group {name} has {size:,} records: Jacobians are clipped to {clip}, so that the penalty takes no more "
+        "noise, and groups are drawn together less than alpha asks"
     )
 
 

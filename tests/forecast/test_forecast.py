@@ -154,13 +154,8 @@ def test_a_public_table_takes_the_place_of_the_laws():
 
 
 def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
-    data = {"source": "object", "columns": MANY.model_dump()}
-    weak, strong = (
-        planned(
-            asked(data=data, training={"preset": "auto", "rounds": 25}, privacy={"epsilon": e}), SIZES, strengths=FEW
-        )
-        for e in (0.05, 50.0)
-    )
+    given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": {"preset": "auto", "rounds": 25}}
+    weak, strong = (planned(asked(**given, privacy={"epsilon": e}), SIZES, strengths=FEW) for e in (0.05, 50.0))
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
     assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
     assert weak.forecast.least_records > 1_000 > strong.forecast.least_records

@@ -242,3 +242,19 @@ def test_a_model_is_tried_once_and_another_one_again():
     tried = [rows for rows in Counted.rows if rows <= 3]
     found.gradient(model(1), batch_of(found, records()), CLIP)
     assert tried and [rows for rows in Counted.rows if rows <= 3] == 2 * tried
+
+
+def test_a_regression_has_its_gradient_on_numbers():
+    generator = torch.Generator().manual_seed(0)
+    own = fedsw.data.Records(
+        torch.rand((12, 3), generator=generator),
+        torch.arange(12) % 2,
+        torch.rand((12, 1), generator=generator),
+        torch.arange(12),
+    )
+    found = fedsw.Objective("regression", [fedsw.Parity(0.0)], classes=0, targets=1)
+    net = fedsw.models.logistic(3)
+    gradient = value(found.gradient(net, batch_of(found, own), Clip(1.0, 1.0, 1e6)))
+    order = torch.argsort(own.sensitive, stable=True)
+    (torch.sigmoid(net(own.features[order])) - own.target[order]).square().sum(dim=1).mean().backward()
+    torch.testing.assert_close(gradient, torch.cat([p.grad.flatten() for p in net.parameters()]).double())
