@@ -139,22 +139,13 @@ def planned(
         seen: called after every training.
     """
     problem = Problem.from_experiment(experiment)
-    reason = refusal(experiment)
+    reason, ready, found = refusal(experiment), experiment, None
     if reason is None:
-        numbers = numbers_of(experiment, by_group, problem)
-        ready = settled(experiment, numbers)
-    else:
-        ready = experiment
-    count = sum(by_group.values())
-    delta = resolve_delta(ready.privacy.delta, records=count)
+        ready = settled(experiment, numbers_of(experiment, by_group, problem))
+    delta = resolve_delta(ready.privacy.delta, records=sum(by_group.values()))
     releases = planned_releases(ready)
     rate, batch = _batch(ready, by_group)
-    privacy = ready.privacy
-    multiplier, epsilon = 0.0, math.inf
-    if privacy.noisy:
-        asked = (privacy.epsilon, privacy.noise_multiplier)
-        multiplier, epsilon = calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
-    found = None
+    multiplier, epsilon = _noise(ready, delta, rate, releases)
     if reason is None:
         measured = _measured(experiment, ready, by_group, multiplier, table, strengths, seen)
         found = _forecast(experiment, by_group, problem, measured)
@@ -244,6 +235,15 @@ def _least(strength: Callable[[float], float], needed: float, low: float, high: 
         middle = math.sqrt(low * high)
         low, high = (low, middle) if strength(middle) >= needed else (middle, high)
     return high
+
+
+def _noise(experiment: Experiment, delta: float, rate: float, releases: int) -> tuple[float, float]:
+    """Noise multiplier of a release, and the epsilon of all of them."""
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return 0.0, math.inf
+    asked = privacy.epsilon, privacy.noise_multiplier
+    return calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
 
 
 def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
