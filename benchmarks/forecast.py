@@ -1,6 +1,6 @@
 """The plan's forecast against truth, and its choices against a search: docs/plan.md.
 
-    python -m benchmarks.forecast [--only forecast|search] [--tables]
+    python -m benchmarks.forecast [--only truth|forecast|search] [--tables]
 
 Cells are n records of a data set at an epsilon. The forecast sees the names of columns, sizes, epsilon and delta; truth
 is training on the records themselves (public data, nobody's budget), with the same noise. The rules were designed on
@@ -11,6 +11,7 @@ already is skipped. Writes benchmarks/results/forecast.json, and the figure and 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import statistics
@@ -30,7 +31,7 @@ from fedsw.data import Dataset, Records
 from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.forecast.forecast import curve, strength_of
-from fedsw.forecast.law import PublicRecords
+from fedsw.forecast.law import LAWS, PublicRecords
 from fedsw.forecast.schema import columns_named, scaled
 from fedsw.forecast.twins import trained
 from fedsw.tasks.problem import Problem
@@ -122,6 +123,7 @@ LOADED: dict[str, Callable[[], Dataset]] = {
 }
 
 
+@functools.cache
 def task(name: str) -> Task:
     """A task by name."""
     found = LOADED[name]()
@@ -170,30 +172,33 @@ def constant_of(of: Task) -> float:
     return float(target.bincount().max()) / len(target)
 
 
-def forecast_rows(name: str, records: int) -> list[dict[str, Any]]:
-    """Predicted and measured share of what can be learnt, at every epsilon."""
+def truth(name: str, records: int) -> dict[str, Any]:
+    """What training on the records themselves comes to, without noise and at every epsilon."""
+    of = task(name)
+    problem = Problem.from_experiment(of.experiment(1.0))
+    quiet = measure(of, problem, records, math.inf, seeds=range(DRAWS))
+    noisy = {str(e): measure(of, problem, records, e, seeds=range(DRAWS)) for e in EPSILONS}
+    return {"task": name, "records": records, "constant": constant_of(of), "reference": quiet, "scores": noisy}
+
+
+def forecast(name: str, records: int) -> dict[str, Any]:
+    """What the plan says from the columns' names and the sizes: the share left at every epsilon, and under every law."""
     of = task(name)
     problem = Problem.from_experiment(of.experiment(1.0))
     sizes = of.by_group(of.draw(records, 0))
     started = time.perf_counter()
-    forecast = curve(of.experiment(1.0), problem, sizes)
+    found = curve(of.experiment(1.0), problem, sizes)
     seconds = time.perf_counter() - started
-    constant = constant_of(of)
-    reference = statistics.median(measure(of, problem, records, math.inf, seeds=range(DRAWS)))
-    rows = []
-    for epsilon in EPSILONS:
-        experiment = of.experiment(epsilon)
-        strength = strength_of(experiment, numbers_of(experiment, sizes, problem))
-        found = measure(of, problem, records, epsilon, seeds=range(DRAWS))
-        rows.append(
-            {
-                "task": name, "records": records, "epsilon": epsilon, "strength": strength, "sizes": sizes,
-                "parameters": problem.parameters, "constant": constant, "reference": reference, "scores": found,
-                "kept": (statistics.median(found) - constant) / max(reference - constant, 1e-9),
-                "predicted": forecast.at(strength), "seconds": seconds,
-            }
-        )  # fmt: skip
-    return rows
+    strengths = {e: strength_of(of.experiment(e), numbers_of(of.experiment(e), sizes, problem)) for e in EPSILONS}
+    return {
+        "task": name, "records": records, "sizes": sizes, "parameters": problem.parameters, "seconds": seconds,
+        "strength": {str(e): strength for e, strength in strengths.items()},
+        "kept": {str(e): found.at(strength) for e, strength in strengths.items()},
+        "by_law": {
+            law.name: {str(e): found.under(place).at(strength) for e, strength in strengths.items()}
+            for place, law in enumerate(LAWS)
+        },
+    }  # fmt: skip
 
 
 def search_row(name: str, records: int, epsilon: float) -> dict[str, Any]:
@@ -232,11 +237,15 @@ def _random(chance: np.random.Generator) -> dict[str, Any]:
 def main() -> None:
     """Measure what is missing, then write the figure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("forecast", "search"))
+    parser.add_argument("--only", choices=("truth", "forecast", "search"))
     parser.add_argument("--tables", action="store_true", help="measure nothing; draw and print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    stored = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {"cells": [], "search": []}
+    stored = (
+        json.loads(RESULT.read_text(encoding="utf-8"))
+        if RESULT.exists()
+        else {"truth": [], "forecast": [], "search": []}
+    )
     if not asked.tables:
         stored["machine"] = describe()
         _measure_missing(stored, asked.only)
@@ -250,21 +259,19 @@ def _measure_missing(stored: dict[str, Any], only: str | None) -> None:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
-    if only != "search":
-        done = {(row["task"], row["records"]) for row in stored["cells"]}
-        for records in SIZES:
-            for name in LOADED:
-                if (name, records) not in done and records <= len(task(name).private):
-                    stored["cells"] += forecast_rows(name, records)
-                    keep()
-                    print(name, records, flush=True)
-    if only != "forecast":
-        found = {(row["task"], row["records"], row["epsilon"]) for row in stored["search"]}
-        for cell in SEARCHED:
-            if cell not in found:
-                stored["search"].append(search_row(*cell))
+    for part, work in (("truth", truth), ("forecast", forecast)):
+        done = {(row["task"], row["records"]) for row in stored[part]}
+        for name, records in ((name, records) for records in SIZES for name in LOADED):
+            if only in (None, part) and (name, records) not in done and records <= len(task(name).private):
+                stored[part].append(work(name, records))
                 keep()
-                print("search", *cell, flush=True)
+                print(part, name, records, flush=True)
+    done_cells = {(row["task"], row["records"], row["epsilon"]) for row in stored["search"]}
+    for cell in SEARCHED:
+        if only in (None, "search") and cell not in done_cells:
+            stored["search"].append(search_row(*cell))
+            keep()
+            print("search", *cell, flush=True)
 
 
 if __name__ == "__main__":

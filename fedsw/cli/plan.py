@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ def plan_command(
     public_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to draw twins from.")
     ] = None,
+    expect: Annotated[
+        Literal["little", "some", "much"] | None,
+        typer.Option(help="How much the columns tell of the target, where that is publicly known; else all three."),
+    ] = None,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -41,7 +45,7 @@ def plan_command(
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
     from fedsw.forecast.picture import draw_plan
-    from fedsw.forecast.planning import TRAININGS, planned
+    from fedsw.forecast.planning import planned
     from fedsw.forecast.screen import planned_view
     from fedsw.forecast.words import as_plain
     from fedsw.text import json_text
@@ -59,9 +63,10 @@ def plan_command(
         def seen() -> None:
             nonlocal done
             done += 1
-            status.update(f"training on public twins: {done} of {TRAININGS}")
+            status.update(f"training on public twins: {done}")
 
-        found = planned(chosen, by_group, assumed=assumed, table=_table(chosen, public_table), seen=seen)
+        table = _table(chosen, public_table)
+        found = planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
     if as_json:

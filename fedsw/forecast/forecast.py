@@ -11,7 +11,7 @@ import numpy as np
 from fedsw.engines.settle import numbers_of, settled
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
-from fedsw.forecast.law import LAWS, PublicRecords, drawn, resampled
+from fedsw.forecast.law import LAWS, Law, PublicRecords, drawn, halves, resampled
 from fedsw.forecast.schema import scaled
 from fedsw.forecast.twins import Score, trained
 from fedsw.tasks.problem import Problem
@@ -50,29 +50,38 @@ class Curve:
     points: tuple[Point, ...]
 
     @property
-    def learnable(self) -> float:
-        """How much better than a constant training can be, on average over the laws.
+    def learnable(self) -> tuple[float, ...]:
+        """Under every law, how much better than a constant training can be.
 
         It is that of training without noise; or with little noise, where that learns fewer records by heart.
         """
-        return max(_mean(score.gain for score in each) for each in (self.reference, *(p.scores for p in self.points)))
+        return tuple(
+            max(reference.gain, *(point.scores[place].gain for point in self.points))
+            for place, reference in enumerate(self.reference)
+        )
+
+    @property
+    def taught(self) -> tuple[int, ...]:
+        """The laws, by their places, under which there is something to learn."""
+        return tuple(place for place, gain in enumerate(self.learnable) if gain >= _LITTLE)
 
     @property
     def kept(self) -> tuple[float, ...]:
-        """At every point the share of it that is left; it never falls as the signal grows."""
-        if self.learnable < _LITTLE:
-            return tuple(0.0 for _ in self.points)
-        found = [_mean(score.gain for score in point.scores) / self.learnable for point in self.points]
-        return tuple(_rising(found))
+        """At every point the share that is left of what can be learnt: between -1 and 1, the mean over the laws.
 
-    @property
-    def by_law(self) -> tuple[Curve, ...]:
-        """The curve under every law alone in which there is something to learn."""
-        return tuple(
-            Curve((reference,), tuple(Point(point.strength, (point.scores[place],)) for point in self.points))
-            for place, reference in enumerate(self.reference)
-            if max(reference.gain, *(point.scores[place].gain for point in self.points)) >= _LITTLE
-        )
+        It never falls as the signal grows. Laws under which there is nothing to learn have no say.
+        """
+        shares = [self._share(place) for place in self.taught]
+        return tuple(_mean(each) for each in zip(*shares, strict=True)) or (0.0,) * len(self.points)
+
+    def under(self, place: int) -> Curve:
+        """The curve under one law alone."""
+        points = tuple(Point(point.strength, (point.scores[place],)) for point in self.points)
+        return Curve((self.reference[place],), points)
+
+    def _share(self, place: int) -> list[float]:
+        learnable = self.learnable[place]
+        return _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable)) for point in self.points])
 
     def at(self, strength: float) -> float:
         """The share of what can be learnt that is left at a strength of the signal."""
@@ -102,6 +111,7 @@ def curve(
     by_group: Mapping[str, int],
     *,
     table: PublicRecords | None = None,
+    laws: Sequence[Law] = LAWS,
     strengths: Sequence[float] = STRENGTHS,
     relative: float | None = None,
     seen: Callable[[], None] = lambda: None,
@@ -113,12 +123,14 @@ def curve(
         problem: of records with these columns.
         by_group: private records of every group, which are public.
         table: a public table to draw twins from, in place of the laws.
+        laws: to draw twins from.
+        strengths: of the signal, rising, at which twins are trained with noise.
         relative: multiplier of a round over that of one release of all records; None for the square root of the rounds.
         seen: called after every training.
     """
     sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
     known = numbers_of(experiment, sizes, problem)
-    twins = [_twins(problem, sizes, place, table) for place in range(len(LAWS) if table is None else 2)]
+    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes, 0)]
 
     def scores(strength: float) -> tuple[Score, ...]:
         numbers, ready = at_strength(experiment, known, strength)
@@ -148,15 +160,17 @@ def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tu
     return noisy, settled(experiment, noisy)
 
 
-def _twins(
-    problem: Problem, sizes: Mapping[str, int], place: int, table: PublicRecords | None
-) -> tuple[PublicRecords, PublicRecords]:
+def _of_law(problem: Problem, sizes: Mapping[str, int], law: Law) -> tuple[PublicRecords, PublicRecords]:
+    """Twins to train on, and others of the same law to measure on."""
     columns = problem.experiment.data.columns
     assert columns is not None
-    others = scaled(sizes, HELD_OUT)
-    if table is not None:
-        return resampled(table, sizes, seed=2 * place), resampled(table, others, seed=2 * place + 1)
-    return drawn(columns, sizes, LAWS[place], seed=0), drawn(columns, others, LAWS[place], seed=1)
+    return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
+
+
+def _of_table(table: PublicRecords, sizes: Mapping[str, int], seed: int) -> tuple[PublicRecords, PublicRecords]:
+    """Twins out of one half of a public table, and others out of the other half to measure on."""
+    own, others = halves(table)
+    return resampled(own, sizes, seed=seed), resampled(others, scaled(sizes, HELD_OUT), seed=seed + 1)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.columns import Columns, Feature
 from fedsw.data import DeclaredRecords
@@ -23,8 +24,8 @@ _CLARITY = 0.6
 """Share of a column's variance that the traits make."""
 _APART = 0.5
 """How far the traits of the groups are apart, in standard deviations."""
-_SPREAD, _MIDDLE = 0.2, 0.4
-"""Of a number between its bounds, as a share of what is between them."""
+_SPREAD = 0.2
+"""Standard deviation of a number between its bounds, as a share of what is between them."""
 _MISSING = 0.05
 
 
@@ -35,15 +36,23 @@ class Law:
     Attributes:
         explained: share of the target's variance that the hidden traits make.
         common: share of the most frequent of two classes.
+        middle, spread: of a number that is predicted, as shares of what is between its bounds: mean and standard
+            deviation.
     """
 
     name: str
     explained: float
     common: float
+    middle: float
+    spread: float
     seed: int
 
 
-LAWS = (Law("little to learn", 0.3, 0.6, 1), Law("some", 0.6, 0.75, 2), Law("much", 0.9, 0.5, 3))
+LAWS = (
+    Law("little", explained=0.2, common=0.6, middle=0.7, spread=0.12, seed=1),
+    Law("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2),
+    Law("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3),
+)
 """Laws that a forecast averages over: which of them the records are like is not known."""
 
 
@@ -70,9 +79,7 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
     traits = means[groups] + chance.standard_normal((len(groups), _FACTORS))
     score = _target_score(traits, law, fixed, chance)
-    target = (
-        _numbers_to_predict(columns, score, fixed, chance) if columns.targets else _classes(columns, score, law.common)
-    )
+    target = _target(columns, score, law, fixed, chance)
     features = np.hstack([_feature(feature, traits, fixed, chance) for feature in columns.features])
     order = chance.permutation(len(groups))
     return PublicRecords(
@@ -83,6 +90,18 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
         columns=columns,
         kind="public twins",
     )
+
+
+def halves(table: PublicRecords) -> tuple[PublicRecords, PublicRecords]:
+    """Every other row of a public table, group by group, and the rest: to train on, and to measure on."""
+    order = torch.argsort(table.sensitive, stable=True)
+    return _rows(table, order[::2]), _rows(table, order[1::2])
+
+
+def _rows(table: PublicRecords, rows: Tensor | NDArray[np.int64]) -> PublicRecords:
+    taken = table.take(rows)
+    ids = torch.arange(len(taken))
+    return PublicRecords(taken.features, taken.sensitive, taken.target, ids, table.columns, table.kind)
 
 
 def resampled(table: PublicRecords, by_group: Mapping[str, int], *, seed: int) -> PublicRecords:
@@ -98,9 +117,7 @@ def resampled(table: PublicRecords, by_group: Mapping[str, int], *, seed: int) -
         if not len(own) and by_group[name]:
             raise ValueError(f"the public table has no record of the group {name!r}, and the plan is for some")
         rows.append(chance.choice(own, by_group[name]) if by_group[name] else own[:0])
-    taken = table.take(chance.permutation(np.concatenate(rows)))
-    ids = torch.arange(len(taken))
-    return PublicRecords(taken.features, taken.sensitive, taken.target, ids, table.columns, "a public table")
+    return _rows(table, chance.permutation(np.concatenate(rows)))
 
 
 def _target_score(traits: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
@@ -110,15 +127,23 @@ def _target_score(traits: Float, law: Law, fixed: np.random.Generator, chance: n
     return np.asarray(np.sqrt(law.explained) * signal + np.sqrt(1 - law.explained) * noise)
 
 
+def _target(
+    columns: Columns, score: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    if columns.targets:
+        return _numbers_to_predict(columns, score, law, fixed, chance)
+    return _classes(columns, score, law.common)
+
+
 def _numbers_to_predict(
-    columns: Columns, score: Float, fixed: np.random.Generator, chance: np.random.Generator
+    columns: Columns, score: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
 ) -> NDArray[np.float32]:
     """Targets (n, t) in [0, 1]: the first follows the score, others follow it and chance."""
     found = []
     for place in range(len(columns.targets)):
         share = 1.0 if place == 0 else fixed.uniform(0.5, 1.0)
         value = np.sqrt(share) * score + np.sqrt(1 - share) * chance.standard_normal(len(score))
-        found.append(np.clip(_MIDDLE + _SPREAD * value, 0.0, 1.0))
+        found.append(np.clip(law.middle + law.spread * value, 0.0, 1.0))
     return np.stack(found, axis=1).astype(np.float32)
 
 

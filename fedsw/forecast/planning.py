@@ -22,8 +22,6 @@ _MOST_RECORDS = 10**8
 _MOST_EPSILON = 100.0
 _HALVINGS = 20
 _WEAK = 0.25
-TRAININGS = len(LAWS) * (1 + len(STRENGTHS))
-"""How often a plan trains on twins of the laws."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,7 @@ def planned(
     *,
     assumed: str = "",
     table: PublicRecords | None = None,
+    expect: str | None = None,
     strengths: Sequence[float] = STRENGTHS,
     seen: Callable[[], None] = lambda: None,
 ) -> Planned:
@@ -135,6 +134,7 @@ def planned(
         by_group: private records of every group, of all clients together; public.
         assumed: what of these numbers was assumed, in words.
         table: a public table with the experiment's columns, to draw twins from.
+        expect: the name of the law that is known to be the like of it: how much there is to learn.
         strengths: of the signal, rising, at which twins are trained with noise.
         seen: called after every training.
     """
@@ -147,7 +147,9 @@ def planned(
     rate, batch = _batch(ready, by_group)
     multiplier, epsilon = _noise(ready, delta, rate, releases)
     if reason is None:
-        measured = _measured(experiment, ready, by_group, multiplier, table, strengths, seen)
+        laws = [law for law in LAWS if expect in (None, law.name)]
+        twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
+        measured = _measured(experiment, ready, by_group, multiplier, twins)
         found = _forecast(experiment, by_group, problem, measured)
     return Planned(
         experiment=ready,
@@ -175,9 +177,7 @@ def _measured(
     ready: Experiment,
     by_group: Mapping[str, int],
     multiplier: float,
-    table: PublicRecords | None,
-    strengths: Sequence[float],
-    seen: Callable[[], None],
+    twins: Mapping[str, Any],
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
     raw = experiment.model_dump()
@@ -190,7 +190,7 @@ def _measured(
     problem = Problem.from_experiment(made_up)
     one = numbers_of(ready, by_group, problem).multiplier
     relative = multiplier / one if one else None
-    return curve(made_up, problem, by_group, table=table, strengths=strengths, relative=relative, seen=seen)
+    return curve(made_up, problem, by_group, relative=relative, **twins)
 
 
 def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
@@ -202,7 +202,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
     own = experiment.privacy.epsilon
     here = strength(total, None)
     needed = measured.strength_for(FEASIBLE)
-    alone = [each.at(here) for each in measured.by_law] or [0.0]
+    alone = [measured.under(place).at(here) for place in measured.taught] or [0.0]
     epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
     what_ifs = tuple(
         WhatIf(size, epsilon, measured.at(strength(size, epsilon)))

@@ -128,7 +128,7 @@ def test_a_curve_never_falls_and_is_read_both_ways():
         assert found.at(found.strength_for(share)) == pytest.approx(share)
     assert math.isinf(curve_of(0.0, 0.1).strength_for(FEASIBLE))
     nothing = Curve((Score(0.5, 0.5),), (Point(10.0, (Score(0.5, 0.5),)),))
-    assert nothing.kept == (0.0,) and nothing.by_law == ()
+    assert nothing.kept == (0.0,) and nothing.taught == ()
 
 
 def test_sizes_keep_their_proportions_and_no_group_is_lost():
