@@ -73,6 +73,7 @@ def joined(stored: dict[str, Any]) -> list[Row]:
                     "score": score,
                     "kept": (score - constant) / learnable if learnable / unit_of(constant) >= 1 else 0.0,
                     "predicted": said["kept"][epsilon],
+                    "surely": min(each[epsilon] for each in said["by_law"].values()),
                     "expected": said["by_law"][_EXPECTED[found["task"]]][epsilon],
                 }
             )
@@ -125,6 +126,7 @@ def forecast_table(cells: Sequence[Row]) -> str:
         ("designed on", [row for row in cells if row["task"] in DESIGNED], "predicted"),
         ("held back", held_back, "predicted"),
         ("all", cells, "predicted"),
+        ("all, under every law", cells, "surely"),
         ("held back, `--expect`", held_back, "expected"),
         ("all, `--expect`", cells, "expected"),
     ):

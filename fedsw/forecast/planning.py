@@ -101,6 +101,18 @@ class Planned:
         return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
 
     @property
+    def unless(self) -> str:
+        """Under which law the verdict would be another, in words; empty if under none."""
+        if self.forecast is None or not self.multiplier:
+            return ""
+        least, most = self.forecast.range
+        if self.forecast.feasible and least < FEASIBLE:
+            return "unless the columns tell little of the target: a constant would then do as well (--expect)"
+        if not self.forecast.feasible and most >= FEASIBLE:
+            return f"unless the columns tell much of the target: {100 * most:.0f} % would then be left (--expect)"
+        return ""
+
+    @property
     def verdict(self) -> str:
         """What to expect, in words."""
         if self.forecast is None:

@@ -16,6 +16,8 @@ _CLEAR, _FELT = 60.0, 8.0
 def rows(found: Planned) -> Iterator[tuple[str, str]]:
     """What a plan says, as names and sentences, the verdict first."""
     yield "verdict", found.verdict
+    if found.unless:
+        yield "", found.unless
     groups = ", ".join(f"{name} {size:,}" for name, size in found.by_group.items())
     yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
@@ -56,6 +58,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "experiment": found.experiment.name,
         "verdict": found.verdict,
+        "unless": found.unless,
         "records": dict(found.by_group),
         "assumed": found.assumed,
         "inputs": found.inputs,

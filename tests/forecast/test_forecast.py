@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,16 @@ def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     assert own[0].kept == pytest.approx(weak.forecast.kept)
     assert draw_plan(strong, tmp_path / "plan.png").stat().st_size > 10_000
     json.dumps(as_plain(weak))
+
+
+def test_what_hangs_on_how_much_there_is_to_learn_is_said():
+    def said(kept: float, least: float, most: float) -> str:
+        found = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+        return replace(found, forecast=replace(found.forecast, kept=kept, range=(least, most))).unless
+
+    assert said(0.6, 0.1, 0.9).startswith("unless the columns tell little")
+    assert said(0.1, 0.0, 0.9).startswith("unless the columns tell much of the target: 90 % would")
+    assert said(0.6, 0.5, 0.9) == said(0.1, 0.0, 0.2) == ""
 
 
 def test_a_task_without_rules_has_its_noise_and_no_forecast():
