@@ -373,10 +373,10 @@ CASES = (
         ("training.preset", "'generation'", "leave it out"),
     ),
     Case(
-        "a preset, and an optimizer that it has no rate for",
-        "run fair-classification training.preset=auto training.optimizer=adam",
-        nothing,
-        ("training.preset", "'adam'", "learning_rate"),
+        "a preset, and nobody to count the records",
+        "server own.toml training.preset=auto --certs certs",
+        table(),
+        ("training.preset", "`fedsw plan EXPERIMENT --records N`"),
     ),
     Case(
         "a plan without records",
