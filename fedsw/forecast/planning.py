@@ -39,10 +39,11 @@ class Forecast:
 
     Attributes:
         kept: share of what training without noise gains over a constant that is expected to be left.
-        range: the same under the laws taken alone, the least and the most.
+        range: the same under the laws taken alone, the least and the most; 0 where there is nothing to learn.
         strength: of the signal: below 1 noise buries it.
         least_records, least_epsilon: where the run becomes feasible, at its epsilon and its number of records; infinite
             if nowhere.
+        most_parameters: of a model with which it is feasible.
         what_ifs: for other numbers.
     """
 
@@ -51,6 +52,7 @@ class Forecast:
     strength: float
     least_records: float
     least_epsilon: float
+    most_parameters: float
     what_ifs: tuple[WhatIf, ...]
 
     @property
@@ -214,7 +216,9 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
     own = experiment.privacy.epsilon
     here = strength(total, None)
     needed = measured.strength_for(FEASIBLE)
-    alone = [measured.under(place).at(here) for place in measured.taught] or [0.0]
+    alone = [
+        measured.under(place).at(here) if place in measured.taught else 0.0 for place in range(len(measured.reference))
+    ]
     epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
     what_ifs = tuple(
         WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
@@ -227,6 +231,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         strength=here,
         least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),
         least_epsilon=_least(lambda e: strength(total, e), needed, 0.01, _MOST_EPSILON),
+        most_parameters=problem.parameters * (here / needed) ** 2 if math.isfinite(needed) else 0.0,
         what_ifs=what_ifs,
     )
 

@@ -30,6 +30,7 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield "signal", signal_words(forecast.strength)
         yield "forecast", _kept(forecast)
         yield "feasible from", _least(found, forecast)
+        yield "model size", f"feasible up to about {_down(forecast.most_parameters):,} parameters"
         if found.weakened:
             yield "penalty", _weakened(found)
     for section, values in found.chosen.items():
@@ -84,6 +85,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
             "signal_to_noise": forecast.strength,
             "least_records": forecast.least_records,
             "least_epsilon": forecast.least_epsilon,
+            "most_parameters": forecast.most_parameters,
             "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
             "what_ifs": [{"records": w.records, "epsilon": w.epsilon, "kept": w.kept} for w in forecast.what_ifs],
         }
@@ -128,6 +130,12 @@ def _least(found: Planned, forecast: Forecast) -> str:
     )
     least = "no ε" if math.isinf(forecast.least_epsilon) else f"ε = {number(forecast.least_epsilon, 2)}"
     return f"{records} at ε = {epsilon}; {least} with {found.records:,} records"
+
+
+def _down(value: float) -> int:
+    """A whole number with two digits, rounded down."""
+    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1)
+    return math.floor(value / unit) * unit
 
 
 def _up(value: float) -> int:

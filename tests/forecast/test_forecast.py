@@ -161,6 +161,7 @@ def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
     assert weak.forecast.least_records > 1_000 > strong.forecast.least_records
     assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.01)
+    assert weak.forecast.most_parameters < weak.parameters < strong.forecast.most_parameters
     assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
     own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
     assert own[0].kept == pytest.approx(weak.forecast.kept)
