@@ -89,7 +89,7 @@ class Task:
         )
 
     def draw(self, records: int, seed: int) -> PublicRecords:
-        """So many private records, with the groups' shares in all of them."""
+        """So many private records, in which every group has its part."""
         groups = self.private.sensitive.numpy()
         everybody = np.bincount(groups, minlength=len(self.columns.groups))
         sizes = scaled(dict(enumerate(everybody.tolist())), records)  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def draw(cells: Sequence[Row]) -> Path:
 
 
 def forecast_table(cells: Sequence[Row]) -> str:
-    """Rank correlation and right verdicts, by where the data sets were used, and with what is publicly known told."""
+    """Rank correlation and right verdicts, by where the data sets were used, and with what is publicly known."""
     rows = []
     held_back = [row for row in cells if row["task"] not in DESIGNED]
     for what, own, key in (

@@ -71,8 +71,8 @@ class Curve:
 
         It never falls as the signal grows. Laws under which there is nothing to learn have no say.
         """
-        shares = [self._share(place) for place in self.taught]
-        return tuple(_mean(each) for each in zip(*shares, strict=True)) or (0.0,) * len(self.points)
+        parts = [self._share(place) for place in self.taught]
+        return tuple(_mean(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
 
     def under(self, place: int) -> Curve:
         """The curve under one law alone."""

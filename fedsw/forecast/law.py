@@ -36,8 +36,7 @@ class Law:
     Attributes:
         explained: share of the target's variance that the hidden traits make.
         common: share of the most frequent of two classes.
-        middle, spread: of a number that is predicted, as shares of what is between its bounds: mean and standard
-            deviation.
+        middle, spread: mean and standard deviation of a number that is predicted, its bounds being 0 and 1.
     """
 
     name: str
@@ -149,9 +148,9 @@ def _numbers_to_predict(
 
 def _classes(columns: Columns, score: Float, common: float) -> NDArray[np.int64]:
     """Classes (n,) by the rank of the score: of two the first has the common share, of more each 70 % of the last."""
-    shares = np.array([common, 1 - common]) if len(columns.classes) == 2 else 0.7 ** np.arange(len(columns.classes))
+    sizes = np.array([common, 1 - common]) if len(columns.classes) == 2 else 0.7 ** np.arange(len(columns.classes))
     ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
-    return np.searchsorted(np.cumsum(shares / shares.sum())[:-1], ranks).astype(np.int64)
+    return np.searchsorted(np.cumsum(sizes / sizes.sum())[:-1], ranks).astype(np.int64)
 
 
 def _feature(feature: Feature, traits: Float, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
