@@ -54,8 +54,9 @@ def report(stored: dict[str, Any]) -> None:
 def joined(stored: dict[str, Any]) -> list[Row]:
     """Forecast and truth, a row for every cell."""
     forecasts = {(row["task"], row["records"]): row for row in stored["forecast"]}
-    rows = []
-    for found in stored["truth"]:
+    rows: list[Row] = []
+    names = list(_EXPECTED)
+    for found in sorted(stored["truth"], key=lambda row: (names.index(row["task"]), row["records"])):
         said = forecasts.get((found["task"], found["records"]))
         if said is None:
             continue
@@ -180,8 +181,8 @@ def cells_table(cells: Sequence[Row]) -> str:
 
 def search_table(search: Sequence[Row]) -> str:
     """What the rules chose beside the best of 50 settings."""
-    rows, gaps = [], []
-    for row in search:
+    rows, gaps, names = [], [], list(_EXPECTED)
+    for row in sorted(search, key=lambda row: (names.index(row["task"]), row["records"], row["epsilon"])):
         best, own = (statistics.median(row[name]) for name in ("best_scores", "chosen_scores"))
         gaps.append((best - own) / unit_of(row["constant"]))
         rows.append(
