@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fedsw
+from benchmarks import forecast_report
 from fedsw.cli.app import main
 from fedsw.columns import Columns
 from fedsw.data import DeclaredRecords
@@ -27,6 +28,7 @@ from fedsw.forecast.words import as_plain
 from fedsw.tasks.problem import Problem
 from tests.forecast.test_preset import COLUMNS, SIZES, asked
 
+RESULT = Path(forecast_report.__file__).parent / "results" / "forecast.json"
 PACKAGE = Path(fedsw.__file__).parent
 FEATURES = [
     {"name": "age", "low": 17, "high": 90, "missing": [""], "fill": 40},
@@ -232,3 +234,15 @@ def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
     assert main(["plan", "own.toml"]) == 2
     assert "nobody here can count them" in capsys.readouterr().err
     assert "groups of one size are assumed" in plan_of(capsys, "--records", "40")["assumed"]
+
+
+def test_the_page_shows_what_was_measured():
+    stored = json.loads(RESULT.read_text(encoding="utf-8"))
+    cells, page = forecast_report.joined(stored), forecast_report.PAGE.read_text(encoding="utf-8")
+    assert len(cells) == 96 and len(stored["search"]) == 12
+    for table in (
+        forecast_report.forecast_table(cells),
+        forecast_report.cells_table(cells),
+        forecast_report.search_table(stored["search"]),
+    ):
+        assert table in page
