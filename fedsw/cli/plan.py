@@ -65,7 +65,7 @@ def plan_command(
             done += 1
             status.update(f"training on public twins: {done}")
 
-        table = _table(chosen, public_table)
+        table = _table(chosen, public_table, expect)
         found = planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
@@ -105,14 +105,21 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     return {name: found[name] for name in groups}, ""
 
 
-def _table(experiment: Experiment, path: Path | None) -> PublicRecords | None:
-    """A public table under the experiment's declaration."""
-    if path is None:
-        return None
+def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRecords | None:
+    """A public table under the experiment's declaration.
+
+    Raises:
+        ExperimentError: if a law is asked for, too. FileNotFoundError, BadRecords: as `read_table`.
+    """
     from fedsw.data import read_table
+    from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
     from fedsw.forecast.law import PublicRecords
 
+    if path is None:
+        return None
+    if expect is not None:
+        raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
     columns = declared_columns(experiment)
     read = read_table(path.expanduser(), columns)
     return PublicRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")

@@ -108,10 +108,8 @@ def _noise(found: Planned) -> str:
 def _kept(forecast: Forecast) -> str:
     least, most = (max(0.0, min(1.0, value)) for value in forecast.range)
     own = max(0.0, min(1.0, forecast.kept))
-    return (
-        f"{100 * own:.0f} % of what training without noise gains over a constant is left ({100 * least:.0f} to "
-        f"{100 * most:.0f} %, by how much there is to learn), measured on public twins"
-    )
+    between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
+    return f"{100 * own:.0f} % of what training without noise gains over a constant is left{between}, on public twins"
 
 
 def _weakened(found: Planned) -> str:

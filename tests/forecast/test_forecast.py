@@ -227,6 +227,17 @@ def test_a_plan_is_the_same_whatever_the_records_hold(own, capsys):
     assert plans[0] == plans[1] == plan_of(capsys, "--records", "f=20,m=20")
 
 
+def test_a_public_table_is_read_from_the_command_line(own, capsys):
+    with (own / "public.csv").open("w", newline="") as file:
+        rows = [[0.1 + 0.8 * (i % 2), "fm"[i // 2 % 2], ("no", "yes")[i % 2]] for i in range(80)]
+        csv.writer(file).writerows([["x", "sex", "y"], *rows])
+    given = ("--records", "f=200,m=200", "--public-table", "public.csv")
+    found = plan_of(capsys, *given)["forecast"]
+    assert found["range"] == pytest.approx([found["kept"]] * 2)
+    assert main(["plan", "own.toml", *given, "--expect", "much"]) == 2
+    assert "takes the place of the laws: keep one" in capsys.readouterr().err
+
+
 def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
     for given in ("f=20", "many", "f=20,m=1", "f=20,x=5"):
         assert main(["plan", "own.toml", "--records", given]) == 2
