@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
@@ -53,6 +54,7 @@ app = new_group()
 for verb, command in _VERBS.items():
     app.command(verb)(command)
 app.add_typer(deploy, name="deploy")
+app.add_typer(account, name="account")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,9 +17,10 @@ from fedsw.accounting.journal import Head, Journal, LedgerBusy, LedgerDamaged, L
 from fedsw.accounting.ledger import BudgetExhausted
 from fedsw.accounting.lifetime.composing import composed_epsilon, room
 from fedsw.accounting.lifetime.cover import Counts, added, as_row, counted, uncovered
-from fedsw.accounting.lifetime.places import SUFFIX, require_name
+from fedsw.accounting.lifetime.places import SUFFIX
 from fedsw.accounting.lifetime.state import State, state_of
 from fedsw.accounting.memory import memory_of, remember, remembered
+from fedsw.settings import require_data_set
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
@@ -58,7 +59,7 @@ class DatasetAccount:
     """
 
     def __init__(self, folder: Path, data: str) -> None:
-        self.data, self.folder = require_name(data), folder
+        self.data, self.folder = require_data_set(data), folder
         self.path = folder / f"{data}{SUFFIX}"
 
     def state(self) -> State:
@@ -181,13 +182,13 @@ class DatasetAccount:
             return
         before, left = composed_epsilon(others, state.delta), room(others, state.epsilon, state.delta)
         waiting = sum(not each.settled for name, each in state.runs.items() if name != run)
+        fits = f"A run of about epsilon {left:.3g} still fits: lower privacy.epsilon" if left else "Nothing more fits"
+        stopped = f" (by {waiting} runs that have not ended, too)" if waiting else ""
+        remedy = ", settle runs that stopped (`fedsw account settle`)" if waiting else ""
         raise LimitReached(
             f"the account of data set {self.data!r} would reach epsilon {total:.4g} at delta {state.delta:g} with this "
-            f"run; its limit is {state.epsilon:g}, and {before:.4g} is taken"
-            f"{f' (by {waiting} runs that have not ended, too)' if waiting else ''}. Nothing was spent. A run of about "
-            f"epsilon {left:.3g} still fits: lower privacy.epsilon"
-            f"{', settle runs that stopped (`fedsw account settle`)' if waiting else ''}, or ask the owner of the data "
-            "to raise the limit (`fedsw account limit`)"
+            f"run; its limit is {state.epsilon:g}, and {before:.4g} is taken{stopped}. Nothing was spent. {fits}"
+            f"{remedy}, or ask the owner of the data to raise the limit (`fedsw account limit`)"
         )
 
     @contextmanager

@@ -12,7 +12,8 @@ from fedsw.accounting.ledger import Ledger
 from fedsw.accounting.lifetime.cover import Counts, counted, worst_of
 from fedsw.accounting.profiles import Step
 
-_CLOSE = 1e-3
+_CLOSE = 1e-2
+_LEAST = 1e-4
 
 
 def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
@@ -32,22 +33,16 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
 def room(steps: Iterable[Counts], epsilon: float, delta: float) -> float:
     """Epsilon at delta of the largest Gaussian release of all records that still fits below (epsilon, delta).
 
-    Found from below, to a thousandth; 0 if none fits.
+    Found from below, to about a hundredth; 0 if none fits.
     """
     taken = list(steps)
-
-    def fits(mu: float) -> bool:
-        return composed_epsilon([*taken, {Step(1.0, mu): 1}], delta) <= epsilon
-
-    low, high = 0.0, 1.0
     if composed_epsilon(taken, delta) >= epsilon:
         return 0.0
-    while fits(high) and high < 1e3:
-        low, high = high, 2 * high
-    while high - low > _CLOSE * high and high > 1e-6:
+    low, high = 0.0, _largest(epsilon, delta)
+    while high - low > _CLOSE * high and high > _LEAST:
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return gaussian_epsilon(low, delta) if low else 0.0
+        low, high = (middle, high) if _within([*taken, {Step(1.0, middle): 1}], epsilon, delta) else (low, middle)
+    return gaussian_epsilon(low, delta)
 
 
 def counts_of_ledger(ledger: Ledger) -> dict[Step, int]:
@@ -60,3 +55,22 @@ def _epsilon(counts: frozenset[tuple[Step, int]], delta: float) -> float:
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
     return Composition(sorted(counts, key=repr)).epsilon(delta)
+
+
+def _within(steps: Iterable[Counts], epsilon: float, delta: float) -> bool:
+    composition = Composition()
+    for own in steps:
+        for step, times in own.items():
+            composition.add(step, times)
+    return composition.within(epsilon, delta)
+
+
+def _largest(epsilon: float, delta: float) -> float:
+    """mu of the Gaussian release that costs epsilon at delta by itself, from above."""
+    low, high = 0.0, 1.0
+    while gaussian_epsilon(high, delta) < epsilon:
+        low, high = high, 2 * high
+    while high - low > _CLOSE / 10 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) < epsilon else (low, middle)
+    return high

@@ -13,6 +13,9 @@ from fedsw.accounting.stated import Pure, Renyi
 
 Counts = Mapping[Step, int]
 
+NO_NOISE: Counts = {Step(1.0, math.inf): 1}
+"""What a run without noise costs."""
+
 _DIGITS = 10
 
 

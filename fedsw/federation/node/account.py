@@ -17,6 +17,7 @@ from typing import Any
 from fedsw.accounting import Charge, Ledger, LedgerReplaced
 from fedsw.accounting.memory import memory_of, remember, remembered
 from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.node.lifetime import limited
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
 
 STATE_VARIABLE = "FEDSW_STATE"
@@ -226,10 +227,11 @@ def _open(path: Path, promise: Promise) -> Ledger:
     if not path.exists():
         _require_remembered(path, None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(path, groups=(GROUP,), **asdict(promise))
+        return limited(path, Ledger.create(path, groups=(GROUP,), **asdict(promise)))
     ledger = Ledger.open(path)
     try:
         _require_remembered(path, ledger)
+        limited(path, ledger)
     except BaseException:
         ledger.close()
         raise
