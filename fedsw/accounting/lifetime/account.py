@@ -113,7 +113,7 @@ class DatasetAccount:
             for head, by in witnesses:
                 self._require(journal, head, by)
             known = state.runs.get(run)
-            wanted = planned if known is None else added(known.steps, uncovered(planned, known.steps))
+            wanted = planned if known is None else added(planned, uncovered(known.steps, planned))
             if known is not None and not known.settled and wanted == dict(known.steps):
                 return journal.head
             self._require_room(state, run, wanted, about)

@@ -45,7 +45,7 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
     """The account of a client's data set; None where its owner named none.
 
     On a machine of the client's own its operator names the data set, and what the experiment says is the server's word.
-    In a simulation every client has an account of its own, the experiment's data.account with its number.
+    In a simulation, and on a node of several clients, every client has an account of its own, with its number.
     """
     if is_simulated(node_config) or node_config.get(ACCOUNT) == SHARED:
         data = experiment.data.account
@@ -53,7 +53,8 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
     if (named := node_config.get(ACCOUNT)) is None:
         return None
     folder = node_config.get(ACCOUNTS)
-    return DatasetAccount(accounts_folder() if folder is None else Path(str(folder)), str(named))
+    data = f"{named}.client-{client}" if "num-clients" in node_config else str(named)
+    return DatasetAccount(accounts_folder() if folder is None else Path(str(folder)), data)
 
 
 def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts) -> None:

@@ -83,7 +83,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Iterator
     account = None if data is None else DatasetAccount(accounts_folder(), data)
     if account is not None:
         about = About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment))
-        head = account.reserve(run, _planned(plan), about, witnesses=list(_witnesses(directory, account)))
+        head = account.reserve(run, planned_steps(plan), about, witnesses=list(_witnesses(directory, account)))
         _keep(directory, account, head)
     found = Budgeted(directory, account, run, resumed=resume)
     try:
@@ -93,7 +93,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Iterator
         raise
 
 
-def _planned(plan: Plan) -> Counts:
+def planned_steps(plan: Plan) -> Counts:
     """What all rounds cost at most, at the largest rate that an attempt of the plan may have."""
     if not plan.multiplier:
         return NO_NOISE
