@@ -28,10 +28,12 @@ from fedsw.cli.server import server_command
 from fedsw.cli.shell import invoke, new_group, split_debug
 from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
+from fedsw.cli.tune import tune_command
 
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
     "check": check_command,
+    "tune": tune_command,
     "budget": budget_command,
     "compare": compare_command,
     "reproduce": reproduce_command,
