@@ -12,8 +12,8 @@ from fedsw.cli.options import RUNS, DataDir, Json, Name, Runs, Settings, data_di
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
-    from fedsw.owndata.tuning.candidates import Candidate
-    from fedsw.owndata.tuning.search import Tried
+    from fedsw.tuning.candidates import Candidate
+    from fedsw.tuning.search import Tried
 
 Try = Annotated[
     list[str] | None,
@@ -46,7 +46,7 @@ def tune_command(
     the best run is kept, of a random number of them, and you are told what that cost before it is spent.
     """
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.owndata.tuning.candidates import candidates, metric_of
+    from fedsw.tuning.candidates import candidates, metric_of
 
     changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
     found = candidates(find_experiment(experiment), tries or (), changes)
@@ -63,9 +63,9 @@ def tune_command(
 def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
     from fedsw.experiment import ExperimentError
     from fedsw.owndata.examine import examine
-    from fedsw.owndata.tuning.search import search
-    from fedsw.owndata.tuning.twins import score_on_twins
     from fedsw.report.tuning import counting, tried_record, tried_view
+    from fedsw.tuning.search import search
+    from fedsw.tuning.twins import score_on_twins
 
     own = found[0].experiment.data
     if own.source != "files" or own.data_dir is None:
@@ -83,8 +83,8 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
 ) -> dict[str, Any]:
     from fedsw.accounting.selection import with_mean
-    from fedsw.owndata.tuning.private import cost_of, select
     from fedsw.report.tuning import cost_view, selected_record, selected_view, waiting
+    from fedsw.tuning.private import cost_of, select
 
     law = with_mean(expected)
     if show:

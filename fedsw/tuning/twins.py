@@ -12,7 +12,7 @@ from fedsw.columns import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
-from fedsw.owndata.tuning.candidates import Score, score_of
+from fedsw.tuning.candidates import Score, score_of
 
 _HELD_OUT = 4000
 _STRENGTH = 3.0

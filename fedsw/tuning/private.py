@@ -31,11 +31,11 @@ from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.lifetime import planned_steps
 from fedsw.federation.trust.plan import Plan, make_plan
 from fedsw.federation.trust.sketch import server as sketch
-from fedsw.owndata.tuning.candidates import Candidate, score_of
 from fedsw.randomness import Stream
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.files import LEDGER, SUMMARY, read_json, write_json
 from fedsw.tasks.problem import Problem
+from fedsw.tuning.candidates import Candidate, score_of
 
 _TRUSTED = ("central", "sketch")
 TUNING = "tuning.json"

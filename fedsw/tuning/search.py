@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedsw.owndata.tuning.candidates import Candidate, Score
 from fedsw.randomness import Stream
+from fedsw.tuning.candidates import Candidate, Score
 
 
 @dataclass(frozen=True)
