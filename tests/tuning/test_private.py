@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedsw.accounting import Charge, Ledger, epsilon
+from fedsw.accounting import Charge, Ledger, epsilon, renyi
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached
 from fedsw.accounting.selection import Repetitions
 from fedsw.errors import FederationError
@@ -16,6 +16,14 @@ from fedsw.tuning.candidates import Candidate
 from tests.federations import SMALL
 
 LAW = Repetitions(0.0, 0.05)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fewer_orders():
+    """Fewer orders are a bound as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(renyi, "ORDERS", renyi.ORDERS[::6])
+        yield
 
 
 @pytest.fixture

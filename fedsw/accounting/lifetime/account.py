@@ -246,10 +246,14 @@ class DatasetAccount:
 
 
 class Reservation:
-    """What a run may release, by its data set's account; a ledger asks it before it charges."""
+    """What a run may release, by its data set's account; a ledger asks it before it charges.
+
+    Attributes:
+        asked: whether it ever did.
+    """
 
     def __init__(self, account: DatasetAccount, run: str) -> None:
-        self.account, self.run = account, run
+        self.account, self.run, self.asked = account, run, False
         self._steps: Counts = account.state().runs[run].steps
 
     def admit(self, taken: Mapping[str, Counts]) -> None:
@@ -260,6 +264,7 @@ class Reservation:
         Raises:
             LimitReached: if the account has no room for that; nothing may then be released.
         """
+        self.asked = True
         for steps in taken.values():
             own = counted(steps.items())
             if rest := uncovered(own, self._steps):

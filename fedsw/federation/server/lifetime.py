@@ -30,12 +30,13 @@ class Budgeted:
     def __init__(self, directory: Path, account: DatasetAccount | None, run: str, *, resumed: bool) -> None:
         self._directory, self._account, self._run, self._resumed = directory, account, run, resumed
         self._ledger: Ledger | None = None
+        self._reservation: Reservation | None = None
 
     def limit(self, ledger: Ledger | None) -> None:
         """Let a ledger ask the account before it charges what was not set aside."""
         self._ledger = ledger
         if self._account is not None and ledger is not None:
-            ledger.limiter = Reservation(self._account, self._run)
+            ledger.limiter = self._reservation = Reservation(self._account, self._run)
 
     def settle(self) -> dict[str, Any] | None:
         """Count with what the ledger says from now on; what the summary says of the account, None without one."""
@@ -59,11 +60,8 @@ class Budgeted:
 
     def give_back(self) -> None:
         """Give the reservation of a new run back if nothing was charged; one that broke off keeps it, to go on."""
-        if (
-            not self._resumed
-            and self._account is not None
-            and (self._ledger is None or self._ledger.head().sequence == 0)
-        ):
+        charged = self._reservation is not None and self._reservation.asked
+        if not self._resumed and self._account is not None and not charged:
             self._account.settle(self._run, {}, None)
 
 
