@@ -177,11 +177,11 @@ def _remove_refused(directory: Path, ledgers: Path) -> None:
 
 def settle_clients(directory: Path) -> None:
     """Let a run that has ended count with what its clients' own ledgers say, in the accounts that they belong to."""
-    from fedsw.federation.node.lifetime import settle
-    from fedsw.runs.files import client_ledgers
+    from fedsw.federation.node.lifetime import bound_in, settle
 
-    for ledger in client_ledgers(directory):
-        settle(ledger)
+    for folder in (directory / "clients", *directory.glob("nodes/*")):
+        for ledger in bound_in(folder):
+            settle(ledger)
 
 
 def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:

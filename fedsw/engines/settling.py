@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsw.accounting.lifetime import DatasetAccount, counts_of_ledger
-from fedsw.federation.node.lifetime import bound_to, settle
+from fedsw.federation.node.lifetime import bound_in, bound_to, settle
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import ACCOUNT, client_ledgers, read_json
+from fedsw.runs.files import ACCOUNT, read_json
 
 
 def settle_run(place: Path) -> list[str]:
@@ -31,10 +31,11 @@ def settle_run(place: Path) -> list[str]:
         with recovery.held(place):
             _settle_server(place, account)
         found.append(account.data)
-    for ledger in [*client_ledgers(place), *sorted(place.glob("client-*.sqlite"))]:
-        bound = bound_to(ledger)
-        if bound is not None and settle(ledger):
-            found.append(bound.account.data)
+    for folder in (place, place / "clients", *sorted(place.glob("nodes/*"))):
+        for ledger in bound_in(folder):
+            bound = bound_to(ledger)
+            if bound is not None and settle(ledger):
+                found.append(bound.account.data)
     if not found:
         raise FileNotFoundError(
             f"nothing in {place} belongs to an account; give the folder of a run whose experiment has data.account, or "

@@ -70,6 +70,9 @@ def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experime
         experiment.name, f"{experiment.privacy.trust}, own ledger", str(place.resolve()), unprotected(experiment)
     )
     account.reserve(run, steps, about)
+    if not experiment.privacy.noisy:  # there is no ledger, and whatever leaves has cost that much
+        account.settle(run, steps, None)
+        return
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = {"data": account.data, "folder": str(account.folder.resolve()), "run": run}
     files.replace(_beside(place), json.dumps(kept).encode())
@@ -112,13 +115,18 @@ def settle(place: Path) -> bool:
     return True
 
 
+def bound_in(folder: Path) -> list[Path]:
+    """The ledgers of a folder that belong to an account, whether they were begun or not."""
+    found = sorted(folder.glob(f"client-*{_BOUND}"))
+    return [beside.with_name(beside.name.removesuffix(_BOUND) + ".sqlite") for beside in found]
+
+
 def give_back(folder: Path) -> None:
     """Give back what was set aside for ledgers in a folder that were never begun: the run was refused."""
-    for beside in sorted(folder.glob(f"*{_BOUND}")):
-        place = beside.with_name(beside.name.removesuffix(_BOUND) + ".sqlite")
+    for place in bound_in(folder):
         if not place.exists() and remembered(place) is None:
             settle(place)
-            beside.unlink()
+            _beside(place).unlink()
 
 
 def _beside(place: Path) -> Path:
