@@ -89,7 +89,16 @@ def _on_records(
     law = with_mean(expected)
     if show:
         cost = cost_of(found, law)
-        Console().print(cost_view(cost.epsilon, cost.delta, cost.single, len(found), law.mean))
+        Console().print(
+            cost_view(
+                cost.epsilon,
+                cost.delta,
+                single=cost.single,
+                all_shown=cost.all_shown,
+                among=len(found),
+                runs=law.mean,
+            )
+        )
     with waiting(show=show):
         chosen = select(found, law, metric, sign, runs=runs)
     record = selected_record(

@@ -92,12 +92,18 @@ def tried_view(record: Mapping[str, Any]) -> RenderableType:
     return Group(table, note)
 
 
-def cost_view(epsilon: float, delta: float, single: float, among: int, runs: float) -> RenderableType:
-    """What a selection on the records will cost."""
-    return Text(
+def cost_view(
+    epsilon: float, delta: float, *, single: float, all_shown: float, among: int, runs: float
+) -> RenderableType:
+    """What a selection on the records will cost, beside what else could be done."""
+    found = Text(
         f"the best of a random number of runs ({number(runs)} on average, {among} settings) costs ε = "
-        f"{number(epsilon, 4)} at δ = {number(delta)}; one run alone costs {number(single, 4)}"
+        f"{number(epsilon, 4)} at δ = {number(delta)}; one run costs {number(single, 4)}, and {round(runs)} runs that "
+        f"are all shown {number(all_shown, 4)}"
     )
+    if all_shown < epsilon:
+        found.append(": so few runs are cheaper made one by one", style="yellow")
+    return found
 
 
 def selected_record(

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from fedsw.accounting import Ledger
-from fedsw.accounting.lifetime import About, Counts, DatasetAccount, accounts_folder, counts_of_ledger
+from fedsw.accounting.lifetime import About, Counts, DatasetAccount, accounts_folder, composed_epsilon, counts_of_ledger
 from fedsw.accounting.lifetime.cover import counted, uncovered
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.renyi import renyi_of
@@ -50,6 +50,7 @@ class Cost:
         curve: Renyi divergences of what is released of it.
         epsilon, delta: the same as one guarantee.
         single: epsilon of one run at that delta, which it is not.
+        all_shown: epsilon of as many runs as are expected, if all of them were shown.
         steps: what each candidate's run is charged at most.
     """
 
@@ -57,6 +58,7 @@ class Cost:
     epsilon: float
     delta: float
     single: float
+    all_shown: float
     steps: tuple[Counts, ...]
 
 
@@ -80,7 +82,10 @@ def cost_of(found: Sequence[Candidate], law: Repetitions) -> Cost:
     steps = tuple(planned_steps(plan) for plan in plans)
     one = worst_curve(renyi_of(each.items()) for each in steps)
     curve, delta = selected(one, law), min(plan.delta for plan in plans)
-    return Cost(curve, curve.epsilon(delta), delta, max(plan.epsilon for plan in plans), steps)
+    single, dearest = max((composed_epsilon([each], delta), place) for place, each in enumerate(steps))
+    runs = round(law.mean)
+    shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
+    return Cost(curve, curve.epsilon(delta), delta, single, shown, steps)
 
 
 def select(
@@ -205,6 +210,7 @@ def _sign(result: Selected, found: Sequence[Candidate], law: Repetitions, metric
         "epsilon": cost.epsilon,
         "delta": cost.delta,
         "epsilon_of_one_run": cost.single,
+        "epsilon_of_all_shown": cost.all_shown,
     }
     write_json(result.directory / TUNING, kept)
     summary = read_json(result.directory / SUMMARY) or {}

@@ -75,16 +75,12 @@ def test_the_selection_is_charged_before_its_first_run_and_only_the_best_run_is_
     assert kept["epsilon"] == pytest.approx(chosen.cost.epsilon) and not {"runs", "k", "seconds"} & set(kept)
 
 
-def test_a_selection_costs_more_than_one_run_and_far_less_than_all_of_them(account):
-    cost = private.cost_of(candidates(), LAW)
-    assert (
-        cost.single
-        < cost.epsilon
-        < epsilon(
-            {step: round(LAW.mean * times) for steps in cost.steps[:1] for step, times in steps.items()}, cost.delta
-        )
-    )
-    assert private.cost_of(candidates(), Repetitions(0.0, 0.005)).epsilon > cost.epsilon
+def test_a_selection_costs_more_than_one_run_and_of_many_less_than_all_of_them_shown(account):
+    few, many = private.cost_of(candidates()[:1], LAW), private.cost_of(candidates()[:1], Repetitions(0.0, 0.002))
+    assert few.single < few.epsilon < many.epsilon < many.all_shown
+    (steps,) = many.steps
+    shown = {step: round(Repetitions(0.0, 0.002).mean) * times for step, times in steps.items()}
+    assert many.all_shown == pytest.approx(epsilon(shown, many.delta), rel=1e-3)
 
 
 def test_settings_with_other_noise_cost_what_the_worst_of_them_costs(account):
