@@ -47,9 +47,28 @@ def account_command(
 
 
 @account.command("show")
-def show_command(data: Data, accounts: Folder = None, delta: Delta = None, as_json: Json = False) -> None:
-    """Show the runs on a data set, what they cost together, and what is left."""
-    _show(_existing(data, accounts), delta, as_json=as_json)
+def show_command(
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Names of data sets.")],
+    accounts: Folder = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """Show the runs on a data set, what they cost together, and what is left.
+
+    Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
+    is a client's record in a simulation, under trusted servers and under local trust.
+    """
+    from fedsw.report.accounts import together_record, together_view
+
+    found = [_existing(each, accounts) for each in data]
+    if len(found) == 1:
+        _show(found[0], delta, as_json=as_json)
+        return
+    record = together_record(found, delta)
+    if as_json:
+        typer.echo(json_text(record))
+    else:
+        Console().print(together_view(record))
 
 
 @account.command("limit")

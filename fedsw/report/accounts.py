@@ -57,6 +57,30 @@ def account_view(record: Mapping[str, Any]) -> RenderableType:
     return Group(Text(f"data set {record['data']}", style="bold"), table, _total(record))
 
 
+def together_record(accounts: Sequence[DatasetAccount], delta: float | None = None) -> dict[str, Any]:
+    """Several accounts, and what a record that is in the data sets of all of them spent.
+
+    Args:
+        delta: at which epsilon is shown; the smallest of the limits' by default, else 1e-6.
+    """
+    states = [account.state() for account in accounts]
+    at = delta or min((state.delta for state in states if state.delta), default=USUAL_DELTA)
+    noisy = [run.steps for state in states for run in state.runs.values() if run.noisy]
+    return {
+        "accounts": [account_record(account, at) for account in accounts],
+        "delta": at,
+        "epsilon": composed_epsilon(noisy, at),
+    }
+
+
+def together_view(record: Mapping[str, Any]) -> RenderableType:
+    """The same on a screen."""
+    names = ", ".join(each["data"] for each in record["accounts"])
+    total = Text(f"together: ε = {number(record['epsilon'], 4)} at δ = {number(record['delta'])}", style="bold")
+    total.append(f" for a record that is in each of {names}", style="not bold")
+    return Group(*(account_view(each) for each in record["accounts"]), total)
+
+
 def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     """All accounts of a folder, one a row."""
     table = Table(box=box.SIMPLE_HEAD)

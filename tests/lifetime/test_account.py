@@ -103,7 +103,7 @@ def test_a_run_that_does_not_fit_is_refused_and_nothing_is_set_aside(account):
     account.reserve("first", {Step(0.1, 0.4): 60}, OWN)
     before = account.state()
     with pytest.raises(LimitReached, match=r"data set 'people' would reach epsilon .*its limit is 2.*still fits"):
-        account.reserve("second", {Step(0.1, 0.5): 60}, OWN)
+        account.reserve("second", {Step(0.1, 0.4): 60}, OWN)  # which fits by itself
     assert account.state() == before
     account.reserve("third", {Step(1.0, 0.05): 1}, OWN)
 
@@ -198,6 +198,7 @@ def test_a_reservation_covers_smaller_steps_once_each():
     reserved = {Step(0.2, 0.5): 3}
     assert uncovered({Step(0.1, 0.5): 2, Step(0.2, 0.4): 1}, reserved) == {}
     assert uncovered({Step(0.1, 0.5): 4}, reserved) == {Step(0.1, 0.5): 1}
+    assert sum(uncovered({Step(0.1, 0.5): 2, Step(0.2, 0.4): 2}, reserved).values()) == 1
     assert uncovered({Step(0.3, 0.1): 1}, reserved) == {Step(0.3, 0.1): 1}
     assert uncovered({Step(0.1, 0.1, slicing=Slicing(8, 4)): 1}, reserved) != {}
 

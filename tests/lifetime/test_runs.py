@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from fedsw.accounting import Ledger, LedgerReplaced
+from fedsw.accounting import Ledger, LedgerReplaced, Step
 from fedsw.accounting.journal import Journal
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached
+from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached
 from fedsw.cli.app import main
 from fedsw.engines import driver
 from fedsw.engines.settling import settle_run
@@ -171,7 +171,13 @@ def test_the_command_shows_limits_and_settles(federation, people, capsys):
     assert shown["epsilon"] < limited["epsilon"] and shown["runs"][0]["settled"] and shown["left"] > limited["left"]
     assert main(["account", "--json"]) == 0
     assert [each["data"] for each in json.loads(capsys.readouterr().out)["accounts"]] == ["people"]
+    DatasetAccount(people.folder, "people.client-0").reserve("own", {Step(1.0, 0.3): 1}, About("own", "local", ""))
+    assert main(["account", "show", "people", "people.client-0", "--delta", "1e-5", "--json"]) == 0
+    together = json.loads(capsys.readouterr().out)
+    apart = [each["epsilon"] for each in together["accounts"]]
+    assert max(apart) < together["epsilon"] < sum(apart)
     assert main(["account", "show", "peeple"]) == 2
     assert "nearest: 'people'" in capsys.readouterr().err
-    assert main(["account"]) == 0 and main(["account", "show", "people"]) == 0
-    assert "a run of about" in capsys.readouterr().out
+    assert main(["account"]) == 0 and main(["account", "show", "people", "people.client-0"]) == 0
+    shown = capsys.readouterr().out
+    assert "a run of about" in shown and "together: ε" in shown
