@@ -17,6 +17,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
 from tests.federations import SMALL, Federation, Saboteur
 from tests.server.sketch_runs import SKETCH
+from tests.server.test_local_slices import RELEASE, SLICES
 
 DELTA = 1e-4
 
@@ -131,10 +132,21 @@ def test_a_run_without_a_guarantee_is_refused_under_a_limit(federation, people, 
     assert not people.state().runs
 
 
-@pytest.mark.parametrize("trust", ["local-gradient", "sketch-local"])
-def test_under_local_trust_every_client_has_an_account_that_its_ledger_keeps_to(tmp_path, accounts, trust):
-    raw = SKETCH if trust == "sketch-local" else SMALL
-    found = driver.run(counted(f"privacy.trust={trust}", raw=raw), runs=tmp_path / "runs")
+LAPLACE = ("local.mechanism=laplace", "local.norm=l1", "privacy.epsilon=4.0")
+
+
+@pytest.mark.parametrize(
+    ("raw", "settings"),
+    [
+        (SMALL, ("privacy.trust=local-gradient",)),
+        (SKETCH, ("privacy.trust=sketch-local",)),
+        (SLICES, ()),
+        (RELEASE, LAPLACE),
+    ],
+    ids=["gradients", "sketch", "slices", "records"],
+)
+def test_under_local_trust_every_client_has_an_account_that_its_ledger_keeps_to(tmp_path, accounts, raw, settings):
+    found = driver.run(counted(*settings, raw=raw), runs=tmp_path / "runs")
     assert found.summary["status"] == "completed"
     for client in range(3):
         account = DatasetAccount(accounts, f"people.client-{client}")
