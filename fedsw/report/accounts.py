@@ -110,7 +110,7 @@ def _total(record: Mapping[str, Any]) -> Text:
     else:
         found.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
     if without := record["runs_without_noise"]:
-        found.append(f"\n{without} runs added no noise: for whoever saw one of them ε = ∞", style="bold red")
+        found.append(f"\nruns without noise: {without}; for whoever saw one of them ε = ∞", style="bold red")
     return found
 
 

@@ -94,7 +94,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Iterator
 def planned_steps(plan: Plan) -> Counts:
     """What all rounds cost at most, at the largest rate that an attempt of the plan may have."""
     if not plan.multiplier:
-        return NO_NOISE
+        return {step: plan.rounds for step in NO_NOISE}
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
     return planned(Step(max(largest, *plan.rates), 1 / plan.multiplier), plan.rounds)
