@@ -9,11 +9,14 @@ import pytest
 from fedsw.accounting import Charge, Ledger, epsilon, renyi
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached
 from fedsw.accounting.selection import Repetitions
+from fedsw.cli.app import main
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.tuning import private
 from fedsw.tuning.candidates import Candidate
 from tests.federations import SMALL
+from tests.owndata.test_check import write
+from tests.tuning.test_search import OWN
 
 LAW = Repetitions(0.0, 0.05)
 
@@ -115,3 +118,29 @@ def test_a_run_that_spent_more_than_planned_ends_the_selection(account, tmp_path
 def test_runs_that_the_theorem_does_not_cover_are_refused(account, setting, said):
     with pytest.raises(ExperimentError, match=said):
         private.cost_of(candidates(setting), LAW)
+
+
+def test_the_command_searches_on_the_records_and_says_what_it_cost(account, tmp_path, capsys):
+    def rows(start: float) -> list[list[object]]:
+        return [
+            [start + i / 8, "ab"[i % 2], ("female", "male")[i // 2 % 2], ("low", "high")[i > 40]] for i in range(80)
+        ]
+
+    for client, start in (("0", 10.0), ("1", 30.0), ("held", 50.0)):
+        write(tmp_path / "DATA" / client, rows(start))
+    (tmp_path / "DATA" / "held").rename(tmp_path / "held")
+    own = tmp_path / "own.toml"
+    own.write_text(OWN.replace('source = "files"', 'source = "files"\nheld_out = "held/train.csv"'))
+    line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.1,2.0"]
+    line += ["--on-records", "--expected-runs", "1.1", "--runs", str(tmp_path / "runs")]
+    assert main([*line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"][0] in ("training.learning_rate=0.1", "training.learning_rate=2.0")
+    (run,) = account.state().runs.values()
+    assert run.kind == "selection among 2 settings" and run.settled
+    assert account.state().spent(found["delta"]) == pytest.approx(found["epsilon"], rel=2e-2)
+    (summary,) = (tmp_path / "runs").rglob("summary.json")
+    assert json.loads(summary.read_text())["selection"]["epsilon"] == pytest.approx(found["epsilon"])
+    account.limit(found["epsilon"], found["delta"])
+    assert main(line) == 2
+    assert "would reach" in capsys.readouterr().err and len(list((tmp_path / "runs" / "own").iterdir())) == 1
