@@ -124,6 +124,14 @@ def edited(*changes: tuple[str, str], cell: tuple[int, int, object] = (0, 0, 20)
     return prepare
 
 
+def limited() -> None:
+    """own.toml and its table, and an account of the data set `people` with next to no room."""
+    from fedsw.accounting.lifetime import DatasetAccount, accounts_folder
+
+    table()()
+    DatasetAccount(accounts_folder(), "people").limit(0.1, 1e-6)
+
+
 def folders(*numbers: int, spoiled: bool = False) -> Callable[[], None]:
     """own.toml and data/0, data/1, ... with a train.csv each; a cell of the last one may be none."""
 
@@ -451,6 +459,22 @@ CASES = (
         ("training.optimizer", "'sgd'"),
     ),
     Case("too few clients", "run own.toml federation.min_clients=5", table(), ("min_clients is 5", "clients = 2")),
+    Case("a data set's name that names no file", "run own.toml data.account=a/b", table(), ("'a/b'",)),
+    Case(
+        "a run beyond the limit of its data set",
+        "run own.toml data.account=people",
+        limited,
+        ("'people'", "its limit is 0.1", "still fits"),
+    ),
+    Case("a limit that is none", "account limit people --epsilon inf --delta 1e-6", nothing, ("inf",)),
+    Case("an account that there is not", "account show peeple", limited, ("'peeple'", "'people'")),
+    Case("values to try that cannot be read", "tune own.toml --try training.rounds", table(), ("'training.rounds'",)),
+    Case(
+        "a search on records with nothing to score on",
+        "tune own.toml --on-records --try training.rounds=2,3",
+        table(),
+        ("data.held_out",),
+    ),
     Case("resuming what is no run", "resume data", table(), ("'data'",)),
     Case("a damaged ledger", "resume runs/own/first", finished(damage), ("ledger.sqlite",)),
     Case("a damaged configuration", "resume runs/own/first", finished(unreadable), ("config.json",)),
@@ -471,17 +495,18 @@ def invoke(command: str) -> Outcome:
 @contextlib.contextmanager
 def folder() -> Iterator[None]:
     """A fresh current directory; wide enough for messages in one line."""
-    before, columns = Path.cwd(), os.environ.get("COLUMNS")
+    before, kept = Path.cwd(), {name: os.environ.get(name) for name in ("COLUMNS", "FEDSW_ACCOUNTS")}
     with tempfile.TemporaryDirectory() as fresh:
         os.chdir(fresh)
-        os.environ["COLUMNS"] = "1000"
+        os.environ |= {"COLUMNS": "1000", "FEDSW_ACCOUNTS": "accounts"}
         try:
             yield
         finally:
             os.chdir(before)
-            os.environ.pop("COLUMNS")
-            if columns is not None:
-                os.environ["COLUMNS"] = columns
+            for name, value in kept.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
 
 
 def outcome_of(case: Case) -> Outcome:

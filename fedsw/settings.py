@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 Setting = tuple[tuple[str, ...], Any]
 
 _MOST_SHOWN = 200
+_DATA_SET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MOST_NESTED = 20
 
 
@@ -134,3 +136,17 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for inner in get_args(annotation) for section in _sections_in(inner)]
+
+
+def require_data_set(name: str) -> str:
+    """The name of a data set, whose account is a file of that name.
+
+    Raises:
+        ValueError: unless it can name a file.
+    """
+    if not _DATA_SET.fullmatch(name):
+        raise ValueError(
+            f"the data set is called {_shown(name)}; its account needs a name of at most 100 letters, digits, '.', '_' "
+            "and '-' that begins with a letter or digit"
+        )
+    return name

@@ -11,7 +11,8 @@ import torch
 
 from fedsw.accounting.comparison import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
-from fedsw.accounting.profiles import Step
+from fedsw.accounting.profiles import Step, stated_step
+from fedsw.accounting.stated import Pure
 
 _Steps = tuple[tuple[str, Step], ...]
 
@@ -60,6 +61,14 @@ class Account:
         if self._accountant == "pld":
             self._waiting.append(steps)
         self._history = self._history.after(tuple(steps.items()))
+
+    def steps_by_group(self) -> dict[str, dict[Step, int]]:
+        """How often each group took which step; those of Laplace noise as what they are, pure."""
+        pure = self._accountant == "laplace"
+        return {
+            group: {stated_step(Pure(step.mu)) if pure and step.mu else step: times for step, times in counts.items()}
+            for group, counts in self._counts.items()
+        }
 
     def by_group(self, delta: float) -> dict[str, float]:
         """Epsilon of each group at delta."""

@@ -89,7 +89,8 @@ class Composition:
             self._noiseless = True
             return
         step = step.reduced
-        step = replace(step, sampling_rate=max(step.sampling_rate, _SMALLEST_RATE), mu=max(step.mu, _SMALLEST_MU))
+        if step.stated is None:
+            step = replace(step, sampling_rate=max(step.sampling_rate, _SMALLEST_RATE), mu=max(step.mu, _SMALLEST_MU))
         self._counts[step] = self._counts.get(step, 0) + times
 
     def epsilon(self, delta: float) -> float:
@@ -286,7 +287,8 @@ def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str
 
 def _forms_triangle(step: Step) -> bool:
     step = step.reduced
-    return step.sampling == "without-replacement" and step.slicing is None and step.mu <= LARGEST_MU
+    plain = step.slicing is None and step.stated is None
+    return step.sampling == "without-replacement" and plain and step.mu <= LARGEST_MU
 
 
 def _quantile(delta: float) -> float:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of
 from fedsw.accounting.comparison import ACCOUNTANTS
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
+from fedsw.accounting.profiles import Step
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
@@ -56,6 +57,13 @@ class Planned(Protocol):
         """Whether sampling and noise can be reproduced."""
 
 
+class Limiter(Protocol):
+    """Whose agreement a ledger needs beside its own budget: the account of the data set."""
+
+    def admit(self, taken: Mapping[str, Mapping[Step, int]]) -> None:
+        """Agree to what each group has taken, the next release included, or raise before anything is written."""
+
+
 class AlreadySpent(ValueError):
     """This attempt at this round is in the ledger; a replayed batch is not a new step."""
 
@@ -77,6 +85,7 @@ class Ledger:
         nominal: whether the run's sampling and noise are reproducible.
         run: the run it accounts for, by a name that stays when the run is resumed; "" where the place says it.
         device: where epsilon is computed (:class:`fedsw.accounting.Composition`); no part of the file.
+        limiter: who else must agree before a charge is written; no part of the file.
 
     Source: docs/guarantees.md, "The ledger".
     """
@@ -84,6 +93,7 @@ class Ledger:
     def __init__(self, journal: Journal, device: torch.device | str = "cpu") -> None:
         header = journal.header
         self.device = device
+        self.limiter: Limiter | None = None
         self.groups: tuple[str, ...] = tuple(header["groups"])
         self.delta = float(header["delta"])
         self.budget = float(header["epsilon"])
@@ -199,6 +209,8 @@ class Ledger:
                         f"round {round} would bring epsilon to {total:.4f} at delta {self.delta:g}{used_up}; the "
                         f"budget is {self.budget:g}. Stop here, or plan a new run with more noise or fewer rounds."
                     )
+                if self.limiter is not None:
+                    self.limiter.admit(account.steps_by_group())
                 append(f"{row['round']}/{row['attempt']}", row)
             return total
 
@@ -211,6 +223,11 @@ class Ledger:
         """Epsilon spent so far by each group."""
         with self._mutex, self._current() as account:
             return account.by_group(self.delta)
+
+    def steps_by_group(self) -> dict[str, dict[Step, int]]:
+        """How often each group was charged for which step."""
+        with self._mutex, self._current() as account:
+            return account.steps_by_group()
 
     @property
     def is_open(self) -> bool:

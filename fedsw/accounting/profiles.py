@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting.slicing import Slicing, gaussian_mixture
+from fedsw.accounting.stated import Stated
 
 Sampling = Literal["without-replacement", "poisson"]
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
@@ -32,6 +33,8 @@ class Step:
         slicing: the release goes through random directions, and mu is that before slicing: the diameter s of the
             features (the replacement bound on ||x - x'||) / sigma. Without replacement it may be of the batch's rows,
             in uniformly random order; Poisson, only of a sum of contributions. None: no slicing.
+        stated: the release is any mechanism with this profile, of all records; mu is then its size alone
+            (`stated_step`). None: a Gaussian one.
 
     Raises:
         ValueError: if a field is outside its range.
@@ -41,8 +44,16 @@ class Step:
     mu: float
     sampling: Sampling = "without-replacement"
     slicing: Slicing | None = None
+    stated: Stated | None = None
 
     def __post_init__(self) -> None:
+        if self.stated is not None and (self.sampling_rate, self.sampling, self.slicing, self.mu) != (
+            1.0,
+            "without-replacement",
+            None,
+            self.stated.size,
+        ):
+            raise ValueError("a stated profile is of all records, without slicing; make its step with stated_step.")
         if not 0.0 <= self.sampling_rate <= 1.0:
             raise ValueError(f"sampling_rate is {self.sampling_rate}; it must lie in [0, 1].")
         if not self.mu >= 0.0:
@@ -71,6 +82,11 @@ class Step:
         if self.slicing is None or not self.slicing.fixed:
             return self
         return replace(self, mu=self.typical_mu, slicing=None)
+
+
+def stated_step(stated: Stated) -> Step:
+    """The step of a mechanism of which only a profile is known."""
+    return Step(1.0, stated.size, stated=stated)
 
 
 def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
@@ -170,6 +186,9 @@ def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, flo
     second.
     """
     p, mu = step.sampling_rate, step.mu
+    if step.stated is not None:
+        longest = step.stated.reach(tail)
+        return longest, min(longest, -math.log(tail))
     if step.slicing is not None:
         mu = float(gaussian_mixture(step.slicing, mu)[0][-1])  # whose profile none of the mixed ones exceeds
     quantile = math.sqrt(2 * max(math.log(p / tail), 0.0))  # Phi(-z) <= exp(-z^2 / 2)
@@ -191,6 +210,8 @@ def lowest_mu(step: Step) -> float:
 
 def _full_profile(step: Step) -> Curve:
     """Profile of the step if every record were sampled."""
+    if step.stated is not None:
+        return step.stated.profile
     if step.slicing is None:
         return lambda epsilon: gaussian_profile(epsilon, step.mu)
     means, weights = (torch.from_numpy(part) for part in gaussian_mixture(step.slicing, step.mu))

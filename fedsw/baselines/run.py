@@ -134,9 +134,15 @@ def run(
     The summary has what a run's summary has (`fedsw.federation.server.summary.summarise`).
 
     Raises:
+        ExperimentError: if the experiment's data set has an account, which no baseline counts in.
         ExperimentError, ModuleNotFoundError: as `train`.
     """
     experiment = settled(experiment)
+    if experiment.data.account is not None:
+        raise ExperimentError(
+            f"baseline {name} keeps no ledger, so that nothing of it would count in the account of data set "
+            f"{experiment.data.account!r}; leave the baseline out, or data.account"
+        )
     privacy = experiment.privacy
     epsilon = math.inf if not privacy.noisy or privacy.epsilon is None else privacy.epsilon
     problem = Problem.from_experiment(experiment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
@@ -28,11 +29,13 @@ from fedsw.cli.server import server_command
 from fedsw.cli.shell import invoke, new_group, split_debug
 from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
+from fedsw.cli.tune import tune_command
 
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
     "check": check_command,
     "plan": plan_command,
+    "tune": tune_command,
     "budget": budget_command,
     "compare": compare_command,
     "reproduce": reproduce_command,
@@ -55,6 +58,7 @@ app = new_group()
 for verb, command in _VERBS.items():
     app.command(verb)(command)
 app.add_typer(deploy, name="deploy")
+app.add_typer(account, name="account")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

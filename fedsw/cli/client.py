@@ -45,6 +45,13 @@ def client_command(
     max_epsilon: Annotated[
         float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
     ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="The data set's name: all local-trust runs on it have one budget."),
+    ] = None,
+    accounts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
+    ] = None,
     bundle: Annotated[
         str | None,
         typer.Option(metavar="HASH", help="The only bundle whose code is loaded; `own`: that of the fedsw installed."),
@@ -87,6 +94,8 @@ def client_command(
         own_data=True,
         bundle=_first(bundle, file.bundle),
         modules=tuple(allow_module or file.modules or ()),
+        account=_first(account, file.account),
+        accounts=_first(accounts, file.accounts),
     )
     with ending_on_sigterm():
         keep_connected(node, state / "flower", stock=plain, say=lambda text: typer.echo(f"fedsw: {text}", err=True))

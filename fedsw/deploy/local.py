@@ -16,6 +16,7 @@ from fedsw.deploy.secret_files import private_folder
 from fedsw.deploy.superlink import SuperLink
 from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.experiment import Experiment
+from fedsw.federation.node.lifetime import SHARED
 
 _ONLINE_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
@@ -79,6 +80,7 @@ class LocalFederation:
             data_dir=self._data,
             state_dir=private_folder(self._states / str(client)),
             modules=None,  # whoever wrote the experiment started these processes
+            account=SHARED,
         )
         self.processes.start(
             node_name(client),

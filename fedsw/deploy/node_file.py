@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedsw.settings import ExperimentError, explain_all
 
-_PATHS = ("certs", "key", "data-dir", "data-path", "schema", "state-dir")
+_PATHS = ("certs", "key", "data-dir", "data-path", "schema", "state-dir", "accounts")
 
 
 class NodeFile(BaseModel):
@@ -38,6 +38,8 @@ class NodeFile(BaseModel):
     bundle: str | None = None
     modules: tuple[str, ...] | None = None
     stock: bool | None = None
+    account: str | None = None
+    accounts: Path | None = None
 
     @field_validator("trust", "modules", mode="before")
     @classmethod

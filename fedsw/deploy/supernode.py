@@ -10,7 +10,9 @@ from pathlib import Path
 
 from fedsw.deploy.bundle import read_bundle
 from fedsw.deploy.processes import script
+from fedsw.federation.node.lifetime import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import ANY_MODULE, read_limit, read_modules, read_trust
+from fedsw.settings import require_data_set
 
 _WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
 
@@ -24,8 +26,9 @@ class NodeSettings:
     for a schema of the node's own files; `own_data` says that a folder named by the experiment is
     not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the only bundle whose code
     this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions that an experiment may
-    name (None: any, for processes of who wrote the experiment). They reach the ClientApp as `context.node_config`, and
-    nothing of them leaves the node.
+    name (None: any, for processes of who wrote the experiment). `account` is the name of the data set, whose runs share
+    one budget, kept in the folder `accounts`. They reach the ClientApp as `context.node_config`, and nothing of them
+    leaves the node.
 
     Raises:
         ValueError, FileNotFoundError: for settings that can't be right, naming the setting and its value.
@@ -46,6 +49,8 @@ class NodeSettings:
     bundle: str | None = None
     modules: tuple[str, ...] | None = ()
     num_clients: int | None = None
+    account: str | None = None
+    accounts: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -72,6 +77,8 @@ class NodeSettings:
         if self.bundle is not None:
             object.__setattr__(self, "bundle", read_bundle(self.bundle))
         read_modules(",".join(self.modules or ()))
+        if self.account not in (None, SHARED):
+            require_data_set(str(self.account))
 
     @property
     def node_config(self) -> dict[str, int | str]:
@@ -82,6 +89,7 @@ class NodeSettings:
             "state-dir": self.state_dir,
             "data-path": self.data_path,
             "schema": self.schema,
+            ACCOUNTS: self.accounts,
         }
         if self.own_data:
             config["own-data"] = 1
@@ -93,6 +101,8 @@ class NodeSettings:
             config["max-epsilon"] = str(self.max_epsilon)
         if self.bundle is not None:
             config["bundle"] = self.bundle
+        if self.account is not None:
+            config[ACCOUNT] = self.account
         config["modules"] = ANY_MODULE if self.modules is None else ",".join(self.modules)
         return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
 

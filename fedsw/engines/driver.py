@@ -124,6 +124,7 @@ def _drive(
     from fedsw.engines.settle import settled
     from fedsw.federation.client.app import app as client_app
     from fedsw.federation.node.account import held_open, ledgers_in
+    from fedsw.federation.node.lifetime import give_back
     from fedsw.federation.server.app import app_for
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory
@@ -156,12 +157,32 @@ def _drive(
             stock = engine == "deployed-stock"
             deployed.run(directory, experiment, observer or NoObserver(), resume=resume, stock=stock)
     except Exception:
-        with contextlib.suppress(OSError):
-            if ledgers.is_dir():
-                ledgers.rmdir()
-            directory.rmdir()  # only a folder that nothing was written to: the run was refused
+        give_back(ledgers)
+        _remove_refused(directory, ledgers)
         raise
+    settle_clients(directory)
     return read_result(directory, experiment)
+
+
+def _remove_refused(directory: Path, ledgers: Path) -> None:
+    """Remove the folder of a run that was refused: only one that nothing but its lock was written to."""
+    from fedsw.runs.files import LOCK
+
+    with contextlib.suppress(OSError):
+        if ledgers.is_dir():
+            ledgers.rmdir()
+        if [path.name for path in directory.iterdir()] == [LOCK]:
+            (directory / LOCK).unlink()
+        directory.rmdir()
+
+
+def settle_clients(directory: Path) -> None:
+    """Let a run that has ended count with what its clients' own ledgers say, in the accounts that they belong to."""
+    from fedsw.federation.node.lifetime import bound_in, settle
+
+    for folder in (directory / "clients", *directory.glob("nodes/*")):
+        for ledger in bound_in(folder):
+            settle(ledger)
 
 
 def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:

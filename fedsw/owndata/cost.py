@@ -72,7 +72,13 @@ def made_up(columns: Columns, by_group: Mapping[str, int]) -> DeclaredRecords:
 def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
     """The experiment on Python objects, with few rounds."""
     raw = experiment.model_dump(mode="json")
-    raw["data"] |= {"source": "object", "data_dir": None, "held_out": None, "held_out_overlap": "refuse"}
+    raw["data"] |= {
+        "source": "object",
+        "data_dir": None,
+        "held_out": None,
+        "held_out_overlap": "refuse",
+        "account": None,
+    }
     raw["training"]["rounds"] = rounds
     raw["federation"]["clients"] = clients
     raw["metrics"] = []

@@ -227,6 +227,7 @@ def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[s
         "",
         "[data]",
         'source = "files"',
+        f"account = {_text(name)}   # the data set's name: all runs on it have one budget, `fedsw account`",
         held_out,
         "",
     ]

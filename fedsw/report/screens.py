@@ -107,6 +107,14 @@ def target_epsilon(experiment: Experiment) -> str:
     return number(privacy.epsilon)
 
 
+def _account(account: Mapping[str, Any]) -> str:
+    runs, limit = account["runs"], account["limit"]
+    spent = f"data set {account['data']}: ε = {number(account['epsilon'], 4)} at δ = {number(account['delta'])}"
+    so_far = "of this run alone" if runs == 1 else f"of {runs} runs together"
+    most = "no limit" if limit is None else f"limit {number(limit)}"
+    return f"{spent} {so_far}, {most} (`fedsw account show {account['data']}`)"
+
+
 def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
     if warnings := summary.get("warnings"):
@@ -118,6 +126,8 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     if statement := guarantee.get("statement"):
         yield "guarantee", Text(str(statement))
     yield "privacy", _privacy(record)
+    if account := summary.get("account"):
+        yield "account", Text(_account(account))
     if record.experiment.privacy.noisy:
         yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))

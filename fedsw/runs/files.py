@@ -20,6 +20,8 @@ PLAN = "plan.json"
 """The guarantee that the run began with, and for how many records."""
 LEDGER = "ledger.sqlite"
 """The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
+ACCOUNT = "account.json"
+"""The last row of its data set's account that the run saw."""
 CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
 METRICS = "metrics.jsonl"
 """A line for every released round."""

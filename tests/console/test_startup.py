@@ -15,7 +15,20 @@ import fedsw
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
 FOLDERS = ("resume", "status", "show", "ledger")
-COMMANDS = ("run", "compare", "audit", "deploy local", "certs", "server", "client", "list", "demo", "budget", *FOLDERS)
+COMMANDS = (
+    "run",
+    "compare",
+    "audit",
+    "deploy local",
+    "certs",
+    "server",
+    "client",
+    "list",
+    "demo",
+    "budget",
+    "tune",
+    *FOLDERS,
+)
 
 
 def imported(code: str) -> set[str]:

@@ -38,7 +38,7 @@ SUMMARY = frozenset(
         "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
         "held_out_by_group", "held_out_measured_on", "measured_on", "seconds", "bytes_up", "bytes_down", "seed",
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
-        "held_out_standard_errors", "signal_to_noise", "warnings",
+        "held_out_standard_errors", "signal_to_noise", "warnings", "account", "selection",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups"})

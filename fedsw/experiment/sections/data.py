@@ -11,6 +11,7 @@ from fedsw.columns import Columns
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.held import OBJECT, is_held
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
+from fedsw.settings import require_data_set
 
 SOURCES = (
     "synthetic",
@@ -63,6 +64,8 @@ class Data(Section):
     With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
     another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
     "object:" and a random name, and writes down in `objects` what is public of them.
+
+    `account` is the name of the data set: all runs that name it have one budget (`fedsw account`).
     """
 
     source: str = "synthetic"
@@ -88,6 +91,12 @@ class Data(Section):
     held_out: str | None = None
     held_out_overlap: Literal["refuse", "allow"] = "refuse"
     objects: tuple[Held, ...] = ()
+    account: str | None = None
+
+    @field_validator("account")
+    @classmethod
+    def _can_be_named(cls, account: str | None) -> str | None:
+        return None if account is None else require_data_set(account)
 
     @field_validator("source")
     @classmethod

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
+from fedsw.accounting.lifetime import NO_NOISE, Counts
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.node.account import Due, Promise, ledger_path, paid_together, spent_epsilon
+from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.node import Batch, Node, batch_key, join
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
@@ -51,6 +53,8 @@ def hello(message: Message, context: Context) -> Message:
         if privacy.trust == "local-release":
             for each in alone:
                 local_slices.require_ready(each)
+        for each in alone:
+            _reserve(each, context)
         if privacy.noisy:
             spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
     context.state[_STATE] = ConfigRecord({"experiment": experiment, "run": run})
@@ -58,6 +62,22 @@ def hello(message: Message, context: Context) -> Message:
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     return _answer(messages.Joined(clients, sizes, spent, ids), node, message)
+
+
+def _reserve(node: Node, context: Context) -> None:
+    """Set aside in the account of a client's data set what this run will cost its records at most."""
+    experiment, client = node.task.experiment, int(node.clients[0])
+    account = account_of(experiment, context.node_config, client)
+    if account is not None:
+        steps = _planned_of(experiment.privacy.trust)(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
+        reserve(account, _ledger(node, context), node.run, experiment, steps)
+
+
+def _planned_of(trust: str) -> Callable[[Node, float], Counts]:
+    """What a run costs a client's records at most under a local trust model."""
+    if trust == "local-gradient":
+        return local_gradient.planned
+    return sketch.planned if trust == "sketch-local" else local_slices.planned
 
 
 def _spent(node: Node, context: Context) -> float:

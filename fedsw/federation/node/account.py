@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import resource
@@ -16,9 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedsw import files
-from fedsw.accounting import Charge, Head, Ledger, LedgerReplaced
+from fedsw.accounting import Charge, Ledger, LedgerReplaced
+from fedsw.accounting.memory import memory_of, remember, remembered
 from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.node.lifetime import limited
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
 
 STATE_VARIABLE = "FEDSW_STATE"
@@ -29,7 +28,6 @@ _HANDLES = 4
 """Open files of an open ledger: the database, its log, the log's index and the lock."""
 _OTHER_HANDLES = 224
 _MOST_LEDGERS = 2000
-_HEAD_BYTES = 128
 _holding = threading.Lock()
 
 
@@ -200,7 +198,7 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         try:
             _require_same(path, held, promise)
             yield held
-            _remember(path, held)
+            remember(path, held.head())
         finally:
             kept.give_back(path)
         return
@@ -211,7 +209,7 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         ledger = _open(path, promise)
         _require_same(path, ledger, promise)
         yield ledger
-        _remember(path, ledger)
+        remember(path, ledger.head())
     except BaseException:
         if ledger is not None:
             ledger.close()
@@ -229,10 +227,11 @@ def _open(path: Path, promise: Promise) -> Ledger:
     if not path.exists():
         _require_remembered(path, None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(path, groups=(GROUP,), **asdict(promise))
+        return limited(path, Ledger.create(path, groups=(GROUP,), **asdict(promise)))
     ledger = Ledger.open(path)
     try:
         _require_remembered(path, ledger)
+        limited(path, ledger)
     except BaseException:
         ledger.close()
         raise
@@ -309,31 +308,18 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
         )
 
 
-def _remember(path: Path, ledger: Ledger) -> None:
-    """Write the ledger's last row to a file beside it, before an answer leaves: an older copy is then refused."""
-    files.overwrite(_memory(path), json.dumps(asdict(ledger.head())).encode("ascii").ljust(_HEAD_BYTES))
-
-
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:
     """Refuse a ledger that lacks the row remembered beside it, or is gone.
 
     Raises:
         LedgerReplaced: if so.
     """
-    beside = _memory(path)
-    head = None
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):  # a machine that died may have emptied it
-        kept = json.loads(beside.read_text(encoding="ascii"))
-        head = Head(int(kept["sequence"]), str(kept["digest"]))
-    if head is None or not head.sequence:
+    head, beside = remembered(path), memory_of(path).name
+    if head is None:
         return
     if ledger is None:
         raise LedgerReplaced(
-            f"{path} is gone, but {beside.name} remembers its release {head.sequence}; put the ledger back, nothing "
+            f"{path} is gone, but {beside} remembers its release {head.sequence}; put the ledger back, nothing "
             "more may be released without it"
         )
-    ledger.require(head, beside.name)
-
-
-def _memory(path: Path) -> Path:
-    return path.with_suffix(".head")
+    ledger.require(head, beside)

@@ -10,6 +10,7 @@ from fedsw.accounting import ACCOUNTANTS
 from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.extensions import require_allowed
+from fedsw.experiment.protection import unprotected
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.node.simulated import is_simulated
@@ -172,14 +173,8 @@ def _limit(node_config: Mapping[str, Any]) -> float | None:
 
 def _beyond(experiment: Experiment, limit: float) -> str | None:
     privacy = experiment.privacy
-    if not privacy.noisy:
-        return "no noise would be added (privacy.trust 'none' or epsilon inf)"
-    if experiment.seed is not None:
-        return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
-    if experiment.unsafe_metrics:
-        return "unsafe_metrics asks for un-noised training losses"
-    if experiment.data.shows_private_rows:
-        return "data.held_out_overlap 'allow' publishes metrics of records that may be private, without noise"
+    if (found := unprotected(experiment)) is not None:
+        return found
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:

@@ -21,6 +21,7 @@ from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.server.job import Job
+from fedsw.federation.server.lifetime import budgeted
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise
 from fedsw.federation.trust.central.rounds import Rounds
@@ -79,6 +80,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     with (
         recovery.explaining_storage(directory.path),
         recovery.held(directory.path),
+        budgeted(plan, directory.path, name, resume=job.resume) as budget,
         telemetry.logging_to(directory.path) as log,
     ):
         state = _take_up(directory, traffic) if job.resume else None
@@ -88,6 +90,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         directory.keep_name(name)
         described = {**describe_plan(plan, members=clients), "directory": str(job.directory)}
         ledger = _ledger(directory, plan, state, resume=job.resume) if trusted else None
+        budget.limit(ledger)
         if job.resume:
             spending.recall(_reported_before(directory))
         availability.hear_clients()
@@ -137,6 +140,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     with contextlib.suppress(Exception):  # as would an observer's own
                         job.observer.broke_off(why)
                 raise
+            if (account := budget.settle()) is not None:
+                about["account"] = account
             summary = conclude(stopped, held_out)
     job.observer.finished(summary)
     return summary

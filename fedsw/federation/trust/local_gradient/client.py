@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedsw.accounting import Step, lifetime
+from fedsw.accounting.lifetime import Counts
 from fedsw.federation.budgets import split
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
@@ -175,6 +177,12 @@ def _batch(node: Node, theta: Tensor, request: Request, state: MutableMapping[st
 def promise(node: Node, delta: float) -> account.Promise:
     """What this client's ledger accounts for in this run, at that delta."""
     return promised(node, _budget_split(node, delta), delta)
+
+
+def planned(node: Node, delta: float) -> Counts:
+    """What all planned rounds cost this client's records at that delta, or a smaller one."""
+    divided = _budget_split(node, delta)
+    return lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
 
 
 def promised(node: Node, divided: split.BudgetSplit, delta: float) -> account.Promise:

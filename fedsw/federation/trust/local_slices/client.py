@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsw.accounting import Step, lifetime
+from fedsw.accounting.lifetime import Counts
+from fedsw.accounting.profiles import stated_step
+from fedsw.accounting.stated import Pure
 from fedsw.data import Records
 from fedsw.federation.budgets.local import (
     SlicesPlan,
@@ -132,6 +136,18 @@ def promise(node: Node, delta: float) -> account.Promise:
     released = experiment.privacy.trust == "local-release"
     epsilon = release_epsilon(experiment, delta) if released else _plan(node, delta).epsilon
     return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+
+
+def planned(node: Node, delta: float) -> Counts:
+    """What all planned releases cost this client's records at that delta, or a smaller one."""
+    experiment = node.task.experiment
+    if experiment.privacy.trust == "local-release":
+        release = release_of(experiment, delta)
+        mu = release_charge(release).sensitivity / release.scale
+        pure = experiment.local.mechanism == "laplace"
+        return lifetime.planned(stated_step(Pure(mu)) if pure else Step(1.0, mu), 1)
+    plan = _plan(node, delta)
+    return lifetime.planned(Step(plan.rate, plan.diameter / plan.sigma, slicing=plan.slicing), plan.releases)
 
 
 def _plan(node: Node, delta: float) -> SlicesPlan:

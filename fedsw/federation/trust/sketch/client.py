@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.accounting import Step, lifetime
+from fedsw.accounting.lifetime import Counts
 from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
@@ -85,6 +87,11 @@ def promise(node: Node, delta: float) -> account.Promise:
     experiment = node.task.experiment
     epsilon = _budget(node, delta).epsilon
     return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+
+
+def planned(node: Node, delta: float) -> Counts:
+    """What the one sketch costs this client's records at that delta, or a smaller one."""
+    return lifetime.planned(Step(1.0, 1 / _budget(node, delta).multiplier), 1)
 
 
 def _budget(node: Node, delta: float) -> SketchBudget:

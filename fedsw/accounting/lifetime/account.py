@@ -1,0 +1,278 @@
+"""The account of one data set on disk: reserved for before a run begins, and settled when it has ended."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from fedsw.accounting.composition import check_delta
+from fedsw.accounting.journal import Head, Journal, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.accounting.ledger import BudgetExhausted
+from fedsw.accounting.lifetime.composing import composed_epsilon, room
+from fedsw.accounting.lifetime.cover import Counts, added, as_row, counted, uncovered
+from fedsw.accounting.lifetime.places import SUFFIX
+from fedsw.accounting.lifetime.state import State, state_of
+from fedsw.accounting.memory import memory_of, remember, remembered
+from fedsw.settings import require_data_set
+
+_FORMAT = 1
+_TOLERANCE = 1e-9
+_PATIENCE = 60.0
+_LOOK_SECONDS = 0.02
+
+
+class LimitReached(BudgetExhausted, ValueError):
+    """What is planned does not fit below the limit of its data set; nothing was reserved or spent."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What an account keeps of a run beside its steps: the experiment's name, what it does, where its files are.
+
+    `unprotected` says why its reader has no guarantee (a seed, no noise, metrics without noise); None if there is one.
+    """
+
+    label: str
+    kind: str
+    place: str
+    unprotected: str | None = None
+
+
+class DatasetAccount:
+    """What all runs on the records of one data set spent, in a file of its own; it is made at the first writing.
+
+    The records are identified by the name that their owner gives them, which is public. Every writing is one
+    transaction of one process at a time: what it looks at cannot change before it is on disk. The file holds no data.
+
+    Guarantee: with a limit (epsilon, delta), whatever was released by runs that were reserved for here satisfies it
+    together, for the replacement of one record within its groups, as long as no run releases more than its reservation
+    (`Reservation` sees to that) and no older copy of the file is put back unseen.
+
+    Source: docs/guarantees.md, "One account for one data set".
+    """
+
+    def __init__(self, folder: Path, data: str) -> None:
+        self.data, self.folder = require_data_set(data), folder
+        self.path = folder / f"{data}{SUFFIX}"
+
+    def state(self) -> State:
+        """What the file says, opened for reading only.
+
+        Raises:
+            LedgerReplaced: if it is older than what is remembered beside it, or gone.
+            LedgerDamaged: if it is no account, or its rows do not follow from one another.
+        """
+        if not self.path.exists():
+            self._require_remembered(None)
+            return State(self.data)
+        journal = Journal.open(self.path, read_only=True)
+        try:
+            return self._state(journal)
+        finally:
+            journal.close()
+
+    def limit(self, epsilon: float, delta: float) -> None:
+        """Set the limit of all runs together, from now on.
+
+        Raises:
+            ValueError: for an epsilon that is not positive and finite, or a delta outside [1e-10, 1).
+        """
+        check_delta(delta)
+        if not 0.0 < epsilon < math.inf:
+            raise ValueError(f"epsilon is {epsilon}; a limit is positive and finite")
+        with self._writing() as (journal, _):
+            self._append(journal, {"kind": "limit", "epsilon": float(epsilon), "delta": float(delta)})
+
+    def reserve(self, run: str, steps: Counts, about: About, witnesses: Sequence[tuple[Head, str]] = ()) -> Head:
+        """Set aside what a run will spend at most, before it spends anything; again when it goes on.
+
+        What the run counts with already stays.
+
+        Args:
+            run: its name, the same when it is resumed.
+            steps: of all its releases.
+            witnesses: rows that this file had at some time, with who remembers each.
+
+        Returns:
+            The account's last row.
+
+        Raises:
+            LimitReached: if all runs together would exceed the limit, or the run has no guarantee and there is a limit.
+            LedgerReplaced, LedgerDamaged: as `state`; also if a witness's row is not in the file.
+            LedgerBusy: if another process writes for a minute.
+        """
+        planned = counted(steps.items())
+        with self._writing() as (journal, state):
+            for head, by in witnesses:
+                self._require(journal, head, by)
+            known = state.runs.get(run)
+            wanted = planned if known is None else added(planned, uncovered(known.steps, planned))
+            if known is not None and not known.settled and wanted == dict(known.steps):
+                return journal.head
+            self._require_room(state, run, wanted, about)
+            row = {
+                "kind": "reserved",
+                "run": run,
+                "label": about.label,
+                "doing": about.kind,
+                "place": about.place,
+                "unprotected": about.unprotected,
+                "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "steps": as_row(wanted),
+            }
+            self._append(journal, row)
+            return journal.head
+
+    def extend(self, run: str, steps: Counts) -> None:
+        """Set aside more for a run, for a release that its reservation does not cover.
+
+        Raises:
+            LimitReached: if all runs together would exceed the limit. LedgerReplaced: as `state`.
+        """
+        with self._writing() as (journal, state):
+            known = state.runs[run]
+            self._require_room(
+                state, run, added(known.steps, steps), About(known.label, known.kind, "", known.unprotected)
+            )
+            self._append(journal, {"kind": "extended", "run": run, "steps": as_row(steps)})
+
+    def settle(self, run: str, spent: Counts, ledger: Head | None) -> Head:
+        """Let a run that has ended count with what it spent, and give back the rest of its reservation.
+
+        Args:
+            spent: by the run's own ledger, checked.
+            ledger: that ledger's last row; None if there was none.
+
+        Raises:
+            LedgerReplaced: as `state`, or if the run was settled with a longer ledger before.
+            ValueError: if nothing was reserved for the run.
+        """
+        with self._writing() as (journal, state):
+            if run not in state.runs:
+                raise ValueError(f"nothing was reserved for run {run[:12]!r} in the account of {self.data!r}")
+            before = state.runs[run].ledger
+            if before is not None and (ledger is None or ledger.sequence < before.sequence):
+                raise LedgerReplaced(
+                    f"the ledger of run {run[:12]!r} ends at release {ledger.sequence if ledger else 0}, and the "
+                    f"account of {self.data!r} remembers release {before.sequence}: put the newest ledger back"
+                )
+            head = None if ledger is None else [ledger.sequence, ledger.digest]
+            row = {"kind": "settled", "run": run, "steps": as_row(counted(spent.items())), "ledger": head}
+            self._append(journal, row)
+            return journal.head
+
+    def _require_room(self, state: State, run: str, wanted: Counts, about: About) -> None:
+        if state.epsilon is None or state.delta is None:
+            return
+        if about.unprotected:
+            raise LimitReached(
+                f"{about.unprotected}: such a run has no guarantee, and the account of data set {self.data!r} has a "
+                f"limit, epsilon {state.epsilon:g} at delta {state.delta:g}; nothing was spent"
+            )
+        others = state.without(run)
+        total = composed_epsilon([*others, wanted], state.delta)
+        if total <= state.epsilon * (1 + _TOLERANCE):
+            return
+        before, left = composed_epsilon(others, state.delta), room(others, state.epsilon, state.delta)
+        waiting = sum(not each.settled for name, each in state.runs.items() if name != run)
+        fits = f"A run of about epsilon {left:.3g} still fits: lower privacy.epsilon" if left else "Nothing more fits"
+        stopped = f" (by {waiting} runs that have not ended, too)" if waiting else ""
+        remedy = ", settle runs that stopped (`fedsw account settle`)" if waiting else ""
+        raise LimitReached(
+            f"the account of data set {self.data!r} would reach epsilon {total:.4g} at delta {state.delta:g} with this "
+            f"run; its limit is {state.epsilon:g}, and {before:.4g} is taken{stopped}. Nothing was spent. {fits}"
+            f"{remedy}, or ask the owner of the data to raise the limit (`fedsw account limit`)"
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Journal, State]]:
+        journal = self._open()
+        try:
+            yield journal, self._state(journal)
+        finally:
+            journal.close()
+
+    def _open(self) -> Journal:
+        """The journal, held for writing; other processes hold it for moments only."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if self.path.exists():
+                    return Journal.open(self.path)
+                self._require_remembered(None)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                return Journal.create(self.path, {"format": _FORMAT, "account": uuid4().hex, "data": self.data})
+            except (LedgerBusy, FileExistsError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+
+    def _state(self, journal: Journal) -> State:
+        header = journal.header
+        if header.get("format") != _FORMAT or header.get("data") != self.data:
+            raise LedgerDamaged(f"{self.path} is not the account of data set {self.data!r}; put its own file back")
+        self._require_remembered(journal)
+        return state_of(self.data, journal.rows())
+
+    def _append(self, journal: Journal, row: Mapping[str, Any]) -> None:
+        journal.append(f"{journal.head.sequence + 1}/{row['kind']}", dict(row))
+        remember(self.path, journal.head)
+
+    def _require_remembered(self, journal: Journal | None) -> None:
+        head = remembered(self.path)
+        if head is None:
+            return
+        if journal is None:
+            raise LedgerReplaced(
+                f"{self.path} is gone, but {memory_of(self.path).name} remembers its row {head.sequence}; put the "
+                "account back: without it nobody knows what was spent"
+            )
+        self._require(journal, head, memory_of(self.path).name)
+
+    def _require(self, journal: Journal, head: Head, by: str) -> None:
+        if not journal.passes(head):
+            raise LedgerReplaced(
+                f"{self.path} ends at row {journal.head.sequence}, but {by} remembers row {head.sequence} (digest "
+                f"{head.digest[:12]}): an older copy, or another account, is in its place, and would forget what was "
+                "spent. Put the newest account back"
+            )
+
+
+class Reservation:
+    """What a run may release, by its data set's account; a ledger asks it before it charges.
+
+    Attributes:
+        asked: whether it ever did.
+    """
+
+    def __init__(self, account: DatasetAccount, run: str) -> None:
+        self.account, self.run, self.asked = account, run, False
+        self._steps: Counts = account.state().runs[run].steps
+
+    def admit(self, taken: Mapping[str, Counts]) -> None:
+        """Agree to what a run has taken, the next release included, by group of its records.
+
+        More is set aside where the reservation does not cover it: a fresh attempt, or clients that are away.
+
+        Raises:
+            LimitReached: if the account has no room for that; nothing may then be released.
+        """
+        self.asked = True
+        for steps in taken.values():
+            own = counted(steps.items())
+            if rest := uncovered(own, self._steps):
+                self.account.extend(self.run, rest)
+                self._steps = added(self._steps, rest)
+
+
+def accounts_in(folder: Path) -> list[DatasetAccount]:
+    """The accounts of a folder, by name."""
+    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    return [DatasetAccount(folder, path.stem) for path in found]

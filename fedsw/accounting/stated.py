@@ -1,0 +1,150 @@
+"""Mechanisms of which only a profile is known: a pure epsilon, or Renyi divergences. They compose like any other step.
+
+Source: docs/guarantees.md, "One account for one data set".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_LONGEST = 600.0
+"""Losses beyond it leave double precision: such a mechanism counts as one without noise."""
+_NODES = 4000
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pure:
+    """Any mechanism that is (epsilon, 0)-private: randomised response of that epsilon dominates it.
+
+    Source: Kairouz, Oh, Viswanath 2015, Theorem 2.5.
+    """
+
+    epsilon: float
+
+    @property
+    def size(self) -> float:
+        """How far its losses reach."""
+        return self.epsilon
+
+    def profile(self, epsilon: Tensor) -> Tensor:
+        """delta(epsilon), for epsilon >= 0, of any shape."""
+        share = -torch.expm1((epsilon - self.epsilon).clamp(max=0.0))
+        return share / (1.0 + math.exp(-self.epsilon))
+
+    def reach(self, tail: float) -> float:
+        """The loss beyond which its profile is at most `tail`."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class Renyi:
+    """Any mechanism with these Renyi divergences, in both orders of the neighbours.
+
+    Attributes:
+        orders: each > 1, ascending.
+        divergences: an upper bound at each order.
+
+    Raises:
+        ValueError: if there is no order, or a number is out of range.
+    """
+
+    orders: tuple[float, ...]
+    divergences: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.orders or len(self.orders) != len(self.divergences):
+            raise ValueError(f"{len(self.orders)} orders came with {len(self.divergences)} divergences; one for each")
+        if not all(1.0 < order < math.inf for order in self.orders) or not all(d >= 0.0 for d in self.divergences):
+            raise ValueError("an order is not above 1 and finite, or a divergence is below 0.")
+
+    @property
+    def size(self) -> float:
+        """mu of a Gaussian release with such a divergence; inf where its losses reach too far to be computed."""
+        if self.reach(1e-20) > _LONGEST:
+            return math.inf
+        return math.sqrt(2 * min(d / order for order, d in zip(self.orders, self.divergences, strict=True)))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta such that the mechanism is (epsilon, delta)-private: the least over the orders.
+
+        Source: Canonne, Kamath, Steinke 2020, Proposition 12.
+        """
+        return float(self._bound(np.array([epsilon]))[0])
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon such that the mechanism is (epsilon, delta)-private: the least over the orders."""
+        return max(0.0, self._least(delta))
+
+    def profile(self, epsilon: Tensor) -> Tensor:
+        """delta(epsilon), for epsilon >= 0, of any shape: the largest profile that `delta` allows."""
+        losses, values = _hull(self)
+        at = epsilon.detach().cpu().numpy().clip(0.0, losses[-1])
+        left = np.clip(np.searchsorted(losses, at, side="right") - 1, 0, len(losses) - 2)
+        width = np.expm1(losses[left + 1] - losses[left])
+        weight = np.expm1(at - losses[left]) / width
+        found = values[left] + weight * (values[left + 1] - values[left])
+        return torch.from_numpy(found).to(epsilon)
+
+    def reach(self, tail: float) -> float:
+        """The loss beyond which its profile is at most `tail`."""
+        return max(1e-6, self._least(tail))
+
+    def _least(self, delta: float) -> float:
+        order, divergence = np.array(self.orders), np.array(self.divergences)
+        return float((divergence + (_log_factor(order) - math.log(delta)) / (order - 1)).min())
+
+    def _bound(self, epsilon: _Array) -> _Array:
+        order, divergence = np.array(self.orders)[:, None], np.array(self.divergences)[:, None]
+        logs = (order - 1) * (divergence - epsilon) + _log_factor(order)
+        found: _Array = np.exp(np.minimum(logs.min(axis=0), 0.0))
+        return found
+
+
+Stated = Pure | Renyi
+
+
+def _log_factor(order: _Array) -> _Array:
+    """ln of (1 - 1/order)^order / (order - 1)."""
+    found: _Array = order * np.log1p(-1 / order) - np.log(order - 1)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _hull(curve: Renyi) -> tuple[_Array, _Array]:
+    """Losses >= 0 and values at them of the largest function that is convex in e^loss and nowhere above the bound.
+
+    The profile of a pair is convex in e^epsilon over all real epsilon, and at -epsilon it is 1 - e^-epsilon +
+    e^-epsilon times that of the pair turned round. So it is nowhere above the hull of the bound's values on both sides.
+    """
+    reach = curve.reach(1e-20)
+    up = np.linspace(0.0, reach, _NODES)
+    bound = curve._bound(up)
+    down = up[:0:-1]
+    losses = np.concatenate([-down, up])
+    values = np.concatenate([-np.expm1(-down) + np.exp(-down) * bound[:0:-1], bound])
+    kept: list[int] = []
+    for new in range(len(losses)):
+        while len(kept) > 1 and _slope(losses, values, kept[-2], kept[-1]) >= _slope(losses, values, kept[-1], new):
+            kept.pop()
+        kept.append(new)
+    corners = np.array(kept)
+    start = int(np.searchsorted(losses[corners], 0.0))
+    if losses[corners[start]] > 0.0:
+        left, right = corners[start - 1], corners[start]
+        part = -math.expm1(losses[left]) / (math.expm1(losses[right]) - math.expm1(losses[left]))
+        middle = values[left] + part * (values[right] - values[left])
+        return np.append(0.0, losses[corners[start:]]), np.append(middle, values[corners[start:]])
+    return losses[corners[start:]], values[corners[start:]]
+
+
+def _slope(losses: _Array, values: _Array, left: int, right: int) -> float:
+    """Between two points, in e^loss; scaled by e^-losses[left] it would not compare, so it is in full."""
+    return float((values[right] - values[left]) * np.exp(-losses[left]) / np.expm1(losses[right] - losses[left]))

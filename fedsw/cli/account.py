@@ -1,0 +1,135 @@
+"""`fedsw account`: one budget for one data set, over all runs on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import Json
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from fedsw.accounting.lifetime import DatasetAccount
+
+account = typer.Typer(help="Show and limit what all runs on one data set spent together.", invoke_without_command=True)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
+Folder = Annotated[
+    Path | None, typer.Option("--accounts", metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
+]
+Delta = Annotated[float | None, typer.Option(help="δ at which ε is shown; the limit's by default.")]
+
+
+@account.callback()
+def account_command(
+    context: typer.Context, accounts: Folder = None, delta: Delta = None, as_json: Json = False
+) -> None:
+    """Show what all runs on one data set spent together, and how much is left.
+
+    Without a command: all data sets that have an account on this machine.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from fedsw.accounting.lifetime import accounts_in
+    from fedsw.report.accounts import account_record, accounts_view
+
+    folder = _folder(accounts)
+    records = [account_record(found, delta) for found in accounts_in(folder)]
+    if as_json:
+        typer.echo(json_text({"folder": str(folder), "accounts": records}))
+    elif records:
+        Console().print(accounts_view(records))
+    else:
+        typer.echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
+
+
+@account.command("show")
+def show_command(
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Names of data sets.")],
+    accounts: Folder = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """Show the runs on a data set, what they cost together, and what is left.
+
+    Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
+    is a client's record in a simulation, under trusted servers and under local trust.
+    """
+    from fedsw.report.accounts import together_record, together_view
+
+    found = [_existing(each, accounts) for each in data]
+    if len(found) == 1:
+        _show(found[0], delta, as_json=as_json)
+        return
+    record = together_record(found, delta)
+    if as_json:
+        typer.echo(json_text(record))
+    else:
+        Console().print(together_view(record))
+
+
+@account.command("limit")
+def limit_command(
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
+    delta: Annotated[float, typer.Option(help="δ of that ε, well below 1 / records.")],
+    accounts: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
+    from fedsw.accounting.lifetime import DatasetAccount
+
+    found = DatasetAccount(_folder(accounts), data)
+    found.limit(epsilon, delta)
+    _show(found, None, as_json=as_json)
+
+
+@account.command("settle")
+def settle_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a client's state folder.")],
+    as_json: Json = False,
+) -> None:
+    """Let a run that stopped count with what it spent, and give back the rest of what was set aside for it.
+
+    It may be resumed later, if there is room for it then.
+    """
+    from fedsw.engines.settling import settle_run
+
+    settled = settle_run(run)
+    if as_json:
+        typer.echo(json_text({"settled": settled}))
+    else:
+        typer.echo("\n".join(f"{name}: settled" for name in settled))
+
+
+def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
+    from fedsw.report.accounts import account_record, account_view
+
+    record = account_record(found, delta)
+    if as_json:
+        typer.echo(json_text(record))
+    else:
+        Console().print(account_view(record))
+
+
+def _existing(data: str, accounts: Path | None) -> DatasetAccount:
+    from fedsw.accounting.lifetime import DatasetAccount, accounts_in
+    from fedsw.text import nearest
+
+    folder = _folder(accounts)
+    found = DatasetAccount(folder, data)
+    if not found.state().runs and not found.path.exists():
+        known = [each.data for each in accounts_in(folder)]
+        raise FileNotFoundError(
+            f"no account of data set {data!r} in {folder}; {nearest(data, known)}known: {', '.join(known) or 'none'}"
+        )
+    return found
+
+
+def _folder(accounts: Path | None) -> Path:
+    from fedsw.accounting.lifetime import accounts_folder
+
+    return accounts_folder() if accounts is None else accounts.expanduser()

@@ -1,0 +1,97 @@
+"""Which settings a search tries, and how the result of a run is read as a score."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsw.experiment import Experiment, ExperimentError, load_experiment
+from fedsw.text import to_float
+
+Score = Callable[[Experiment], float]
+"""How good an experiment turns out; the higher the better."""
+
+MOST = 10_000
+_JUDGED = {"classification": ("accuracy", 1.0), "regression": ("mean_squared_error", -1.0)}
+_FACTORS = (1 / 3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to set the experiment: settings as on the command line, and what comes of them."""
+
+    settings: tuple[str, ...]
+    experiment: Experiment
+
+    @property
+    def words(self) -> str:
+        """The settings in one line."""
+        return ", ".join(self.settings) or "as written"
+
+
+def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -> list[Candidate]:
+    """Every combination of the values to try; without any, learning rates around the experiment's own.
+
+    Args:
+        tries: `section.key=value,value,...` each.
+        settings: changes that all of them share.
+
+    Raises:
+        ExperimentError: for a combination that is no experiment, naming the setting; before anything is run.
+    """
+    base = load_experiment(path, settings)
+    axes = [_axis(text) for text in tries] or [_rates(base)]
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count > MOST:
+        raise ExperimentError(f"--try asks for {count} combinations, above {MOST}; give fewer values")
+    return [
+        Candidate(tuple(chosen), load_experiment(path, [*settings, *chosen])) for chosen in itertools.product(*axes)
+    ]
+
+
+def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
+    """The held-out metric that is the score, and its sign: 1 where higher is better.
+
+    Args:
+        named: `NAME`, or `-NAME` where lower is better; the task's own by default.
+
+    Raises:
+        ExperimentError: if the task has none of its own and none is named.
+    """
+    if named is not None:
+        return (named[1:], -1.0) if named.startswith("-") else (named, 1.0)
+    task = experiment.objective.task
+    if task not in _JUDGED:
+        raise ExperimentError(f"objective.task {task!r} has no score of its own: add --metric NAME (-NAME: lower wins)")
+    return _JUDGED[task]
+
+
+def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
+    """The score in a run's summary; a run that diverged scores -inf.
+
+    Raises:
+        ExperimentError: if the summary has no such metric.
+    """
+    held_out = summary["held_out"]
+    if metric not in held_out:
+        known = ", ".join(held_out) or "none, since data.held_out is missing"
+        raise ExperimentError(f"the run has no held-out metric {metric!r}; it has {known}")
+    value = to_float(held_out[metric])
+    return sign * value if value is not None and value == value else -float("inf")
+
+
+def _axis(text: str) -> list[str]:
+    key, sign, values = text.partition("=")
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not sign or not key.strip() or not found:
+        raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
+    return [f"{key.strip()}={value}" for value in found]
+
+
+def _rates(base: Experiment) -> list[str]:
+    return [f"training.learning_rate={base.training.learning_rate * factor:.3g}" for factor in _FACTORS]

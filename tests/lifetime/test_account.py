@@ -1,0 +1,244 @@
+"""Laws of the account of a data set: it composes what its runs spent, keeps to its limit, and forgets nothing."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+
+import pytest
+
+from fedsw.accounting import Charge, Head, Ledger, LedgerReplaced, Slicing, Step, epsilon
+from fedsw.accounting.lifetime import (
+    About,
+    DatasetAccount,
+    LimitReached,
+    Reservation,
+    composed_epsilon,
+    counts_of_ledger,
+    planned,
+    room,
+)
+from fedsw.accounting.lifetime.cover import counted, uncovered, worst_of
+from fedsw.accounting.profiles import stated_step
+from fedsw.accounting.stated import Pure
+
+DELTA = 1e-6
+OWN = About("own", "central", "runs/own/1")
+
+
+@pytest.fixture
+def account(tmp_path):
+    return DatasetAccount(tmp_path, "people")
+
+
+KINDS = {
+    "central, subsampled": {Step(0.1, 0.2): 60},
+    "central, another rate": {Step(0.05, 0.4): 100},
+    "sketch": {Step(1.0, 0.3): 1},
+    "histograms and contribution on one batch": {Step(0.2, 0.25): 30},
+    "table": {Step(1.0, 0.1): 1},
+    "full batches": {Step(1.0, 0.02): 40},
+    "slices": {Step(0.1, 0.5, slicing=Slicing(8, 4)): 20},
+    "records, Gaussian": {Step(1.0, 0.2): 1},
+    "records, Laplace": {stated_step(Pure(0.1)): 1},
+    "scores": {Step(0.3, 0.05): 10},
+}
+
+
+def test_ten_runs_of_different_kinds_compose_to_one_composition_of_their_steps_and_far_below_their_sum(account):
+    for name, steps in KINDS.items():
+        account.reserve(name, steps, OWN)
+        account.settle(name, steps, None)
+    everything = {step: times for steps in KINDS.values() for step, times in steps.items()}
+    found = account.state().spent(DELTA)
+    assert found == pytest.approx(epsilon(everything, DELTA), rel=1e-3)
+    assert found < 0.7 * sum(epsilon(steps, DELTA / 10) for steps in KINDS.values())
+
+
+def test_the_account_agrees_with_an_independent_accountant(account):
+    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    steps = {Step(0.1, 0.6): 20, Step(0.05, 0.8): 30, Step(1.0, 0.3): 2, Step(1.0, 0.15): 4, stated_step(Pure(0.2)): 2}
+    total = None
+    for number, (step, times) in enumerate(steps.items()):
+        account.reserve(str(number), {step: times}, OWN)
+        together = _oracle(pld, step).self_compose(times)
+        total = together if total is None else total.compose(together)
+    found = account.state().spent(1e-5)
+    assert found == pytest.approx(total.get_epsilon_for_delta(1e-5), rel=5e-3)
+
+
+def _oracle(pld, step):
+    """dp_accounting's distribution of a step; of a sampled one from the profile of C_p(G_mu), by its own grid."""
+    if isinstance(step.stated, Pure):
+        return pld.from_privacy_parameters(_parameters(step.stated.epsilon), value_discretization_interval=5e-4)
+    if step.sampling_rate == 1.0:
+        return pld.from_gaussian_mechanism(1 / step.mu, value_discretization_interval=5e-4)
+    return _sampled(step)
+
+
+def _parameters(epsilon):
+    from dp_accounting.pld import common
+
+    return common.DifferentialPrivacyParameters(epsilon, 0)
+
+
+def _sampled(step):
+    import numpy as np
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+    from scipy.special import ndtr
+
+    p, mu, spacing = step.sampling_rate, step.mu, 5e-4
+    losses = np.arange(0, 12_001) * spacing
+    unmixed = np.log1p(np.expm1(losses) / p)
+    profile = p * (ndtr(mu / 2 - unmixed / mu) - np.exp(unmixed) * ndtr(-mu / 2 - unmixed / mu))
+    whole = np.concatenate([(1 - np.exp(-losses) + np.exp(-losses) * profile)[:0:-1], profile])
+    rounded = np.concatenate([-losses[:0:-1], losses])
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(spacing, np.rint(rounded / spacing).astype(int), whole)
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def test_a_run_that_does_not_fit_is_refused_and_nothing_is_set_aside(account):
+    account.limit(2.0, DELTA)
+    account.reserve("first", {Step(0.1, 0.4): 60}, OWN)
+    before = account.state()
+    with pytest.raises(LimitReached, match=r"data set 'people' would reach epsilon .*its limit is 2.*still fits"):
+        account.reserve("second", {Step(0.1, 0.4): 60}, OWN)  # which fits by itself
+    assert account.state() == before
+    account.reserve("third", {Step(1.0, 0.05): 1}, OWN)
+
+
+def test_under_a_limit_a_run_without_a_guarantee_is_refused(account):
+    seeded = About("own", "central", "", "seed is 1: whoever knows it can undo sampling and noise")
+    account.reserve("before", {Step(1.0, 0.1): 1}, seeded)
+    account.limit(5.0, DELTA)
+    with pytest.raises(LimitReached, match="seed is 1"):
+        account.reserve("after", {Step(1.0, 0.1): 1}, seeded)
+    with pytest.raises(LimitReached):
+        account.reserve("bare", {Step(1.0, float("inf")): 1}, OWN)
+
+
+def test_a_run_that_ended_counts_with_what_it_spent_and_one_that_broke_off_with_its_plan(account):
+    plan, spent = planned(Step(0.1, 0.4), 100), {Step(0.1, 0.4): 30}
+    account.reserve("ended", plan, OWN)
+    account.settle("ended", spent, Head(30, "x"))
+    account.reserve("broke off", plan, OWN)
+    assert account.state().spent(DELTA) == pytest.approx(epsilon({Step(0.1, 0.4): 130}, DELTA), rel=1e-4)
+    account.reserve("ended", plan, OWN)  # it goes on: what it spent is not set aside twice
+    assert account.state().spent(DELTA) == pytest.approx(epsilon({Step(0.1, 0.4): 200}, DELTA), rel=1e-4)
+
+
+def test_a_run_is_not_settled_with_a_shorter_ledger_than_before(account):
+    account.reserve("run", {Step(0.1, 0.4): 100}, OWN)
+    account.settle("run", {Step(0.1, 0.4): 50}, Head(50, "x"))
+    with pytest.raises(LedgerReplaced, match="release 50"):
+        account.settle("run", {Step(0.1, 0.4): 20}, Head(20, "y"))
+
+
+def test_an_account_put_back_from_an_older_copy_is_refused(account, tmp_path):
+    account.reserve("first", {Step(0.1, 0.4): 10}, OWN)
+    shutil.copy(account.path, tmp_path / "copy")
+    head = account.reserve("second", {Step(0.1, 0.4): 10}, OWN)
+    shutil.copy(tmp_path / "copy", account.path)
+    for use in (account.state, lambda: account.reserve("third", {Step(0.1, 0.1): 1}, OWN)):
+        with pytest.raises(LedgerReplaced, match="older copy"):
+            use()
+    account.path.with_suffix(".head").unlink()  # who puts the memory back as well still has the runs' own against them
+    with pytest.raises(LedgerReplaced, match="run 2 remembers row 2"):
+        account.reserve("third", {Step(0.1, 0.1): 1}, OWN, witnesses=[(head, "run 2")])
+
+
+def test_an_account_that_is_gone_is_refused(account):
+    account.reserve("first", {Step(0.1, 0.4): 10}, OWN)
+    account.path.unlink()
+    with pytest.raises(LedgerReplaced, match="is gone"):
+        account.reserve("second", {Step(0.1, 0.4): 10}, OWN)
+
+
+def _try(folder, name, results):
+    try:
+        DatasetAccount(folder, "people").reserve(name, {Step(0.1, 0.45): 60}, OWN)
+        results.put(True)
+    except LimitReached:
+        results.put(False)
+
+
+def test_of_processes_at_the_same_time_no_more_pass_than_fit(account, tmp_path):
+    account.limit(2.0, DELTA)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    tries = [context.Process(target=_try, args=(tmp_path, str(number), results)) for number in range(3)]
+    for one in tries:
+        one.start()
+    found = [results.get(timeout=60) for _ in tries]
+    for one in tries:
+        one.join()
+    assert sorted(found) == [False, False, True]
+    assert account.state().spent(DELTA) <= 2.0
+
+
+def test_a_release_beyond_the_reservation_asks_the_account_before_it_is_charged(account, tmp_path):
+    account.limit(2.0, DELTA)
+    account.reserve("run", planned(Step(0.1, 0.5), 2), OWN)
+    with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=50.0) as ledger:
+        ledger.limiter = Reservation(account, "run")
+        for round_ in range(2):
+            ledger.spend(round_, 0, [Charge("all", 0.1, 0.5)], 1.0)
+        before = account.state().runs["run"].steps
+        assert sum(before.values()) == 2
+        ledger.spend(2, 0, [Charge("all", 0.2, 0.5)], 1.0)
+        assert sum(account.state().runs["run"].steps.values()) == 3
+        with pytest.raises(LimitReached):
+            ledger.spend(3, 0, [Charge("all", 1.0, 3.0)], 1.0)
+        assert ledger.head().sequence == 3
+    assert account.state().spent(DELTA) <= 2.0
+
+
+def test_a_reservation_covers_smaller_steps_once_each():
+    reserved = {Step(0.2, 0.5): 3}
+    assert uncovered({Step(0.1, 0.5): 2, Step(0.2, 0.4): 1}, reserved) == {}
+    assert uncovered({Step(0.1, 0.5): 4}, reserved) == {Step(0.1, 0.5): 1}
+    assert sum(uncovered({Step(0.1, 0.5): 2, Step(0.2, 0.4): 2}, reserved).values()) == 1
+    assert uncovered({Step(0.3, 0.1): 1}, reserved) == {Step(0.3, 0.1): 1}
+    assert uncovered({Step(0.1, 0.1, slicing=Slicing(8, 4)): 1}, reserved) != {}
+
+
+def test_a_run_counts_with_steps_that_cover_every_group_of_it():
+    first, second = {Step(0.1, 0.5): 10}, {Step(0.2, 0.4): 10}
+    assert worst_of([first, {Step(0.1, 0.2): 10}]) == first
+    together = worst_of([first, second])
+    assert together == {Step(0.2, 0.5): 10}
+    longer = worst_of([first, {Step(0.2, 0.4): 12}])
+    assert not uncovered(first, longer) and not uncovered({Step(0.2, 0.4): 12}, longer)
+
+
+def test_a_poisson_step_counts_as_a_replacement_at_twice_the_sensitivity():
+    assert counted([(Step(0.1, 0.25, "poisson"), 7)]) == {Step(0.1, 0.5): 7}
+
+
+def test_steps_that_round_alike_share_a_line_and_none_goes_down():
+    found = counted([(Step(0.1, 0.3 + 1e-13 * number), 1) for number in range(5)])
+    assert sum(found.values()) == 5 and len(found) <= 2 and min(step.mu for step in found) >= 0.3
+
+
+def test_ledgers_of_laplace_noise_count_as_pure(tmp_path):
+    with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
+        ledger.spend(0, 0, [Charge("all", 1.0, 0.5)], 1.0)
+        assert counts_of_ledger(ledger) == {stated_step(Pure(0.5)): 1}
+
+
+def test_a_run_of_the_size_that_is_left_fits():
+    taken = {Step(0.1, 0.3): 50}
+    left = room([taken], 2.0, DELTA)
+    spent = composed_epsilon([taken], DELTA)
+    assert 2.0 - spent < left < 2.0  # more than the difference: epsilons do not add up
+    assert room([taken], spent / 2, DELTA) == 0.0
+
+
+def test_the_file_holds_no_more_than_names_and_steps(account):
+    account.reserve("run", {Step(0.1, 0.4): 10}, OWN)
+    import sqlite3
+
+    rows = sqlite3.connect(account.path).execute("SELECT body FROM rows").fetchall()
+    kept = json.loads(rows[0][0])
+    assert set(kept) == {"kind", "run", "label", "doing", "place", "unprotected", "begun", "steps"}

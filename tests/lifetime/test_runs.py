@@ -1,0 +1,203 @@
+"""Laws of runs on a data set with an account: refused before they spend, counted whatever becomes of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fedsw.accounting import Ledger, LedgerReplaced, Step
+from fedsw.accounting.journal import Journal
+from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached
+from fedsw.audit.record import absent
+from fedsw.audit.record.folder import read_folder
+from fedsw.cli.app import main
+from fedsw.engines import driver
+from fedsw.engines.settling import settle_run
+from fedsw.errors import FederationError
+from fedsw.experiment import Experiment, parse_experiment
+from tests.federations import SMALL, Federation, Saboteur
+from tests.server.sketch_runs import SKETCH
+from tests.server.test_local_slices import RELEASE, SLICES
+
+DELTA = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def accounts(tmp_path, monkeypatch):
+    folder = tmp_path / "accounts"
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def people(accounts):
+    return DatasetAccount(accounts, "people")
+
+
+@pytest.fixture
+def federation(tmp_path):
+    return Federation(tmp_path / "runs" / "small")
+
+
+def counted(*overrides: str, raw=SMALL) -> Experiment:
+    return parse_experiment(raw, ["data.account=people", "data.records=300", *overrides])
+
+
+def kinds(account: DatasetAccount) -> list[str]:
+    journal = Journal.open(account.path, read_only=True)
+    try:
+        return [row["kind"] for row in journal.rows()]
+    finally:
+        journal.close()
+
+
+def failing(action: str, count: int) -> Saboteur:
+    """Clients that fail from their `count`-th message of a kind on."""
+    seen = []
+
+    def hook(message, context):
+        if message.metadata.message_type.endswith(action):
+            seen.append(message)
+            if len(seen) > count:
+                raise RuntimeError("broken")
+
+    return Saboteur(hook)
+
+
+def test_runs_under_a_trusted_server_add_up_and_one_beyond_the_limit_spends_nothing(federation, people):
+    summary = federation.run(counted())
+    assert summary["account"]["epsilon"] == pytest.approx(summary["epsilon_spent"], rel=1e-2)
+    together = federation.run(counted())["account"]
+    assert together["runs"] == 2
+    assert summary["epsilon_spent"] < together["epsilon"] < 2 * summary["epsilon_spent"]
+    assert kinds(people) == ["reserved", "settled"] * 2  # no release was beyond its reservation
+    people.limit(together["epsilon"] + 0.1, together["delta"])
+    with pytest.raises(LimitReached, match="data set 'people' would reach"):
+        federation.run(counted(), directory=federation.folder / "refused")
+    assert not (federation.folder / "refused" / "ledger.sqlite").exists()
+    assert len(people.state().runs) == 2
+
+
+def test_a_run_that_counts_in_an_account_publishes_nothing_secret(federation):
+    directory = federation.folder / "run"
+    federation.run(counted(), directory=directory)
+    assert absent.check(read_folder(directory)).passed
+
+
+def test_a_run_that_breaks_off_stays_counted_until_it_is_settled_or_goes_on(federation, people):
+    directory = federation.folder / "run"
+    with pytest.raises(FederationError):
+        federation.run(counted("federation.max_attempts=1"), app=failing("outputs", 6), directory=directory)
+    broken = people.state()
+    (run,) = broken.runs.values()
+    assert not run.settled and sum(run.steps.values()) == 4
+    assert settle_run(directory) == ["people"]
+    with Ledger.open(directory / "ledger.sqlite", read_only=True) as ledger:
+        released = ledger.released_rounds()
+    assert 0 < released < 4 and sum(people.state().runs[run.run].steps.values()) == released
+    assert people.state().spent(DELTA) < broken.spent(DELTA)
+    assert (
+        federation.run(counted("federation.max_attempts=1"), directory=directory, resume=True)["account"]["runs"] == 1
+    )
+    assert sum(people.state().runs[run.run].steps.values()) == 4
+
+
+def test_a_new_run_that_fails_before_its_first_release_gives_everything_back(federation, people):
+    with pytest.raises(FederationError):
+        federation.run(counted("federation.max_attempts=1"), app=failing("outputs", 0))
+    (run,) = people.state().runs.values()
+    assert run.settled and not run.steps
+
+
+def test_a_resumed_run_whose_ledger_was_put_back_gives_nothing_back(federation, people):
+    directory = federation.folder / "run"
+    federation.run(counted(), directory=directory)
+    spent = people.state().spent(DELTA)
+    for path in directory.glob("ledger.sqlite*"):
+        path.unlink()
+    with pytest.raises(LedgerReplaced):
+        federation.run(counted(), directory=directory, resume=True)
+    assert people.state().spent(DELTA) >= spent
+
+
+def test_an_account_that_was_put_back_is_seen_by_the_runs_that_remember_it(federation, people, tmp_path):
+    federation.run(counted())
+    shutil.copytree(people.folder, tmp_path / "copy")
+    federation.run(counted())
+    shutil.rmtree(people.folder)
+    shutil.copytree(tmp_path / "copy", people.folder)  # with what is remembered beside it
+    with pytest.raises(LedgerReplaced, match=r"account\.json remembers row 4"):
+        federation.run(counted())
+
+
+@pytest.mark.parametrize("reason", ["seed=1", "unsafe_metrics=true", 'privacy.trust="none"'])
+def test_a_run_without_a_guarantee_is_refused_under_a_limit(federation, people, reason):
+    people.limit(5.0, DELTA)
+    with pytest.raises(LimitReached, match="has no guarantee"):
+        federation.run(counted(reason))
+    assert not people.state().runs
+
+
+LAPLACE = ("local.mechanism=laplace", "local.norm=l1", "privacy.epsilon=4.0")
+
+
+@pytest.mark.parametrize(
+    ("raw", "settings"),
+    [
+        (SMALL, ("privacy.trust=local-gradient",)),
+        (SKETCH, ("privacy.trust=sketch-local",)),
+        (SLICES, ()),
+        (RELEASE, LAPLACE),
+    ],
+    ids=["gradients", "sketch", "slices", "records"],
+)
+def test_under_local_trust_every_client_has_an_account_that_its_ledger_keeps_to(tmp_path, accounts, raw, settings):
+    found = driver.run(counted(*settings, raw=raw), runs=tmp_path / "runs")
+    assert found.summary["status"] == "completed"
+    for client in range(3):
+        account = DatasetAccount(accounts, f"people.client-{client}")
+        assert kinds(account) == ["reserved", "settled"]
+        (run,) = account.state().runs.values()
+        with Ledger.open(found.directory / "clients" / f"client-{client}.sqlite", read_only=True) as ledger:
+            assert account.state().spent(ledger.delta) == pytest.approx(ledger.epsilon(), rel=1e-4)
+        assert run.settled
+
+
+def test_a_client_without_room_refuses_at_the_greeting_and_nobody_stays_reserved(tmp_path, accounts):
+    DatasetAccount(accounts, "people.client-1").limit(0.1, DELTA)
+    with pytest.raises(FederationError, match=r"people.client-1' would reach"):
+        driver.run(counted("privacy.trust=local-gradient"), runs=tmp_path / "runs")
+    assert not list((tmp_path / "runs" / "small").iterdir())
+    assert all(
+        not run.steps
+        for client in range(3)
+        for run in DatasetAccount(accounts, f"people.client-{client}").state().runs.values()
+    )
+
+
+def test_the_command_shows_limits_and_settles(federation, people, capsys):
+    directory = federation.folder / "run"
+    with pytest.raises(FederationError):
+        federation.run(counted("federation.max_attempts=1"), app=failing("outputs", 6), directory=directory)
+    assert main(["account", "limit", "people", "--epsilon", "3", "--delta", "1e-5", "--json"]) == 0
+    limited = json.loads(capsys.readouterr().out)
+    assert limited["limit"] == {"epsilon": 3.0, "delta": 1e-5} and 0 < limited["left"] < 3
+    assert main(["account", "settle", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"settled": ["people"]}
+    assert main(["account", "show", "people", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["epsilon"] < limited["epsilon"] and shown["runs"][0]["settled"] and shown["left"] > limited["left"]
+    assert main(["account", "--json"]) == 0
+    assert [each["data"] for each in json.loads(capsys.readouterr().out)["accounts"]] == ["people"]
+    DatasetAccount(people.folder, "people.client-0").reserve("own", {Step(1.0, 0.3): 1}, About("own", "local", ""))
+    assert main(["account", "show", "people", "people.client-0", "--delta", "1e-5", "--json"]) == 0
+    together = json.loads(capsys.readouterr().out)
+    apart = [each["epsilon"] for each in together["accounts"]]
+    assert max(apart) < together["epsilon"] < sum(apart)
+    assert main(["account", "show", "peeple"]) == 2
+    assert "nearest: 'people'" in capsys.readouterr().err
+    assert main(["account"]) == 0 and main(["account", "show", "people", "people.client-0"]) == 0
+    shown = capsys.readouterr().out
+    assert "a run of about" in shown and "together: ε" in shown

@@ -1,0 +1,95 @@
+"""Laws of a free search: every combination is tried, the best comes first, and no record is looked at."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from fedsw.cli.app import main
+from fedsw.experiment import ExperimentError
+from fedsw.tuning.candidates import candidates, metric_of, score_of
+from fedsw.tuning.search import search
+from tests.owndata.test_check import FINE, write
+
+OWN = """
+name = "own"
+[data]
+source = "files"
+account = "people"
+[data.columns]
+features = [{name = "age", low = 0, high = 100}, {name = "work", categories = ["a", "b"]}]
+sensitive = {name = "sex", values = ["female", "male"]}
+target = {name = "income", values = ["low", "high"]}
+[training]
+rounds = 3
+batch_fraction = 0.5
+[federation]
+clients = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    return path
+
+
+def test_every_combination_is_tried_and_the_best_comes_first(own):
+    found = candidates(own, ["training.rounds=2,3", "training.learning_rate=0.1,0.5,1.0"])
+    tried = search(found, lambda one: one.training.rounds - one.training.learning_rate, most=50)
+    assert len(tried) == 6
+    assert tried[0].candidate.settings == ("training.rounds=3", "training.learning_rate=0.1")
+    assert [each.score for each in tried] == sorted((each.score for each in tried), reverse=True)
+    assert len(search(found, lambda one: 0.0, most=4)) == 4
+
+
+def test_a_candidate_that_fails_says_why_and_the_others_go_on(own):
+    def score(experiment):
+        if experiment.training.rounds == 2:
+            raise ValueError("no")
+        return 1.0
+
+    tried = search(candidates(own, ["training.rounds=2,3"]), score, most=9)
+    assert [each.fault for each in tried] == [None, "ValueError: no"] and tried[1].score == -math.inf
+
+
+@pytest.mark.parametrize("words", ["training.rounds", "=1,2", "training.rounds="])
+def test_what_cannot_be_tried_is_refused_before_anything_runs(own, words):
+    with pytest.raises(ExperimentError, match="--try"):
+        candidates(own, [words])
+    with pytest.raises(ExperimentError, match="unknown key"):
+        candidates(own, ["training.rounts=1,2"])
+
+
+def test_a_score_is_a_held_out_metric_and_one_that_diverged_is_the_worst(own):
+    (first, *_) = candidates(own, [])
+    assert metric_of(first.experiment, None) == ("accuracy", 1.0)
+    assert metric_of(first.experiment, "-loss") == ("loss", -1.0)
+    assert score_of({"held_out": {"loss": 0.3}}, "loss", -1.0) == -0.3
+    assert score_of({"held_out": {"loss": math.nan}}, "loss", -1.0) == -math.inf
+    with pytest.raises(ExperimentError, match="no held-out metric 'auc'; it has loss"):
+        score_of({"held_out": {"loss": 0.3}}, "auc", 1.0)
+
+
+def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+    for client in ("0", "1"):
+        write(tmp_path / "DATA" / client, FINE * 10)
+    line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.0001,2.0"]
+    assert main([*line, "privacy.epsilon=50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cost"] == 0 and len(found["tried"]) == 2 and not (tmp_path / "accounts").exists()
+    assert found["best"] == ["training.learning_rate=2.0"]
+
+
+def test_twins_depend_on_nothing_but_sizes(own):
+    from fedsw.experiment.sources import declared_columns
+    from fedsw.tuning.twins import twin
+
+    columns = declared_columns(candidates(own, [])[0].experiment)
+    one, same, other = (twin(columns, {"female": 30, "male": 20}, seed) for seed in (0, 0, 1))
+    assert one.rows_by_group == {"female": 30, "male": 20}
+    assert bool((one.features == same.features).all()) and not bool((one.features == other.features).all())
