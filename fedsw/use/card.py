@@ -11,12 +11,9 @@ from fedsw.columns import Columns, Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.markdown import render, table
 from fedsw.report.names import metric_name, ordered_metrics
-from fedsw.runs.files import PLAN, found_json
+from fedsw.runs.files import CARD, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import json_text, number
-
-CARD = "card.md"
-"""The name of the card in a run's folder."""
 
 _PAGE = """\
 # {{ name }}{% if title %}: {{ title }}{% endif %}
@@ -157,7 +154,7 @@ def _sizes(record: RunRecord) -> str:
     groups = found_json(record.directory / PLAN).get("groups", {})
     if not groups:
         return f"{record.summary.get('clients')} clients."
-    rows = [(name, f"{count:,}") for name, count in groups.items()]
+    rows = [(record.names.cell(name), f"{count:,}") for name, count in groups.items()]
     return f"Public sizes, of {record.summary.get('clients')} clients together:\n\n" + table(("group", "records"), rows)
 
 

@@ -15,6 +15,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.experiment.sources import load_class_names
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
@@ -33,6 +34,7 @@ from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
+from fedsw.runs.names import Names
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
@@ -235,12 +237,14 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     """
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
-        directory.write_plan({"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups})
+        names = Names(plan.task.groups, load_class_names(plan.task.experiment))
+        promised = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups}
+        directory.write_plan({**promised, "names": names.plain()})
     if ledger is not None:
-        promised, by = (ledger.budget, ledger.delta), directory.ledger
+        kept, by = (ledger.budget, ledger.delta), directory.ledger
     else:
-        promised, by = directory.read_promise(), directory.plan
-    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
+        kept, by = directory.read_promise(), directory.plan
+    recovery.require_promised(kept, (plan.epsilon, plan.delta), records=plan.records, by=by)
 
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
