@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
 from fedsw.deploy.keys import NodeKey, write_node_key
+from fedsw.deploy.news import News
 from fedsw.deploy.ports import free_port
 from fedsw.deploy.processes import Processes
 from fedsw.deploy.secret_files import private_folder
@@ -20,6 +22,7 @@ from fedsw.deploy.supernode import NodeSettings, supernode_command
 PORT = 9092
 RETRY_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
+_LOOK_SECONDS = 2.0
 
 
 def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
@@ -76,20 +79,42 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     function.
 
     Args:
-        say: is called with the reason why the node is started again.
+        say: is called when a run begins here or is over, and with the reason why the node is started again: once, as
+            long as it stays the same.
 
     Raises:
         ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
     """
+    news, before = None if node.state_dir is None else News(node.state_dir), ""
     with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
         while True:
             if fault := probe(node.superlink, node.authority):
-                say(f"the SuperLink at {node.superlink} is out of reach ({fault}); next attempt in {RETRY_SECONDS:g} s")
+                why = (
+                    f"the SuperLink at {node.superlink} is out of reach ({fault}); an attempt follows every "
+                    f"{RETRY_SECONDS:g} s" + _after_runs(news)
+                )
             else:
                 port = free_port()
-                code = processes.start("supernode", supernode_command(node, stock=stock, port=port)).wait()
-                say(f"the SuperNode ended with code {code}; it starts again in {RETRY_SECONDS:g} s")
+                process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
+                code = _followed(process, news, say)
+                why = f"the SuperNode ended with code {code}; it starts again every {RETRY_SECONDS:g} s"
+            if why != before:
+                say(why)
+            before = why
             time.sleep(RETRY_SECONDS)
+
+
+def _followed(process: subprocess.Popen[bytes], news: News | None, say: Callable[[str], None]) -> int:
+    """Wait until a node's process ends, saying what its operator should know; returns its exit code."""
+    while True:
+        for sentence in [] if news is None else news.fresh():
+            say(sentence)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS)
+
+
+def _after_runs(news: News | None) -> str:
+    return "; the runs that took part from here are over" if news is not None and news.all_over else ""
 
 
 def probe(address: str, authority: Path) -> str | None:

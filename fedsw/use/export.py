@@ -69,7 +69,8 @@ def _scripted(answer: Answer, features: Tensor) -> bytes:
     content = io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of TorchScript itself, which was asked for; answers are compared below
-        torch.jit.save(torch.jit.trace(answer, features, check_trace=False), content)
+        script: Any = torch.jit  # untyped
+        script.save(script.trace(answer, features, check_trace=False), content)
     return content.getvalue()
 
 
@@ -96,7 +97,8 @@ def _difference(answer: Answer, content: bytes, kind: Format, features: Tensor) 
     if kind == "torchscript":
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            found = torch.jit.load(io.BytesIO(content))(features).double().numpy()
+            script: Any = torch.jit
+            found = script.load(io.BytesIO(content))(features).double().numpy()
     elif importlib.util.find_spec("onnxruntime") is None:
         return 0.0
     else:
