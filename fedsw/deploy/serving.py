@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import socket
+import http.client
 import ssl
 import subprocess
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -120,6 +123,8 @@ def _after_runs(news: News | None) -> str:
 def probe(address: str, authority: Path) -> str | None:
     """Why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
 
+    Through the proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host: as Flower's own requests go.
+
     Raises:
         ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
     """
@@ -128,15 +133,29 @@ def probe(address: str, authority: Path) -> str | None:
         raise ValueError(f"{address!r} is no address of a SuperLink; it is HOST:PORT, without https://")
     context = ssl.create_default_context(cafile=str(authority))
     try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")),
-        ):
+        with contextlib.closing(_connection(host.strip("[]"), int(port), context)) as connection:
+            connection.connect()
             return None
     except ssl.SSLCertVerificationError as untrusted:
         raise ConnectionError(
             f"the certificate of {address} is not to be trusted: {untrusted.verify_message}. Is {authority} the ca.crt "
-            f"that was made with this server's certificate, and is {host} one of its --host names?"
+            f"that was made with this server's certificate, and is {host} one of its --host names? A proxy that looks "
+            "into TLS shows a certificate of its own: except the server from it"
         ) from None
     except OSError as fault:
         return str(fault)
+
+
+def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+    """A connection to a server that is not made yet: straight, or in a tunnel through the proxy."""
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
+    if proxy is None:
+        return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
+    place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    tunnel = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=_PROBE_SECONDS, context=context)
+    known = (
+        f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}" if place.username else ""
+    )
+    allowed = {"Proxy-Authorization": "Basic " + base64.b64encode(known.encode()).decode()} if known else {}
+    tunnel.set_tunnel(host, port, headers=allowed)
+    return tunnel
