@@ -44,6 +44,7 @@ _HOMES = {
     "Stated": "objectives.stated",
     "Task": "tasks.task",
     "ToSample": "objectives.penalties",
+    "TrainedModel": "use.trained",
     "SketchPlan": "single.sketching",
     "as_records": "data",
     "fit_generator": "single.generators",

@@ -45,9 +45,9 @@ def predict_command(
     from fedsw.use.trained import load
 
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs)
+    found = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
         typer.echo(f"fedsw: warning of the run: {warning}", err=True)
-    found = model.predictions(table, keep=keep or ())
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("w", newline="", encoding="utf-8") as file:
