@@ -90,9 +90,12 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
     if (lacking := least - (high - low)) > 0:
         low, high = low - lacking / 2, high + lacking / 2
     if share:
-        beyond = max(0.0, high - _ABOVE) - max(0.0, _BELOW - low)  # move the axis before it is cut
-        low, high = low - beyond, high - beyond
-        low, high = max(low, min(_BELOW, drawn[0])), min(high, max(_ABOVE, drawn[1]))
+        floor, ceiling = min(_BELOW, drawn[0]), max(_ABOVE, drawn[1])
+        low, high = (
+            low - max(0.0, high - ceiling),
+            min(high, ceiling),
+        )  # what is too high is added below, and conversely
+        low, high = max(low, floor), min(high + max(0.0, floor - low), ceiling)
     return low, high
 
 
