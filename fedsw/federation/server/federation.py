@@ -238,13 +238,13 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
         names = Names(plan.task.groups, load_class_names(plan.task.experiment))
-        promised = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups}
-        directory.write_plan({**promised, "names": names.plain()})
+        content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
+        directory.write_plan(content)
     if ledger is not None:
-        kept, by = (ledger.budget, ledger.delta), directory.ledger
+        promised, by = (ledger.budget, ledger.delta), directory.ledger
     else:
-        kept, by = directory.read_promise(), directory.plan
-    recovery.require_promised(kept, (plan.epsilon, plan.delta), records=plan.records, by=by)
+        promised, by = directory.read_promise(), directory.plan
+    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
 
 
 def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
