@@ -19,9 +19,9 @@ from fedsw.runs.record import read_run
 README = Path(__file__).resolve().parents[2] / "README.md"
 QUICK = {
     "init": ["--from-public", "--held-out", "held-out.csv"],
-    "run": ["training.rounds=5", "--json"],
+    "run": ["training.rounds=3", "--json"],
     "check": ["--no-estimate"],
-    "compare": ["--seeds", "1", "--rounds", "2", "--methods", "none,central", "--jobs", "1", "--json"],
+    "compare": ["--seeds", "1", "--rounds", "2", "--methods", "none", "--jobs", "1", "--json"],
 }
 """What is said besides: that these tables are public, which table the server holds, and that it may be quick."""
 
