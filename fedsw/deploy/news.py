@@ -1,4 +1,4 @@
-"""What a client's operator is told while it runs: that a run began here, and that it is over; each of them once."""
+"""What a client says to its operator while it runs: that a run began here, and that it is over; each of them once."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ _PIECE = 4096
 class TrainedModel:
     """The released model of a run, with what is public of the columns that it learnt from.
 
-    Using it is post-processing: it spends nothing of the guarantee of the records that it learnt from. What it answers
-    for a record is no secret-keeping of that record: predictions belong to whoever holds the table.
+    Using it is post-processing: it spends nothing of the guarantee of the records that it learnt from. The records that
+    it is asked about are not protected by it: a prediction is as secret as the record it is of.
 
     Attributes:
         directory: the run's folder.
