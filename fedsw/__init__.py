@@ -1,8 +1,8 @@
 """Learning with optimal-transport losses on private data that stays where it is.
 
 One machine: `plan`, `Ledger`, `Objective`, `release`, or all of it in `PrivateTrainer`. A federation: `run` and
-`resume`. Names are imported when they are first used. `__version__` is what pyproject.toml said when the package was
-installed.
+`resume`. What came out: `load`. Names are imported when they are first used. `__version__` is what pyproject.toml said
+when the package was installed.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
     from fedsw.single.trainer import PrivateTrainer, set_gradient
     from fedsw.tasks.task import Task
+    from fedsw.use.trained import TrainedModel, load
 
     __version__: str
 
@@ -43,10 +44,12 @@ _HOMES = {
     "Stated": "objectives.stated",
     "Task": "tasks.task",
     "ToSample": "objectives.penalties",
+    "TrainedModel": "use.trained",
     "SketchPlan": "single.sketching",
     "as_records": "data",
     "fit_generator": "single.generators",
     "generate": "single.generators",
+    "load": "use.trained",
     "load_experiment": "experiment",
     "plan": "single.plan",
     "plan_sketch": "single.sketching",
@@ -75,9 +78,11 @@ __all__ = [
     "Stated",
     "Task",
     "ToSample",
+    "TrainedModel",
     "as_records",
     "fit_generator",
     "generate",
+    "load",
     "load_experiment",
     "plan",
     "plan_sketch",

@@ -44,7 +44,7 @@ def draw_one_run(
 
 def _histograms(axes: Axes, scores: NDArray[np.float64], coins: NDArray[np.bool_]) -> None:
     most = float(np.abs(scores).max()) or 1.0
-    histogram_by_group(axes, scores, coins.astype(np.int64), limits=(-most, most), name="coin ")
+    histogram_by_group(axes, scores, coins.astype(np.int64), limits=(-most, most), name=lambda coin: f"coin {coin}")
 
 
 def _bars(axes: Axes, shown: Mapping[str, float], claimed: float, published: float) -> None:

@@ -12,16 +12,19 @@ from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
+from fedsw.cli.card import card_command
 from fedsw.cli.certs import certs_command
 from fedsw.cli.check import check_command
 from fedsw.cli.client import client_command
 from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
+from fedsw.cli.export import export_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
 from fedsw.cli.plan import plan_command
+from fedsw.cli.predict import predict_command
 from fedsw.cli.reproduce import reproduce_command
 from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
@@ -41,6 +44,9 @@ _VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce_command,
     "audit": audit_command,
     "run": run_command,
+    "predict": predict_command,
+    "export": export_command,
+    "card": card_command,
     "certs": certs_command,
     "server": server_command,
     "client": client_command,

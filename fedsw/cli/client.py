@@ -7,10 +7,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from fedsw.cli.options import DataDir
+from fedsw.cli.options import STATE, DataDir
 from fedsw.cli.shell import ending_on_sigterm
 
-_DEFAULT_STATE = Path("client-state")
 _Value = TypeVar("_Value")
 
 
@@ -30,7 +29,7 @@ def client_command(
     data_dir: DataDir = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{_DEFAULT_STATE}]"),
+        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{STATE}]"),
     ] = None,
     data_path: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
@@ -75,7 +74,7 @@ def client_command(
 
     file = NodeFile() if config is None else read_node_file(config)
     folder = _needed("certs", certs, file.certs)
-    state = state_dir or file.state_dir or _DEFAULT_STATE
+    state = state_dir or file.state_dir or STATE
     agreed = None if file.trust is None else ",".join(file.trust)
     plain = bool(file.stock) if stock is None else stock
     node = NodeSettings(

@@ -34,7 +34,7 @@ def execute(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run `start` with a progress bar, draw its plots, and print its summary.
+    """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
     A figure that cannot be drawn is a warning: the run is on record and its budget spent.
 
@@ -49,6 +49,7 @@ def execute(
         with explaining(go_on):
             result = start(progress)
     _draw(result.directory)
+    _describe(result.directory)
     print_run(result.directory, as_json=as_json, quiet=quiet)
 
 
@@ -112,6 +113,16 @@ def _draw(directory: Path) -> None:
         draw_run(directory)
     except Exception as fault:
         typer.echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
+
+
+def _describe(directory: Path) -> None:
+    """Write the model card; a fault of it is a warning, as for figures."""
+    from fedsw.use.card import write_card
+
+    try:
+        write_card(directory)
+    except Exception as fault:
+        typer.echo(f"fedsw: warning: the model card of {directory} could not be written: {fault}", err=True)
 
 
 def _kept(command: str) -> str:

@@ -37,6 +37,8 @@ EngineName = Annotated[
 ]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
 RUNS = Path("runs")
+STATE = Path("client-state")
+"""Where `fedsw client` keeps what must outlive it, if no --state-dir says so."""
 
 
 def data_dir_setting(folder: Path) -> str:

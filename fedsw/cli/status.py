@@ -15,24 +15,39 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.cli.options import RUNS, STATE, Json, Runs
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
+    from fedsw.report.client_status import ClientStatus
     from fedsw.report.status import Status
 
 Watch = Annotated[bool, typer.Option("--watch", help="Keep looking until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
+_CLIENT_STYLES = {"taking part": "green", "quiet": "yellow", "over": "green"}
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
 
 def status_command(
-    run: Run, watch: Watch = False, every: Every = 2.0, runs: Runs = RUNS, as_json: Json = False
+    run: Annotated[str | None, typer.Argument(metavar="RUN")] = None,
+    client: Annotated[
+        bool, typer.Option("--client", help="This machine's own side: RUN is the --state-dir of `fedsw client`.")
+    ] = False,
+    watch: Watch = False,
+    every: Every = 2.0,
+    runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Print how far a run has come: rounds, ε spent, signal to noise, clients, bytes, pace, time left.
 
-    RUN is the run's directory, or an experiment's name for its latest run.
+    RUN is the run's directory, or an experiment's name for its latest run. With --client: the runs that this machine
+    takes part in, rounds it answered in, and what its own ledgers have spent.
     """
+    if client:
+        _show_client(Path(run or STATE), as_json=as_json, watch=watch)
+        return
+    if run is None:
+        raise typer.BadParameter("name a run, or --client for what this machine takes part in")
     from fedsw.report.status import read_status
     from fedsw.runs.finding import find_run
 
@@ -50,6 +65,43 @@ def status_command(
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
+
+
+def _show_client(folder: Path, *, as_json: bool, watch: bool) -> None:
+    """A client's own side, once."""
+    from fedsw.report.client_status import read_client_status
+
+    if watch:
+        raise typer.BadParameter(
+            "--watch follows a run at its server; with --client look again, or read the client's log"
+        )
+    found = read_client_status(folder.expanduser())
+    if as_json:
+        typer.echo(json_text(found.as_dict()))
+    else:
+        Console().print(client_view(found))
+
+
+def client_view(status: ClientStatus) -> RenderableType:
+    """A client's own side as a small table: a part for each run, the last at the end, and ledgers of other runs."""
+    from fedsw.report.client_status import state_of, words_of_run
+
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for run in status.runs:
+        state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
+        about = Text.assemble((state, _CLIENT_STYLES[state]), f", last asked {ago} ago")
+        rows.add_row(f"run {run.name}", Group(about, *map(Text, words_of_run(run, Path(status.folder)))))
+    known = {run.run for run in status.runs}
+    for ledger in status.ledgers:
+        if ledger.run not in known:
+            spent = f"ε = {number(ledger.epsilon, 4)} of {number(ledger.budget, 4)} at δ = {number(ledger.delta)}"
+            rows.add_row(
+                f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
+            )
+    rows.add_row("folder", Text(status.folder, style="cyan"))
+    return rows
 
 
 def status_view(status: Status) -> RenderableType:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 _CONSTANT = "a constant"
 _MOST_IMAGES = 15
 _MOST_COLUMNS = 4
+_LINE = 0.15
+"""Inches that a line of the legend is high."""
+_SHARES = {
+    *("accuracy", "disparate_impact", "demographic_parity_difference", "equalized_odds_difference", "ks"),
+    *("linear_probe_label", "linear_probe_group", "accuracy_generated"),
+}
+"""Metrics from 0 to 1."""
+_BELOW, _ABOVE = -0.02, 1.02
 
 
 def draw_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
@@ -41,7 +49,8 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
     if not any(group["rows"] for group in table["groups"]):
         return None
     metrics = table["metrics"]
-    figure, panels = new_panels(1, len(metrics), size=(4.6 * len(metrics) + 2.6, 4.4))
+    height = max(4.4, 0.6 + _LINE * sum(map(len, _headings(table))) + _LINE * 1.3 * (len(table["methods"]) + 1))
+    figure, panels = new_panels(1, len(metrics), size=(4.6 * len(metrics) + 3.2, height))
     for axes, name in zip(panels, metrics, strict=True):
         arrow = f" ({table['better']} is better)" if name == table["metric"] else ""
         for group_position, group in enumerate(table["groups"]):
@@ -50,6 +59,10 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
         if (constant := table.get("constant", {}).get("metrics", {}).get(name)) is not None:
             axes.axhline(constant, color="0.55", linestyle=":", linewidth=1.4, label=_CONSTANT)
         axes.set(xscale="log", xlabel="ε", title=metric_name(name) + arrow)
+        error = table.get("standard_errors", {}).get(name)
+        if error is not None:
+            axes.set_ylabel(f"standard error of one run's held-out records: {number(error, 2)}", fontsize="small")
+        axes.set_ylim(*wide_limits(axes.get_ylim(), name, error))
         axes.set_xticks(table["epsilons"], [number(epsilon) for epsilon in table["epsilons"]])
         axes.set_xticks([], minor=True)
         axes.margins(x=0.12)
@@ -58,6 +71,32 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
     nominal = ", nominal ε" if table["nominal"] else ""
     figure.suptitle(f"{table['task']}: utility against ε, {seeds}{nominal}")
     return figure
+
+
+def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) -> tuple[float, float]:
+    """Limits of an axis that hold what is drawn and are no narrower than differences that mean something.
+
+    That is six standard errors of the metric on held-out records; a fifth of the whole range of a share; and a tenth
+    of its size for any other metric. A share's axis ends a little beyond 0 and 1.
+
+    Args:
+        drawn: limits that hold all that is drawn.
+        metric: its name.
+        error: the standard error of one run's metric; None where it is not known.
+    """
+    low, high = drawn
+    share = metric in _SHARES
+    least = max(6 * (error or 0.0), 0.2 if share else 0.1 * max(abs(low), abs(high)))
+    if (lacking := least - (high - low)) > 0:
+        low, high = low - lacking / 2, high + lacking / 2
+    if share:
+        floor, ceiling = min(_BELOW, drawn[0]), max(_ABOVE, drawn[1])
+        low, high = (
+            low - max(0.0, high - ceiling),
+            min(high, ceiling),
+        )  # what is too high is added below, and conversely
+        low, high = max(low, floor), min(high + max(0.0, floor - low), ceiling)
+    return low, high
 
 
 @house_style()
@@ -120,7 +159,7 @@ def _legend(figure: Figure, axes: Axes, table: Mapping[str, Any]) -> None:
     for group in table["groups"]:
         present = [rows[0]["method"] for rows in _by_method(group["rows"]) if rows[0]["method"] in drawn]
         if present:
-            entries.append((Line2D([], [], linestyle="none"), _wrapped(group["heading"])))
+            entries.append((Line2D([], [], linestyle="none"), "\n".join(_wrapped(group["heading"]))))
             entries += [(drawn[method], method) for method in present]
     if _CONSTANT in drawn:
         entries.append((drawn[_CONSTANT], f"{_CONSTANT}, {table['constant']['answers']}"))
@@ -165,7 +204,12 @@ def _line(group: int) -> Any:
     return ("-", (0, (4, 1.5)), "-.", ":")[group % 4]
 
 
-def _wrapped(text: str) -> str:
+def _headings(table: Mapping[str, Any]) -> list[list[str]]:
+    """The lines of every group's heading in the legend."""
+    return [_wrapped(group["heading"]) for group in table["groups"]]
+
+
+def _wrapped(text: str) -> list[str]:
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, 44))
+    return textwrap.wrap(text, 44)

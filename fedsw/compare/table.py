@@ -103,6 +103,7 @@ def make_table(folder: Path) -> dict[str, Any]:
             for guarantee in sorted(groups, key=lambda one: one.position)
         ],
         "constant": _constant(summaries, task.metrics),
+        "standard_errors": _standard_errors(summaries, task.metrics),
         "cells": {"all": len(grid.cells), "completed": len(completed), "failed": len(failed)},
         "failed": failed,
         "caption": CAPTION,
@@ -139,6 +140,14 @@ def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) ->
     values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
     means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
     return {"metrics": means, "answers": " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))}
+
+
+def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float]:
+    """How much a metric of one run moves with the draw of held-out records: the largest over the runs, where known."""
+    known = [summary.get("held_out_standard_errors") or {} for summary in summaries]
+    values = {name: [to_float(errors.get(name)) for errors in known] for name in metrics}
+    found = {name: [value for value in each if value is not None] for name, each in values.items()}
+    return {name: max(each) for name, each in found.items() if each}
 
 
 def _rows(

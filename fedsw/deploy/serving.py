@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import socket
+import http.client
 import ssl
+import subprocess
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
 from fedsw.deploy.keys import NodeKey, write_node_key
+from fedsw.deploy.news import News
 from fedsw.deploy.ports import free_port
 from fedsw.deploy.processes import Processes
 from fedsw.deploy.secret_files import private_folder
@@ -20,6 +25,7 @@ from fedsw.deploy.supernode import NodeSettings, supernode_command
 PORT = 9092
 RETRY_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
+_LOOK_SECONDS = 2.0
 
 
 def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
@@ -76,24 +82,48 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     function.
 
     Args:
-        say: is called with the reason why the node is started again.
+        say: is called when a run begins here or is over, and with the reason why the node is started again: once, as
+            long as it stays the same.
 
     Raises:
         ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
     """
+    news, before = None if node.state_dir is None else News(node.state_dir), ""
     with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
         while True:
             if fault := probe(node.superlink, node.authority):
-                say(f"the SuperLink at {node.superlink} is out of reach ({fault}); next attempt in {RETRY_SECONDS:g} s")
+                why = (
+                    f"the SuperLink at {node.superlink} is out of reach ({fault}); an attempt follows every "
+                    f"{RETRY_SECONDS:g} s" + _after_runs(news)
+                )
             else:
                 port = free_port()
-                code = processes.start("supernode", supernode_command(node, stock=stock, port=port)).wait()
-                say(f"the SuperNode ended with code {code}; it starts again in {RETRY_SECONDS:g} s")
+                process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
+                code = _followed(process, news, say)
+                why = f"the SuperNode ended with code {code}; it starts again every {RETRY_SECONDS:g} s"
+            if why != before:
+                say(why)
+            before = why
             time.sleep(RETRY_SECONDS)
+
+
+def _followed(process: subprocess.Popen[bytes], news: News | None, say: Callable[[str], None]) -> int:
+    """Wait until a node's process ends, saying what its operator should know; returns its exit code."""
+    while True:
+        for sentence in [] if news is None else news.fresh():
+            say(sentence)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS)
+
+
+def _after_runs(news: News | None) -> str:
+    return "; the runs that took part from here are over" if news is not None and news.all_over else ""
 
 
 def probe(address: str, authority: Path) -> str | None:
     """Why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
+
+    Through the proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host: as Flower's own requests go.
 
     Raises:
         ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
@@ -103,15 +133,29 @@ def probe(address: str, authority: Path) -> str | None:
         raise ValueError(f"{address!r} is no address of a SuperLink; it is HOST:PORT, without https://")
     context = ssl.create_default_context(cafile=str(authority))
     try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")),
-        ):
+        with contextlib.closing(_connection(host.strip("[]"), int(port), context)) as connection:
+            connection.connect()
             return None
     except ssl.SSLCertVerificationError as untrusted:
         raise ConnectionError(
             f"the certificate of {address} is not to be trusted: {untrusted.verify_message}. Is {authority} the ca.crt "
-            f"that was made with this server's certificate, and is {host} one of its --host names?"
+            f"that was made with this server's certificate, and is {host} one of its --host names? A proxy that looks "
+            "into TLS shows a certificate of its own: except the server from it"
         ) from None
     except OSError as fault:
         return str(fault)
+
+
+def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+    """A connection to a server that is not made yet: straight, or in a tunnel through the proxy."""
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
+    if proxy is None:
+        return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
+    place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    tunnel = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=_PROBE_SECONDS, context=context)
+    known = (
+        f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}" if place.username else ""
+    )
+    allowed = {"Proxy-Authorization": "Basic " + base64.b64encode(known.encode()).decode()} if known else {}
+    tunnel.set_tunnel(host, port, headers=allowed)
+    return tunnel

@@ -38,8 +38,18 @@ def handed_over(experiment: Experiment, model: ModelObject | None, task: TaskObj
 
 
 @contextlib.contextmanager
-def handed_again(experiment: Experiment, model: ModelObject | None, task: TaskObject | None) -> Iterator[None]:
-    """The objects of a run that goes on, under the names that its experiment knows them by.
+def handed_again(
+    experiment: Experiment,
+    model: ModelObject | None,
+    task: TaskObject | None,
+    *,
+    purpose: str = "going on",
+    call: str = "resume(folder",
+) -> Iterator[None]:
+    """The objects of a run that goes on or is used, under the names that its experiment knows them by.
+
+    Args:
+        purpose, call: what they are needed for and the beginning of the call that takes them, for messages.
 
     Raises:
         ExperimentError: if one is missing that the run began with, or given that it did not.
@@ -51,7 +61,7 @@ def handed_again(experiment: Experiment, model: ModelObject | None, task: TaskOb
         ):
             if is_held(name) and thing is None:
                 raise ExperimentError(
-                    f"this run's {key} was a Python object, and going on needs it again: resume(folder, {argument}=...)"
+                    f"this run's {key} was a Python object, and {purpose} needs it again: {call}, {argument}=...)"
                 )
             if not is_held(name) and thing is not None:
                 raise ExperimentError(f"this run's {key} is {name!r}, no Python object; leave {argument}= out")

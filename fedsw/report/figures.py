@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsw.runs.names import Names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +21,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 _BINS = 40
+_UNNAMED = Names()
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -66,9 +69,9 @@ def histogram_by_group(
     *,
     limits: tuple[float, float] | None = None,
     sideways: bool = False,
-    name: str = "A=",
+    name: Callable[[int], str] = _UNNAMED.group,
 ) -> None:
-    """Overlaid histograms (as densities, on shared bins) of outputs (n,), a colour for each group (n,) after `name`."""
+    """Overlaid histograms (densities, on shared bins) of outputs (n,), a colour for each group (n,), called `name`."""
     bins = np.linspace(*(limits or limits_of(values)), _BINS + 1)
     for position, group in enumerate(np.unique(sensitive)):
         axes.hist(
@@ -79,7 +82,7 @@ def histogram_by_group(
             facecolor=(colour(position), 0.35),
             edgecolor=colour(position),
             linewidth=1.2,
-            label=f"{name}{group}",
+            label=name(int(group)),
             orientation="horizontal" if sideways else "vertical",
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.report.figures import colour, house_style, limits_of, new_panels
+from fedsw.runs.names import Names
 from fedsw.runs.record import Outputs, RunRecord
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def draw_latent(record: RunRecord) -> Figure | None:
         return None
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
     draw = _histogram_by_label if outputs.values.shape[1] == 1 else _scatter_by_label
-    draw(axes, outputs)
+    draw(axes, outputs, record.names)
     axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{record.experiment.name}: held-out codes by label")
     return figure
@@ -100,18 +101,24 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
     return figure
 
 
-def _scatter_by_label(axes: Axes, outputs: Outputs) -> None:
+def _scatter_by_label(axes: Axes, outputs: Outputs, names: Names) -> None:
     for label in np.unique(outputs.target):
         chosen = outputs.values[outputs.target == label][:_MOST_POINTS]
-        axes.scatter(chosen[:, 0], chosen[:, 1], s=5, alpha=0.5, linewidths=0, label=str(label), color=_shade(label))
+        look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "label": _label(label, names), "color": _shade(label)}
+        axes.scatter(chosen[:, 0], chosen[:, 1], s=5, **look)
     axes.set(xlabel="coordinate 1", ylabel="coordinate 2", aspect="equal")
 
 
-def _histogram_by_label(axes: Axes, outputs: Outputs) -> None:
+def _label(label: Any, names: Names) -> str:
+    """A class's declared name; its number as it is without one."""
+    return names.label(int(label)) if names.classes else str(label)
+
+
+def _histogram_by_label(axes: Axes, outputs: Outputs, names: Names) -> None:
     codes = outputs.values[:, 0]
     for label in np.unique(outputs.target):
         look: dict[str, Any] = {"bins": _BINS, "histtype": "step", "density": True, "color": _shade(label)}
-        axes.hist(codes[outputs.target == label], range=limits_of(codes), label=str(label), **look)
+        axes.hist(codes[outputs.target == label], range=limits_of(codes), label=_label(label, names), **look)
     axes.set(xlabel="coordinate 1", ylabel="density")
 
 

@@ -15,6 +15,7 @@ from fedsw.experiment.kinds import Facts
 from fedsw.report.figures import colour, histogram_by_group, house_style, limits_of, marker, new_panels, save
 from fedsw.report.names import metric_name, ordered_metrics
 from fedsw.report.pictures import draw_latent, draw_samples
+from fedsw.runs.names import Names
 from fedsw.runs.record import Outputs, RunRecord, read_run
 from fedsw.text import number, to_float
 
@@ -105,7 +106,7 @@ def draw_outputs(record: RunRecord) -> Figure | None:
     if outputs is None or not len(outputs.values) or "reference" in outputs.extra:
         return None
     draw = _scatters if outputs.values.shape[1] == 2 else _histograms
-    figure = draw(outputs, _strata(record, outputs))
+    figure = draw(outputs, _strata(record, outputs), record.names)
     figure.suptitle(f"{record.experiment.name}: held-out outputs by group")
     return figure
 
@@ -188,10 +189,10 @@ def _running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _strata(record: RunRecord, outputs: Outputs) -> dict[str, NDArray[np.bool_]]:
     if record.experiment.objective.penalty != "equality-of-odds" or outputs.target.ndim != 1:
         return {"": np.ones(len(outputs.values), dtype=bool)}
-    return {f"Y={label}": outputs.target == label for label in np.unique(outputs.target)}
+    return {record.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
 
 
-def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]]) -> Figure:
+def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
     dimensions = min(outputs.values.shape[1], _MOST_PANELS)
     wanted = [(name, chosen, axis) for name, chosen in strata.items() for axis in range(dimensions)]
     columns = min(3, len(wanted))
@@ -199,7 +200,8 @@ def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]]) -> Fi
     figure, panels = new_panels(rows, columns, size=(3.0 * columns + 0.6, 2.3 * rows + 0.6))
     for axes, (name, chosen, axis) in zip(panels, wanted, strict=False):
         limits = limits_of(outputs.values[:, axis])
-        histogram_by_group(axes, outputs.values[chosen, axis], outputs.sensitive[chosen], limits=limits)
+        own = outputs.sensitive[chosen]
+        histogram_by_group(axes, outputs.values[chosen, axis], own, limits=limits, name=names.group)
         axes.set_title(name)
         axes.set(xlabel="output" if dimensions == 1 else f"output {axis + 1}", ylabel="density")
     for axes in panels[len(wanted) :]:
@@ -208,19 +210,19 @@ def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]]) -> Fi
     return figure
 
 
-def _scatters(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]]) -> Figure:
+def _scatters(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(strata), 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     for part, (name, chosen) in zip(figure.subfigures(1, len(strata), squeeze=False).flat, strata.items(), strict=True):
-        _scatter_with_marginals(part, outputs.values[chosen], outputs.sensitive[chosen], name)
+        _scatter_with_marginals(part, outputs.values[chosen], outputs.sensitive[chosen], name, names)
     return figure
 
 
 def _scatter_with_marginals(
-    part: SubFigure, values: NDArray[np.float64], sensitive: NDArray[np.int64], name: str
+    part: SubFigure, values: NDArray[np.float64], sensitive: NDArray[np.int64], name: str, names: Names
 ) -> None:
     ratios = {"width_ratios": (4, 1), "height_ratios": (1, 4)}
     ((top, corner), (middle, right)) = part.subplots(2, 2, sharex="col", sharey="row", gridspec_kw=ratios)
@@ -228,10 +230,10 @@ def _scatter_with_marginals(
     shown = np.linspace(0, len(values) - 1, min(len(values), _MOST_POINTS)).astype(int)
     for position, group in enumerate(np.unique(sensitive)):
         chosen = shown[sensitive[shown] == group]
-        look: dict[str, Any] = {"color": colour(position), "marker": marker(position), "label": f"A={group}"}
+        look: dict[str, Any] = {"color": colour(position), "marker": marker(position), "label": names.group(int(group))}
         middle.scatter(*values[chosen].T, s=6, alpha=0.35, linewidths=0, **look)
-    histogram_by_group(top, values[:, 0], sensitive)
-    histogram_by_group(right, values[:, 1], sensitive, sideways=True)
+    histogram_by_group(top, values[:, 0], sensitive, name=names.group)
+    histogram_by_group(right, values[:, 1], sensitive, sideways=True, name=names.group)
     top.set_yticks([])
     right.set_xticks([])
     middle.set(xlabel="output 1", ylabel="output 2")

@@ -14,14 +14,14 @@ from rich.text import Text
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.report.names import metric_name, ordered_metrics
-from fedsw.runs.files import CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SKETCH, SUMMARY
+from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.resuming import command_for
 from fedsw.text import number, to_float
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
 
-_FILES = (CONFIG, METRICS, LEDGER, SKETCH, MODEL, OUTPUTS, SUMMARY)
+_FILES = (CONFIG, METRICS, LEDGER, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
 
 
 def summary_panel(record: RunRecord) -> RenderableType:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.runs.files import LEDGER, client_ledgers
+from fedsw.runs.names import Names, names_in
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
-    """The account of a run: budget, what its rows cost when replayed, by group, and every row.
+    """The account of a run: budget, what its rows cost when replayed, by group (named as declared), and every row.
 
     Where every client has a ledger of its own the groups are the clients', the totals those of the worst client, and
     `clients` has each one's.
@@ -22,7 +23,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
-        return {"directory": str(directory), **_read(directory / LEDGER)}
+        return {"directory": str(directory), **_named(_read(directory / LEDGER), names_in(directory))}
     accounts = {path.stem.replace("-", " "): _read(path) for path in own}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
     return {
@@ -42,6 +43,13 @@ def read_ledger(directory: Path) -> dict[str, Any]:
             for entry in account["entries"]
         ],
     }
+
+
+def _named(account: dict[str, Any], names: Names) -> dict[str, Any]:
+    """An account whose strata have the names that people declared."""
+    spent = {names.cell(group): epsilon for group, epsilon in account["epsilon_by_group"].items()}
+    entries = [{**entry, "group": names.cell(entry["group"])} for entry in account["entries"]]
+    return {**account, "epsilon_by_group": spent, "entries": entries}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def quality_of_classes(
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
     gained = ((predicted == target).double() - (always == target).double()).numpy()
-    thresholds = {} if classes > 2 else _best_threshold(outputs[:, 0].double(), target)
+    thresholds = {} if classes > 2 else best_threshold(outputs[:, 0].double(), target)
     return Quality(
         constant={
             "accuracy": metrics.accuracy(always, target),
@@ -109,8 +109,8 @@ def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
     )
 
 
-def _best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
-    """The threshold above which class 1 is answered that is right most often."""
+def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
+    """The threshold above which class 1 is answered that is right most often, and how often; outputs, target: (n,)."""
     order = torch.argsort(outputs)
     ranked, positive = outputs[order], target[order].double()
     below = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(1 - positive, 0)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.files import CONFIG, LOG, METRICS, OUTPUTS, SUMMARY, read_json, read_lines
+from fedsw.runs.names import Names, names_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,7 @@ class RunRecord:
     """One run's directory: `history` has one dict a round.
 
     `summary` is empty while the run goes on, and after a process that did not end in order: what an earlier one left
-    shows less than has been spent since.
+    shows less than has been spent since. `names` are those of groups and classes.
     """
 
     directory: Path
@@ -41,6 +42,7 @@ class RunRecord:
     summary: dict[str, Any]
     history: list[dict[str, Any]] = field(default_factory=list)
     outputs: Outputs | None = None
+    names: Names = Names()
 
     @property
     def completed(self) -> bool:
@@ -54,12 +56,14 @@ def read_run(directory: Path) -> RunRecord:
     Raises:
         ValueError: naming the file that is missing or damaged.
     """
+    experiment = _read_experiment(directory)
     return RunRecord(
         directory,
-        _read_experiment(directory),
+        experiment,
         (read_json(directory / SUMMARY) or {}) if _ended_in_order(directory / LOG) else {},
         read_lines(directory / METRICS),
         _read_outputs(directory / OUTPUTS),
+        names_in(directory, experiment.data.columns),
     )
 
 

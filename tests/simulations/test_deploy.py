@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import socketserver
 import ssl
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +135,54 @@ def test_a_client_probes_the_server_s_certificate_before_it_connects(federation:
     with _tls_server(elsewhere) as port, pytest.raises(ConnectionError, match="not to be trusted"):
         probe(f"127.0.0.1:{port}", elsewhere.authority)
     assert "refused" in str(probe(f"127.0.0.1:{free_port()}", own.authority))
+
+
+@contextlib.contextmanager
+def _proxy(asked: list[str]) -> Iterator[int]:
+    """A proxy that makes tunnels, and notes where to and for whom."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            place = self.rfile.readline().split()[1].decode()
+            lines = iter(lambda: self.rfile.readline().strip().decode(), "")
+            asked.extend([place, *(line for line in lines if line.startswith("Proxy-Authorization"))])
+            host, _, port = place.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=10) as other:
+                self.wfile.write(b"HTTP/1.1 200 there\r\n\r\n")
+                back = threading.Thread(target=_pass_on, args=(other, self.connection), daemon=True)
+                back.start()
+                _pass_on(self.connection, other)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield int(server.server_address[1])
+        server.shutdown()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while content := source.recv(4096):
+            target.sendall(content)
+
+
+def test_a_client_probes_through_its_proxy_and_still_checks_the_server_s_certificate(
+    federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, asked = ServerCertificates.of(federation / "server"), list[str]()
+    stranger = write_certificates(tmp_path / "stranger", LOOPBACK)
+    with _proxy(asked) as proxy, _tls_server(own) as port:
+        monkeypatch.setenv("https_proxy", f"http://ward:secret@127.0.0.1:{proxy}")
+        monkeypatch.setenv("no_proxy", "")
+        assert probe(f"127.0.0.1:{port}", own.authority) is None
+        assert asked == [f"127.0.0.1:{port}", "Proxy-Authorization: Basic d2FyZDpzZWNyZXQ="]
+        with pytest.raises(ConnectionError, match="A proxy that looks into TLS"):
+            probe(f"127.0.0.1:{port}", stranger.authority)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        asked.clear()
+        assert probe(f"127.0.0.1:{port}", own.authority) is None and not asked
 
 
 @pytest.mark.parametrize("address", ["fed.example.org", "https://fed.example.org/", ":9092", "fed:port"])

@@ -41,7 +41,7 @@ SUMMARY = frozenset(
         "held_out_standard_errors", "signal_to_noise", "warnings", "account", "selection",
     }
 )  # fmt: skip
-PLAN = frozenset({"epsilon", "delta", "groups"})
+PLAN = frozenset({"epsilon", "delta", "groups", "names"})
 CHECKPOINT = frozenset({"round", "theta", "average", "optimizer", "ledger"})
 OPTIMIZER = frozenset({"momentum_buffer", "step", "exp_avg", "exp_avg_sq"})
 RELEASE = frozenset({"released", "directions", "projections", "noised", "sigma", "round and epsilon"})

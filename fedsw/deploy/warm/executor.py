@@ -141,26 +141,38 @@ class Node:
         import httpx
         from flwr.supercore import log
 
+        away = ""  # what the SuperLink's absence was last said to be: a server that stays away is said once
         while True:
             try:
                 received = self._take()
+                if away:
+                    log(INFO, "the SuperLink is back")
+                away = ""
             except httpx.HTTPStatusError as refused:
                 if refused.response.status_code == httpx.codes.UNAUTHORIZED:
                     raise SystemExit("the SuperLink no longer knows this node") from refused
                 if refused.response.status_code == httpx.codes.NOT_FOUND:
                     raise SystemExit("this SuperLink has no warm clients; start the node with --stock") from refused
                 received = None
-                log(ERROR, "the SuperLink refuses to give messages: %s", refused)
-                time.sleep(_PAUSE_SECONDS)
+                away = self._say_away(f"the SuperLink refuses to give messages: {refused}", away)
             except httpx.TransportError as fault:
                 received = None
-                log(ERROR, "the SuperLink is out of reach: %s", fault)
-                time.sleep(_PAUSE_SECONDS)
+                away = self._say_away(f"the SuperLink is out of reach: {fault}", away)
             if received is not None:
                 try:
                     self._answer(received)
                 except Exception as fault:  # a reply that came too late, a run that has ended: the node goes on
                     log(ERROR, "%s: %s: %s", received.metadata.message_type, type(fault).__name__, fault)
+
+    @staticmethod
+    def _say_away(why: str, before: str) -> str:
+        """Say why nothing comes, unless it was said, and wait a moment; returns what was said."""
+        from flwr.supercore import log
+
+        if why != before:
+            log(ERROR, "%s; this node goes on trying, every %g s, without another word", why, _PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
+        return why
 
     def close(self) -> None:
         """End the worker."""

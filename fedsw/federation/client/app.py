@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,9 +18,11 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.accounting.lifetime import NO_NOISE, Counts
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.node import participation
 from fedsw.federation.node.account import Due, Promise, ledger_path, paid_together, spent_epsilon
 from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.node import Batch, Node, batch_key, join
+from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
@@ -27,11 +30,27 @@ from fedsw.federation.trust.sketch import client as sketch
 from fedsw.privacy.release import Paid
 from fedsw.subnormal import flushing_to_zero
 
-app = ClientApp()
-
 _STATE = "fedsw"
 _Down = TypeVar("_Down", bound=messages.Message)
 _Up = TypeVar("_Up", bound=messages.Message)
+
+
+def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
+    """Answer, and write down for the operator of a real node that it was greeted, or in which round it answered."""
+    reply = answering(message, context)
+    folder = None if is_simulated(context.node_config) else context.node_config.get("state-dir")
+    if folder and reply.has_content() and _STATE in context.state:
+        state, asked = _state(context), message.content.get("config")
+        node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+        round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
+        clients = tuple(int(client) for client in node.clients)
+        with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
+            part = participation.begun(node.task.experiment, str(state["run"]), clients)
+            participation.note(Path(str(folder)), part, round_ if isinstance(round_, int) else None)
+    return reply
+
+
+app = ClientApp(mods=[noting])
 
 
 @app.query(messages.HELLO.action)

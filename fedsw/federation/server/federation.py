@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment.preset import require_settled
+from fedsw.experiment.sources import load_class_names
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
@@ -35,6 +36,7 @@ from fedsw.models import flatten
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
+from fedsw.runs.names import Names
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
@@ -242,7 +244,9 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     """
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
-        directory.write_plan({"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups})
+        names = Names(plan.task.groups, load_class_names(plan.task.experiment))
+        content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
+        directory.write_plan(content)
     if ledger is not None:
         promised, by = (ledger.budget, ledger.delta), directory.ledger
     else:

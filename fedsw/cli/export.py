@@ -1,0 +1,35 @@
+"""`fedsw export`: the model of a run as a file that needs no fedsw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.text import json_text
+
+
+def export_command(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")],
+    kind: Annotated[
+        Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
+    ] = "torchscript",
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as TorchScript or ONNX, from encoded features to answers, and beside it what its inputs are.
+
+    RUN is the run's directory, or an experiment's name for its latest run.
+    """
+    from fedsw.use.export import export
+    from fedsw.use.trained import load
+
+    model = load(run, runs=runs)
+    written = [str(path) for path in export(model, output, kind)]
+    if as_json:
+        typer.echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
+    else:
+        typer.echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")

@@ -1,0 +1,118 @@
+"""`fedsw predict`: the model of a run, on a table."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.text import json_text, number
+
+if TYPE_CHECKING:
+    from fedsw.use.trained import TrainedModel
+
+
+def predict_command(
+    run: Run,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, Parquet or npz, with the run's columns.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write; stdout if not given.")
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER|GROUP=NUMBER|RULE",
+            help="For two classes: a number, one for each group, or best, parity or opportunity, found on the run's "
+            "held-out records; may be repeated.",
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
+    ] = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Predict every record of a table with a run's model, its cells checked and encoded as in training.
+
+    RUN is the run's directory, or an experiment's name for its latest run. The predicted column need not be there.
+    """
+    from fedsw.use.trained import load
+
+    model = load(run, thresholds=_thresholds(threshold or []), runs=runs)
+    found = model.predictions(table, keep=keep or ())
+    for warning in model.summary.get("warnings", ()):
+        typer.echo(f"fedsw: warning of the run: {warning}", err=True)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("w", newline="", encoding="utf-8") as file:
+            _write(file, found)
+    if as_json:
+        typer.echo(json_text(_plain(model, found, output)))
+    elif output is None:
+        _write(sys.stdout, found)
+    else:
+        typer.echo(f"{output}: {_words(model, found)}")
+
+
+def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
+    """What the words of --threshold ask for.
+
+    Raises:
+        typer.BadParameter: for words that are neither one number or rule, nor a number for each group.
+    """
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        try:
+            return float(given[0])
+        except ValueError:
+            return given[0]
+    found: dict[str, float] = {}
+    for text in given:
+        group, _, value = text.rpartition("=")
+        try:
+            found[group] = float(value)
+        except ValueError:
+            group = ""
+        if not group:
+            raise typer.BadParameter(f"--threshold {text!r} cannot be read; write GROUP=NUMBER, as in female=0.4")
+    return found
+
+
+def _write(file: TextIO, found: dict[str, Any]) -> None:
+    writer = csv.writer(file)
+    writer.writerow(found)
+    writer.writerows(zip(*found.values(), strict=True))
+
+
+def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> dict[str, Any]:
+    about = {
+        "run": str(model.directory),
+        "guarantee": model.guarantee,
+        "warnings": list(model.summary.get("warnings", ())),
+        "records": len(found["row"]),
+        "threshold": str(model.thresholds) if model.answering().classifies and len(model.classes) == 2 else None,
+    }
+    if output is not None:
+        return {**about, "file": str(output)}
+    return {**about, "predictions": {name: list(values) for name, values in found.items()}}
+
+
+def _words(model: TrainedModel, found: dict[str, Any]) -> str:
+    """How many of what, in a line."""
+    parts = [f"{len(found['row'])} records"]
+    for name, values in found.items():
+        if name.startswith("predicted_") and model.answering().classifies:
+            counts = Counter(values.tolist())
+            parts += [", ".join(f"{counts[each]} {each}" for each in model.classes)]
+        elif name.startswith("predicted_") and hasattr(values, "mean"):
+            parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
+    if model.answering().classifies and len(model.classes) == 2:
+        parts.append(str(model.thresholds))
+    return "; ".join(parts)

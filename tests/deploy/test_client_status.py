@@ -1,0 +1,156 @@
+"""Laws of a client's own side: what it took part in and spent is what happened, is said once, and is never sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Message
+
+from fedsw.cli.app import main
+from fedsw.deploy import serving
+from fedsw.deploy.news import News
+from fedsw.deploy.warm.executor import Node
+from fedsw.engines import inprocess
+from fedsw.engines.driver import run
+from fedsw.experiment import parse_experiment
+from fedsw.federation.node.participation import begun, note, participations
+from fedsw.report.client_status import read_client_status
+
+RAW = {
+    "name": "own",
+    "data": {"records": 60, "test_records": 40},
+    "training": {"rounds": 3, "batch_fraction": 0.5},
+    "federation": {"clients": 2},
+}
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """The state folder of every node, which are configured as those of real processes are."""
+    made, folder = inprocess.node_configs, tmp_path / "state"
+
+    def configured(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
+        return [
+            {**config, "state-dir": str(folder), "modules": "*", "num-clients": 2} for config in made(nodes, ledgers)
+        ]
+
+    monkeypatch.setattr(inprocess, "node_configs", configured)
+    return folder
+
+
+def after(folder: Path, rounds: range, trust: str = "central", name: str = "a run") -> None:
+    experiment = parse_experiment({**RAW, "privacy": {"trust": trust, "epsilon": 1.0, "delta": 1e-4}})
+    part = begun(experiment, name, (0,))
+    note(folder, part, None)
+    for round_ in rounds:
+        note(folder, part, round_)
+
+
+def test_rounds_that_were_answered_are_counted_once_and_survive_the_process(tmp_path):
+    for rounds, answered, over in ((range(0), 0, False), (range(1, 3), 2, False), (range(2, 4), 3, True)):
+        after(tmp_path, rounds)  # each time as a new process would
+        (found,) = participations(tmp_path)
+        assert (found.answered, found.over) == (answered, over)
+
+
+def test_two_runs_are_two_and_a_damaged_file_hides_no_other(tmp_path):
+    after(tmp_path, range(1, 4), name="one")
+    after(tmp_path, range(1, 2), name="two")
+    (tmp_path / "run-three.json").write_text("{")
+    assert [part.run for part in participations(tmp_path)] == ["one", "two"]
+
+
+def test_a_beginning_and_an_end_are_said_once(tmp_path):
+    after(tmp_path, range(1, 4), name="before")
+    news = News(tmp_path)
+    assert news.fresh() == [] and news.all_over
+    after(tmp_path, range(1, 3), name="now")
+    (said,) = news.fresh()
+    assert said.startswith("takes part in the run 'own': trust central, ε = 1 at δ = 0.0001") and not news.all_over
+    assert news.fresh() == []
+    after(tmp_path, range(3, 4), name="now")
+    (said,) = news.fresh()
+    assert "is over here: answered in 3 of 3 rounds; the server's ledger accounts for it" in said
+    assert news.fresh() == [] and news.all_over
+
+
+def test_a_real_node_writes_what_it_took_part_in_and_a_simulated_one_does_not(state, tmp_path, monkeypatch):
+    run({**RAW, "seed": 1}, runs=tmp_path / "runs")
+    (found,) = participations(state)
+    assert (found.name, found.answered, found.over, found.clients) == ("own", 3, True, (0, 1)) and found.nominal
+    monkeypatch.undo()
+    simulated = run({**RAW, "seed": 1}, runs=tmp_path / "runs").directory
+    assert not list(simulated.rglob("run-*.json"))
+
+
+def test_a_client_s_ledger_says_what_it_reported(state, tmp_path, capsys):
+    asked = {
+        **RAW,
+        "privacy": {"trust": "local-gradient", "epsilon": 2.0, "delta": 1e-4},
+        "model": {"kind": "logistic"},
+    }
+    reported = run(asked, runs=tmp_path / "runs").summary["epsilon_spent_by_client"]
+    found = read_client_status(state)
+    assert {str(ledger.client): ledger.epsilon for ledger in found.ledgers} == pytest.approx(reported, rel=1e-9)
+    assert all(0 < ledger.epsilon <= 2.0 and ledger.rounds == 3 for ledger in found.ledgers)
+    assert main(["status", "--client", str(state), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["runs"][0]["answered"] == 3 and plain["runs"][0]["state"] == "over"
+    assert main(["status", "--client", str(state)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "answered in 3 of 3 rounds" in shown and "client 1's own ledger: ε = " in shown and "over" in shown
+
+
+def test_a_folder_that_is_no_client_s_says_which_one_to_give(tmp_path, capsys):
+    assert main(["status", "--client", str(tmp_path)]) == 2
+    assert "give the --state-dir of `fedsw client`" in capsys.readouterr().err
+    assert main(["status"]) == 2
+    assert "name a run, or --client" in capsys.readouterr().err
+
+
+def test_a_server_that_stays_away_is_said_once(tmp_path, monkeypatch):
+    said: list[str] = []
+    pauses = iter(range(5))
+
+    def pause(seconds: float) -> None:
+        if next(pauses, None) is None:
+            raise KeyboardInterrupt
+
+    faults = iter(["refused"] * 3 + ["timed out"] * 9)
+    monkeypatch.setattr(serving, "probe", lambda *_: next(faults))
+    monkeypatch.setattr(serving.time, "sleep", pause)
+    node = SimpleNamespace(superlink="localhost:1", authority=tmp_path, state_dir=None)
+    with pytest.raises(KeyboardInterrupt):
+        serving.keep_connected(node, tmp_path / "home", stock=False, say=said.append)
+    assert [line.split("(")[1].split(")")[0] for line in said] == ["refused", "timed out"]
+
+
+def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatch):
+    import httpx
+
+    said: list[str] = []
+    monkeypatch.setattr("flwr.supercore.log", lambda level, text, *values: said.append(text % values))
+    monkeypatch.setattr("fedsw.deploy.warm.executor.time.sleep", lambda seconds: None)
+    turns = iter([httpx.ConnectError("refused")] * 50 + [None] + [httpx.ConnectError("refused")] * 50)
+
+    def take() -> Message | None:
+        try:
+            found = next(turns)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+        if found is not None:
+            raise found
+        return None
+
+    node = Node(None, 1, {}, None, None)
+    monkeypatch.setattr(node, "_take", take)
+    with pytest.raises(KeyboardInterrupt):
+        node.run()
+    assert [line.split(":")[0] for line in said] == [
+        "the SuperLink is out of reach",
+        "the SuperLink is back",
+        "the SuperLink is out of reach",
+    ]
