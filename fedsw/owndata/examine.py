@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedsw.columns import Columns
 from fedsw.data import BadRecords
-from fedsw.data.encoding import Checked, Fault, checked
+from fedsw.data.checking import Checked, checked
+from fedsw.data.faults import Fault
 from fedsw.data.formats import Chunk, format_of, require_file
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsw.accounting import Ledger
 from fedsw.data import Records
+from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.privacy import plan as plans
@@ -26,6 +27,9 @@ class Plan(plans.Plan):
     def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
         """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.
 
+        Where records say whose they are (`as_records(..., unit=...)`), units are drawn, and one row of each; the plan's
+        sizes, rates and guarantee are then those of units.
+
         Args:
             records: all private records; their strata must have the planned sizes.
             ledger: what was released before, to go on after a stop: attempts that it holds are not repeated.
@@ -33,14 +37,18 @@ class Plan(plans.Plan):
 
         Raises:
             ValueError: if a stratum has another number of records than was planned for; nothing is drawn.
+            BadRecords: if rows of one unit are of several strata.
         """
-        cell = self.objective.composite.cell_of(records.sensitive, records.target).numpy()
-        strata = [np.flatnonzero(cell == index) for index in range(len(self.strata))]
+        units = Units.of(records)
+        cell = self.objective.composite.cell_of(records.sensitive, records.target)
+        units.require_alike(cell, "stratum", "records")
+        stratum = cell.numpy()[units.firsts]
+        strata = [np.flatnonzero(stratum == index) for index in range(len(self.strata))]
         for name, rows, size in zip(self.strata, strata, self.sizes, strict=True):
             if len(rows) != size:
                 raise ValueError(
-                    f"stratum {name} has {len(rows)} records and the plan is for {size}: rates and noise follow from "
-                    "the sizes. Make the plan with the sizes of these records"
+                    f"stratum {name} has {len(rows)} {'units' if units.declared else 'records'} and the plan is for "
+                    f"{size}: rates and noise follow from the sizes. Make the plan with the sizes of these records"
                 )
         spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
         used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
