@@ -54,14 +54,15 @@ def experiment(*overrides: str) -> Experiment:
 
 
 def table(person: list[Row]) -> pd.DataFrame:
-    """The rows of one woman, and those of everybody else, which are the same in every table."""
+    """The rows of one woman, last, after those of everybody else, which are the same in every table."""
     rng = np.random.default_rng(0)
-    rows: list[tuple[str, float, float, str, str]] = [("p", *row[:2], "female", row[2]) for row in person]
+    rows: list[tuple[str, float, float, str, str]] = []
     for other in range(2 * OTHERS):
         sex = ("female", "male")[other % 2]
         for _ in range(1 + other % 3):
             label = ("low", "high")[int(rng.integers(2))]
             rows.append((f"o{other}", *(float(x) for x in rng.normal(size=2)), sex, label))
+    rows += [("p", *row[:2], "female", row[2]) for row in person]
     return pd.DataFrame(rows, columns=["patient", "x0", "x1", "sex", "income"])
 
 
