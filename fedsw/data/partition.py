@@ -121,8 +121,8 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
     counts = np.bincount(np.concatenate(parts), minlength=len(records))
     if records.unit is not None and _parts_a_unit(parts, records.unit.numpy()):
         raise ValueError(
-            f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.partition, which keeps "
-            "them together"
+            f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.partition, which "
+            "keeps them together"
         )
     if (counts != 1).any():
         row = int(np.flatnonzero(counts != 1)[0])

@@ -148,7 +148,7 @@ def test_the_same_name_at_two_clients_is_two_units():
 
 
 def test_sizes_count_units():
-    frame = pd.DataFrame({"who": ["a", "a", "b", "c"], "age": 1.0, "sex": ["f", "f", "m", "m"], "income": list("lhll")})
+    frame = pd.DataFrame({"who": list("aabc"), "age": 1.0, "sex": list("ffmm"), "income": list("lhll")})
     assert as_records(frame, group="sex", target="income", unit="who").rows_by_group == {"f": 1, "m": 2}
     given = as_records(frame[["age", "sex", "income"]], group="sex", target="income", unit=[1, 1, 2, 2])
     assert given.rows_by_group == {"f": 1, "m": 1} and given.columns.inputs == 1
@@ -169,7 +169,8 @@ def test_the_unit_stands_in_the_declaration_that_clients_agree_to(tmp_path):
     schema = tmp_path / "schema.toml"
     schema.write_text(
         'unit = "patient"\nfeatures = [{name = "age", low = 0, high = 100}]\n'
-        'sensitive = {name = "sex", values = ["female", "male"]}\ntarget = {name = "income", values = ["low", "high"]}\n'
+        'sensitive = {name = "sex", values = ["female", "male"]}\n'
+        'target = {name = "income", values = ["low", "high"]}\n'
     )
     require_agreement(beside.data.columns, {"schema": str(schema)})
     with pytest.raises(ExperimentError, match="unit is None, not 'patient'"):

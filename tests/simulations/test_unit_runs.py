@@ -107,7 +107,7 @@ def test_the_attack_catches_a_client_that_takes_rows_for_persons(tmp_path, monke
 
 def test_single_canaries_are_refused_where_a_person_is_the_unit():
     with pytest.raises(ExperimentError, match="audit it with --canary"):
-        one_run.audit(experiment(), canaries=10)
+        one_run.audit(experiment(), canaries=10, show=False)
 
 
 def test_held_out_rows_of_a_person_in_training_are_refused_though_the_rows_differ(tmp_path):
