@@ -40,6 +40,12 @@ class Plan(plans.Plan):
             BadRecords: if rows of one unit are of several strata.
         """
         units = Units.of(records)
+        if units.declared != (self.unit is not None):
+            raise ValueError(
+                f"the plan is for {'records' if self.unit is None else repr(self.unit)}, and these records "
+                f"{'say' if units.declared else 'do not say'} whose they are: give plan(unit=...) for those of "
+                "as_records(unit=...), and for no others"
+            )
         cell = self.objective.composite.cell_of(records.sensitive, records.target)
         units.require_alike(cell, "stratum", "records")
         stratum = cell.numpy()[units.firsts]
@@ -70,6 +76,7 @@ def plan(
     noise_multiplier: float | None = None,
     accountant: str = "pld",
     seed: int | None = None,
+    unit: str | None = None,
 ) -> Plan:
     """Settle batches, sensitivity and noise from public numbers.
 
@@ -85,6 +92,8 @@ def plan(
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
+        unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
+            those of persons, and all records of one are replaced together.
 
     Raises:
         ValueError: naming the number that does not fit, and what would.
@@ -114,6 +123,7 @@ def plan(
         sensitivities=bounds,
         accountant=accountant,
         seed=seed,
+        unit=unit,
         objective=objective,
     )
 
