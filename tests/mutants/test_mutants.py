@@ -13,7 +13,7 @@ from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
     "accounting", "clipping", "deploy", "device", "ledger", "local", "messages", "noise", "ranks", "records",
-    "sampling", "sensitivity", "sketched_runs", "sketches", "tasks",
+    "sampling", "sensitivity", "sketched_runs", "sketches", "tasks", "units",
 }  # fmt: skip
 
 
