@@ -327,11 +327,20 @@ CASES = (
         folders(0, 1, spoiled=True),
         ("data/1/train.csv", "row 9", "'x'"),
     ),
+    Case(
+        "records kept out of a named data set",
+        "run fair-classification data.held_out_fraction=0.2",
+        nothing,
+        ("held_out_fraction", "'synthetic'"),
+    ),
     Case("a unit that no file has", "run own.toml data.unit=patient", table(), ("data/train.csv", "'patient'")),
     Case("a unit that is an input", "run own.toml data.unit=age", table(), ("'age'", "one role")),
     Case("a unit of a named data set", "run fair-classification data.unit=patient", nothing, ("unit", "'synthetic'")),
     Case(
-        "a row of nobody", "run own.toml data.unit=patient", visits((5, 4, "")), ("row 7", "'patient'", "empty", "whose")
+        "a row of nobody",
+        "run own.toml data.unit=patient",
+        visits((5, 4, "")),
+        ("row 7", "'patient'", "empty", "whose"),
     ),
     Case(
         "a person of two groups",

@@ -65,6 +65,9 @@ class Data(Section):
     draws units and one row of each, and the guarantee, sizes and ledgers are those of units. It is the same as
     `columns.unit`.
 
+    With `held_out_fraction` every client keeps that part of its own records out of training, by unit: the operators
+    measure released models on them with `fedsw evaluate`, at their own screens, and nothing of them leaves.
+
     With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
     another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
     "object:" and a random name, and writes down in `objects` what is public of them.
@@ -93,6 +96,7 @@ class Data(Section):
     unit: Name | None = None
     held_out: str | None = None
     held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     objects: tuple[Held, ...] = ()
 
     @model_validator(mode="before")
@@ -136,6 +140,11 @@ class Data(Section):
         if not self.own and self.unit is not None:
             raise ValueError(
                 f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out"
+            )
+        if not self.own and self.held_out_fraction:
+            raise ValueError(
+                f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
+                "leave it out"
             )
         if self.unit is not None and self.columns is None:
             raise ValueError(

@@ -28,6 +28,7 @@ from fedsw.federation.node.limits import (
 )
 from fedsw.federation.node.partition import Held, held_records, require_agreement
 from fedsw.federation.node.sample import sampled
+from fedsw.federation.node.units import cells_of_units, require_units
 from fedsw.objectives.terms import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
@@ -318,33 +319,6 @@ class Node:
         if len(compared) == 1:
             return [(heads, cotangents, compared[0].clip.jacobian)]
         return [(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian) for e in compared]
-
-
-def require_units(experiment: Experiment, records: Records) -> None:
-    """Refuse records that do not say whose they are where the experiment's guarantee is that of units.
-
-    Raises:
-        ExperimentError: naming the unit.
-    """
-    if experiment.data.unit is not None and records.unit is None:
-        raise ExperimentError(
-            f"data.unit is {experiment.data.unit!r}, and these records were read without it; read them with "
-            "fedsw.as_records(..., unit=...)"
-        )
-
-
-def cells_of_units(task: Problem, records: Records) -> tuple[NDArray[np.int64], ...]:
-    """Numbers (n_j,) of the units of every cell j, in the objective's order.
-
-    Raises:
-        BadRecords: if rows of one unit are of several cells.
-    """
-    units = Units.of(records)
-    if not units.declared:
-        return task.cells_of(records)
-    cells = task.objective.cell_of(records.sensitive, records.target)
-    units.require_alike(cells, "group or class", f"unit {task.experiment.data.unit!r}")
-    return task.cells_of(records.take(units.firsts))
 
 
 def _within(runs: Sequence[int], part: slice) -> list[int]:

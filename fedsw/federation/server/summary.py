@@ -100,6 +100,7 @@ def summarise(
             epsilon=epsilon,
             noisy=experiment.privacy.noisy,
             completed=stopped == "completed",
+            at_clients=experiment.data.held_out_fraction > 0,
         ),
         "seconds": seconds,
         "bytes_up": traffic.up,
