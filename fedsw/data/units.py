@@ -79,7 +79,8 @@ class Units:
         words = stream.words(int(self.ids.max()) + 1)[self.ids[units]] if seeded else stream.words(len(units))
         held = self.starts[units + 1] - self.starts[units]
         place = ((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * held).astype(np.int64)
-        return self.rows[self.starts[units] + np.minimum(place, held - 1)]
+        rows: NDArray[np.int64] = self.rows[self.starts[units] + np.minimum(place, held - 1)]
+        return rows
 
     def require_alike(self, values: Tensor, what: str, name: str) -> None:
         """Refuse units whose rows differ in what is public of them, the stratum that they are drawn in.

@@ -13,16 +13,22 @@ from fedsw.owndata.evaluate import Evaluated
 from fedsw.report.names import metric_name, ordered_metrics
 from fedsw.text import number
 
+_MOST = 4
 _CAPTION = "without noise, of private records: for the screen of whoever holds them; nothing was written or sent"
 
 
 def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
-    """A line for every client, and one for a constant; then the last of them by group, and warnings."""
+    """Warnings, a line for every client and one for a constant, and the last of them by group.
+
+    Of the metrics those that a constant has; plain values have all of them (`--json`).
+    """
     last = found[-1]
-    names = [name for name in ordered_metrics(last.metrics)]
+    names = [name for name in ordered_metrics(last.metrics) if name in last.constant]
+    names = names or ordered_metrics(last.metrics)[:_MOST]
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("held-out records of", "count", *(metric_name(name) for name in names)):
-        table.add_column(column, justify="left" if column == "held-out records of" else "right")
+    table.add_column("kept out by", no_wrap=True)
+    for column in ("count", *(metric_name(name) for name in names)):
+        table.add_column(column, justify="right")
     for each in found:
         table.add_row(each.name, f"{each.count:,}", *(_cell(each, name) for name in names))
     if last.constant:
@@ -44,7 +50,7 @@ def _groups(each: Evaluated) -> list[Table]:
         return []
     columns = list(dict.fromkeys(name for numbers in each.by_group.values() for name in numbers))
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(f"{each.name}, group")
+    table.add_column(each.name, no_wrap=True)
     for column in columns:
         table.add_column(metric_name(column), justify="right")
     for group, numbers in each.by_group.items():

@@ -105,7 +105,7 @@ class Evaluator:
 
 
 def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
-    """What the metrics of a task with a target are worth; nothing of others, or of outputs that are not finite."""
+    """What a task's metrics are worth; nothing for one without a target, or outputs (n, d) that are not finite."""
     kind = task.experiment.objective.task
     if not bool(torch.isfinite(outputs).all()):
         return Quality()

@@ -132,7 +132,7 @@ class Node:
         return self._alone[place]
 
     def units_of(self, place: int) -> NDArray[np.int64]:
-        """Numbers of one client's units, cell by cell."""
+        """Numbers (k,) of one client's units, cell by cell."""
         return np.concatenate(
             [cell[starts[place] : starts[place + 1]] for cell, starts in zip(self.cells, self.starts, strict=True)]
         )
