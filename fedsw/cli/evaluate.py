@@ -26,7 +26,7 @@ def evaluate_command(
     from rich.console import Console
 
     from fedsw.owndata.evaluate import evaluate
-    from fedsw.report.evaluated import evaluated_view
+    from fedsw.owndata.evaluated import evaluated_view
     from fedsw.runs.finding import find_run
     from fedsw.text import json_text
 
