@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsw.runs.files import LEDGER, client_ledgers
+from fedsw.runs.files import CONFIG, LEDGER, client_ledgers, read_json
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group, and every row.
 
     Where every client has a ledger of its own the groups are the clients', the totals those of the worst client, and
-    `clients` has each one's.
+    `clients` has each one's. `unit` says whose epsilon it is: a record's, or the column whose values are units.
     Opened for reading only, so it works while the run goes on.
 
     Raises:
@@ -22,12 +22,13 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
-        return {"directory": str(directory), **_read(directory / LEDGER)}
+        return {"directory": str(directory), "unit": _unit(directory), **_read(directory / LEDGER)}
     accounts = {path.stem.replace("-", " "): _read(path) for path in own}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
     return {
         **worst,
         "directory": str(directory),
+        "unit": _unit(directory),
         "clients": {
             client: {name: account[name] for name in ("epsilon", "budget", "delta", "released_rounds")}
             for client, account in accounts.items()
@@ -42,6 +43,11 @@ def read_ledger(directory: Path) -> dict[str, Any]:
             for entry in account["entries"]
         ],
     }
+
+
+def _unit(directory: Path) -> str:
+    config = read_json(directory / CONFIG) or {}
+    return config.get("experiment", {}).get("data", {}).get("unit") or "record"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 
 from fedsw.audit import canary, one_run
 from fedsw.audit.recorded import audit as recomputed
+from fedsw.cli.app import main
 from fedsw.data import as_records
 from fedsw.data.units import Units
 from fedsw.engines.driver import run
@@ -50,7 +51,7 @@ def visits(persons: int = 40, *, seed: int = 0, prefix: str = "p") -> pd.DataFra
 
 
 @pytest.mark.parametrize("trust", ["central", "local-gradient"])
-def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audit_passes(tmp_path, trust):
+def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audit_passes(tmp_path, trust, capsys):
     found = run(experiment(f"privacy.trust={trust}"), data=visits(), runs=tmp_path)
     plan = json.loads((found.directory / "plan.json").read_text())
     guarantee = found.summary["guarantee"]
@@ -60,6 +61,11 @@ def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audi
     config = json.loads((found.directory / "config.json").read_text())
     assert [sorted(each["rows"].values()) for each in config["experiment"]["data"]["objects"]] == [[20, 20]]
     assert recomputed(found.directory).passed
+    capsys.readouterr()
+    assert main(["ledger", str(found.directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == "patient"
+    assert main(["ledger", str(found.directory)]) == 0
+    assert "all records of one 'patient'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_audit_of_a_run_refuses_a_sentence_about_another_unit(tmp_path):
