@@ -87,12 +87,20 @@ CELL = st.floats(-1e3, 1e3)
 ROWS = st.lists(st.tuples(CELL, CELL, st.sampled_from(["low", "high"])), min_size=1, max_size=12)
 
 
-@settings(max_examples=15)
+@settings(max_examples=4)
 @given(before=ROWS, after=ROWS)
 @example(before=[FAR] * 12, after=[BACK] * 12)
 @example(before=[FAR], after=[BACK] * 40)
 def test_replacing_all_rows_of_a_person_moves_the_sum_by_at_most_one_bound(before, after):
     assert moved(experiment(), before, after) <= 1.0
+
+
+@pytest.mark.slow
+@settings(max_examples=80)
+@given(before=ROWS, after=ROWS, fraction=st.sampled_from([0.25, 0.5, 1.0]), alpha=st.sampled_from([0.0, 0.5, 1.0]))
+def test_no_rows_of_a_person_that_a_longer_search_finds_move_the_sum_by_more(before, after, fraction, alpha):
+    asked = experiment(f"training.batch_fraction={fraction}", f"objective.alpha={alpha}")
+    assert moved(asked, before, after) <= 1.0
 
 
 def test_a_person_of_many_rows_moves_the_sum_as_far_as_one_of_one_row_and_nearly_by_the_bound():
