@@ -87,7 +87,7 @@ CELL = st.floats(-1e3, 1e3)
 ROWS = st.lists(st.tuples(CELL, CELL, st.sampled_from(["low", "high"])), min_size=1, max_size=12)
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(before=ROWS, after=ROWS)
 @example(before=[FAR] * 12, after=[BACK] * 12)
 @example(before=[FAR], after=[BACK] * 40)
