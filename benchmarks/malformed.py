@@ -149,6 +149,22 @@ def folders(*numbers: int, spoiled: bool = False) -> Callable[[], None]:
     return prepare
 
 
+def visits(*changes: tuple[int, int, object], held: int = 0) -> Callable[[], None]:
+    """Tables of persons with two rows each, with cells (record, column, value) replaced; the server's has `held`."""
+
+    def prepare() -> None:
+        table()()
+        cells = [[*row[:2], ("female", "male")[i // 2 % 2], row[3], f"p{i // 2}"] for i, row in enumerate(rows())]
+        for record, column, value in changes:
+            cells[record][column] = value
+        other = [[80, *row[1:4], row[4] if i < 2 * held else f"h{i}"] for i, row in enumerate(cells[:8])]
+        for name, found in (("data/train.csv", cells), ("held-out.csv", other)):
+            with Path(name).open("w", newline="") as file:
+                csv.writer(file).writerows([[*HEADER, "patient"], *found])
+
+    return prepare
+
+
 def semicolons() -> None:
     table()()
     path = Path("data/train.csv")
@@ -341,6 +357,45 @@ CASES = (
         "deploy local own.toml",
         folders(0, 1, spoiled=True),
         ("data/1/train.csv", "row 9", "'x'"),
+    ),
+    Case(
+        "records kept out of a named data set",
+        "run fair-classification data.held_out_fraction=0.2",
+        nothing,
+        ("held_out_fraction", "'synthetic'"),
+    ),
+    Case("a unit that no file has", "run own.toml data.unit=patient", table(), ("data/train.csv", "'patient'")),
+    Case("a unit that is an input", "run own.toml data.unit=age", table(), ("'age'", "one role")),
+    Case("a unit of a named data set", "run fair-classification data.unit=patient", nothing, ("unit", "'synthetic'")),
+    Case(
+        "a row of nobody",
+        "run own.toml data.unit=patient",
+        visits((5, 4, "")),
+        ("row 7", "'patient'", "empty", "whose"),
+    ),
+    Case(
+        "a person of two groups",
+        "run own.toml data.unit=patient",
+        visits((5, 2, "male")),
+        ("row 7", "'male'", "row 6", "'female'", "'patient'"),
+    ),
+    Case(
+        "a person of two classes, which are public",
+        "run own.toml data.unit=patient objective.penalty=equality-of-odds",
+        visits(),
+        ("rows 0 and 1", "'patient'", "class"),
+    ),
+    Case(
+        "a person held out and in training",
+        "run own.toml data.unit=patient data.held_out=held-out.csv",
+        visits(held=2),
+        ("held-out.csv", "2 values", "'patient'"),
+    ),
+    Case(
+        "a draft with a unit that there is not",
+        "init data --group sex --target income --unit patient -o new.toml",
+        folders(0, 1),
+        ("--unit", "'patient'"),
     ),
     Case("a client's folder is missing", "check own.toml", folders(0, 2), ("folder 2", "none called 1")),
     Case("a client that there is not", "check own.toml --client 5", folders(0, 1), ("--client is 5", "folders 0 to 1")),

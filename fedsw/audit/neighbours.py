@@ -79,7 +79,7 @@ class Compared(Task):
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two data sets that differ in one record, and nothing else that a sum could tell.
+    """Two data sets that differ in one record, or all records of one unit, and nothing else that a sum could tell.
 
     Every record of the canary's cell is the same but the canary: who else is drawn makes no difference, and where the
     canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records.
@@ -105,8 +105,10 @@ class Neighbours:
             if own and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
                 at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
-                features[rows[0]] = _row(task, strength, at, towards=1.0)
-        return Records(features, genuine.sensitive, genuine.target, genuine.ids)
+                first = rows[:1]
+                whole = first if genuine.unit is None else genuine.unit == genuine.unit[int(first[0])]
+                features[whole] = _row(task, strength, at, towards=1.0)
+        return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
 
 
 def worst_neighbours(task: Problem, cell: int, client: int) -> Neighbours:

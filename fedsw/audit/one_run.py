@@ -128,6 +128,11 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
 
 
 def _require_known(experiment: Experiment) -> None:
+    if experiment.data.unit is not None:
+        raise ExperimentError(
+            f"--one-run flips coins for single records, and the guarantee is that of all records of a "
+            f"{experiment.data.unit!r} (data.unit); audit it with --canary"
+        )
     if experiment.privacy.local:
         raise ExperimentError(
             f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "

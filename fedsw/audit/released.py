@@ -105,12 +105,12 @@ class Released:
         """In how many of so many draws, by server and client, the canary is in the batch."""
         place = [int(site.clients[0]) for site in self.sites].index(neighbours.client)
         node = self._node(neighbours.client)
-        canary = node.ids[neighbours.cell][0]
+        canary = node.records.ids[node.units.all_rows(node.cells[neighbours.cell][:1])]
         found = 0
         for trial in range(trials):
             counts = draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
             records = node.draw(batch_key(self.task, 1, trial), counts)
-            found += int((records.ids == int(canary)).any())
+            found += int(torch.isin(records.ids, canary).any())
         return found
 
     def holder(self, cell: int) -> int:

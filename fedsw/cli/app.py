@@ -20,6 +20,7 @@ from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
 from fedsw.cli.export import export_command
+from fedsw.cli.evaluate import evaluate_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
@@ -54,6 +55,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "status": status_command,
     "resume": resume_command,
     "show": show_command,
+    "evaluate": evaluate_command,
     "list": list_command,
     "ledger": ledger_command,
     "demo": demo_command,

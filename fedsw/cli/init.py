@@ -41,6 +41,9 @@ def init_command(
     guess: Annotated[
         bool, typer.Option("--guess", help="Tell numbers, dates and text apart by looking: kinds are then public.")
     ] = False,
+    unit: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
+    ] = None,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
@@ -66,7 +69,7 @@ def init_command(
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
-    asked = Asked(folder, group, target, words, from_public, public_table, guess, ask, beside)
+    asked = Asked(folder, group, target, words, from_public, public_table, guess, ask, beside, unit)
     found = draft(asked, name=_name(output))
     output.write_text(found.text, encoding="utf-8")
     rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"

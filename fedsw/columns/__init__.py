@@ -2,7 +2,7 @@
 
 from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.columns.group import Group
-from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Number
+from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Name, Number
 from fedsw.columns.texts import as_text, number_text
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Feature",
     "Group",
     "Label",
+    "Name",
     "Number",
     "as_text",
     "difference",

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedsw.columns.group import Group
-from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Number
+from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Label, Name, Number
 from fedsw.settings import ExperimentError, explain_all
 
 _EVERYBODY = ("all",)
@@ -29,6 +29,7 @@ class Columns(Declared):
         sensitive: the column of the groups; without it all records are one group, "all".
         target: the column of the classes.
         targets: the numbers of a regression, one or more.
+        unit: the column that says whose a row is; all rows with one value there are one unit, whose privacy counts.
         separator: what parts the cells of a CSV file, one character.
         decimal: what parts the decimals of numbers in text, "." or ",".
     """
@@ -37,6 +38,7 @@ class Columns(Declared):
     sensitive: Group | None = None
     target: Label | None = None
     targets: tuple[Number, ...] = ()
+    unit: Name | None = None
     separator: str = ","
     decimal: Literal[".", ","] = "."
 
@@ -72,6 +74,11 @@ class Columns(Declared):
                 raise ValueError(
                     f"column {twice!r} is declared twice; a column has one role, and only the group may be an input"
                 )
+        if self.unit is not None and self.unit in (*inputs, *predicted, *group):
+            raise ValueError(
+                f"column {self.unit!r} is the unit, which says whose a row is, and has another role too; a column has "
+                "one role"
+            )
         if self.sensitive is not None:
             for feature in self.features:
                 if self.sensitive.name in feature.columns:
@@ -83,7 +90,8 @@ class Columns(Declared):
         """Every column that is read, once."""
         labels = [label.name for label in (self.sensitive, self.target) if label is not None]
         features = [column for feature in self.features for column in feature.columns]
-        return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets))))
+        unit = () if self.unit is None else (self.unit,)
+        return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets), *unit)))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -193,7 +201,7 @@ def read_columns(path: Path) -> Columns:
 
 def difference(own: Columns, other: Columns) -> str | None:
     """The first thing in which two declarations differ, in words; None if they agree."""
-    for name in ("separator", "decimal"):
+    for name in ("unit", "separator", "decimal"):
         if getattr(own, name) != getattr(other, name):
             return f"{name} is {getattr(other, name)!r}, not {getattr(own, name)!r}"
     for role in ("features", "sensitive", "target", "targets"):

@@ -15,6 +15,7 @@ from fedsw.data.containers import Table, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
+from fedsw.data.units import Units
 from fedsw.settings import ExperimentError, explain_all
 
 _MOST_LEVELS = 1_000
@@ -38,8 +39,8 @@ class DeclaredRecords(Records):
 
     @property
     def rows_by_group(self) -> dict[str, int]:
-        """Number of records of every group, by its name; public."""
-        counts = np.bincount(self.sensitive.numpy(), minlength=len(self.columns.groups)).tolist()
+        """Number of records of every group, by its name, or of units where one is declared; public."""
+        counts = np.bincount(self.sensitive.numpy()[Units.of(self).firsts], minlength=len(self.columns.groups)).tolist()
         return dict(zip(self.columns.groups, counts, strict=True))
 
 
@@ -53,6 +54,7 @@ def as_records(
     groups: Sequence[object] | None = None,
     classes: Sequence[object] | None = None,
     edges: Sequence[float] | None = None,
+    unit: object = None,
     columns: Columns | None = None,
     names: Sequence[str] | None = None,
 ) -> DeclaredRecords:
@@ -78,6 +80,8 @@ def as_records(
         groups: the values of `group`, in the order of their numbers.
         classes: the values of `target`, in the order of their numbers.
         edges: cut a numeric `group` here; see `fedsw.columns.Group`.
+        unit: the column that says whose a record is, or an array (n,): all rows of a person are then one unit, a batch
+            has one row of each of its units, and guarantees and sizes are those of units. None: each record is one.
         columns: a whole declaration in place of all of these; `DeclaredRecords.columns` of other records, say.
         names: of the columns of a tensor or array, which else is a column "x" of its width: "x0", "x1", ...
 
@@ -90,7 +94,7 @@ def as_records(
         ExperimentError: for a declaration that does not hold together.
     """
     given = {"group": group, "target": target, "targets": targets, "features": features, "groups": groups}
-    given |= {"classes": classes, "edges": edges}
+    given |= {"classes": classes, "edges": edges, "unit": unit}
     if columns is not None and (twice := [name for name, value in given.items() if value is not None]):
         raise ExperimentError(
             f"{twice[0]} and columns are both given; columns declares everything, leave {twice[0]} out"
@@ -100,9 +104,11 @@ def as_records(
         return _redeclared(source, columns, given)
     table = tabulated(source, names=names)
     if columns is None:
-        table, columns = _Declaring(table).columns(group, target, targets, features, groups, classes, edges)
+        table, columns = _Declaring(table).columns(group, target, targets, features, groups, classes, edges, unit)
     found = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
-    return DeclaredRecords(found.features, found.sensitive, found.target, found.ids, columns, table.kind)
+    return DeclaredRecords(
+        found.features, found.sensitive, found.target, found.ids, columns, table.kind, unit=found.unit
+    )
 
 
 def called(source: object) -> object:
@@ -147,6 +153,7 @@ class _Declaring:
         groups: Sequence[object] | None,
         classes: Sequence[object] | None,
         edges: Sequence[float] | None,
+        unit: object,
     ) -> tuple[Table, Columns]:
         """The table with the arrays that were passed, and the declaration."""
         own = self._table.names
@@ -167,8 +174,10 @@ class _Declaring:
             numbers = () if targets is None else self._numbers(targets)
             used = {number.name for number in numbers}
             used |= {each.name for each in (declared_group, label) if each is not None}
+            whose = None if unit is None else self._refer(unit, "unit")
+            used |= set() if whose is None else {whose}
             inputs = self._others(own, used) if features is None else self._features(features)
-            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers)
+            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
         return self._table, found
 
     def _group(self, given: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:

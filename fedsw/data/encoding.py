@@ -5,17 +5,19 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.columns import Columns, Feature, Group, Label, Number
+from fedsw.columns import Columns, Feature, Group, Label, Number, number_text
 from fedsw.data.cells import as_list, missing_among, read_numbers, shown, text_of
+from fedsw.data.faults import Fault
 from fedsw.data.formats import BadRecords, Cells, Chunk
+from fedsw.data.owned import Owned
 from fedsw.data.records import Records
+from fedsw.data.units import unit_number
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
@@ -23,24 +25,6 @@ MAX_VALUES = 2**28
 _DECIMAL = re.compile(r"-?\d+,\d+")
 _COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
-
-    `value` may quote a record: it is for whoever holds the records.
-    """
-
-    row: int
-    column: str
-    value: str
-    declared: str
-
-    @property
-    def words(self) -> str:
-        """Column, value and limit."""
-        return f"column {self.column!r} is {self.value}; {self.declared}"
 
 
 def encoded(
@@ -66,11 +50,13 @@ def encoded(
     features: list[NDArray[np.float32]] = []
     groups: list[NDArray[np.int64]] = []
     targets: list[NDArray[Any]] = []
+    owned = Owned()
     count = 0
     for chunk in chunks:
-        encoder = _Encoder(chunk, columns.decimal, every=False)
+        encoder = Encoder(chunk, columns.decimal, every=False)
         features.append(encoder.features(columns.features))
         groups.append(encoder.group(columns.sensitive))
+        owned.add(encoder.unit(columns.unit), groups[-1], encoder.numbered)
         targets.append(encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target))
         if encoder.faults:
             first = min(encoder.faults, key=lambda fault: fault.row)
@@ -83,70 +69,19 @@ def encoded(
             )
     if not count:
         raise BadRecords(f"{where} holds no records; a client takes part with at least one")
+    group = columns.sensitive
+    if group is not None and (changing := owned.changing(columns.unit, group.name, columns.groups, most=1)):
+        raise BadRecords(f"{where}: row {changing[0].row} ({counted}), {changing[0].words}")
     return Records(
         torch.from_numpy(np.concatenate(features)),
         torch.from_numpy(np.concatenate(groups)),
         torch.from_numpy(np.concatenate(targets)),
         torch.arange(count) * step + first_id,
+        unit=None if columns.unit is None else torch.from_numpy(owned.units),
     )
 
 
-@dataclass
-class Checked:
-    """What a file's cells come to when every one is looked at.
-
-    Attributes:
-        rows: number of records.
-        groups: how many of them are in each group, (groups,); of those that fit.
-        classes: how many are of each class, (classes,); likewise, and empty for a regression.
-        faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
-        more: how many faults there are beyond those.
-        missing: missing cells by column, where the declaration allows some.
-    """
-
-    rows: int
-    groups: NDArray[np.int64]
-    classes: NDArray[np.int64]
-    faults: list[Fault]
-    more: int
-    missing: dict[str, int]
-
-
-MOST_FAULTS = 50
-"""Faults of one column that are kept; of the others there is the number."""
-
-
-def checked(chunks: Iterable[Chunk], columns: Columns) -> Checked:
-    """Every fault of chunks of cells, and how many records there are; nothing is kept of the others.
-
-    It is a look at private records by whoever holds them: nothing of it is for anybody else.
-    """
-    found = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
-    kept: dict[str, int] = {}
-    for chunk in chunks:
-        encoder = _Encoder(chunk, columns.decimal, every=True)
-        encoder.features(columns.features)
-        groups, bad = encoder.group(columns.sensitive), {fault.row for fault in encoder.faults}
-        labels = encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target)
-        bad |= {fault.row for fault in encoder.faults}
-        fine = np.array([chunk.first_row + place not in bad for place in range(encoder.rows)], dtype=bool)
-        found.rows += encoder.rows
-        found.groups += np.bincount(groups[fine], minlength=len(found.groups))
-        if columns.classes:
-            found.classes += np.bincount(labels[fine].astype(np.int64), minlength=len(found.classes))
-        for name, count in encoder.missing.items():
-            found.missing[name] = found.missing.get(name, 0) + count
-        once = {(fault.row, fault.column): fault for fault in encoder.faults}  # a group may be an input, too
-        for fault in sorted(once.values(), key=lambda fault: fault.row):
-            kept[fault.column] = kept.get(fault.column, 0) + 1
-            if kept[fault.column] <= MOST_FAULTS:
-                found.faults.append(fault)
-            else:
-                found.more += 1
-    return found
-
-
-class _Encoder:
+class Encoder:
     """Numbers from the cells of a chunk; `faults` are those that do not fit, or the first of each column."""
 
     def __init__(self, chunk: Chunk, decimal: str, *, every: bool) -> None:
@@ -189,6 +124,24 @@ class _Encoder:
         number = Number(name=group.name, low=group.low, high=group.high)
         within = self._finite(group.name, number)
         return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
+
+    def unit(self, column: str | None) -> NDArray[np.int64]:
+        """Numbers of the units whose the rows are, (rows,); see `fedsw.data.units.unit_number`. 0 without a column."""
+        if column is None:
+            return np.zeros(self.rows, dtype=np.int64)
+        cells = as_list(self._cells[column])
+        names = [_unit_name(cell) for cell in cells]
+        bad = np.array([not name for name in names], dtype=bool)
+        if bad.any():
+            expected = "it says whose the row is: a text or a whole number, in every row"
+            self._note(column, bad, cells, expected, numeric=False)
+        numbers = {name: unit_number(name) for name in set(names) if name}
+        return np.array([numbers.get(name or "", 0) for name in names], dtype=np.int64)
+
+    @property
+    def numbered(self) -> NDArray[np.int64]:
+        """Numbers of the rows in their file, (rows,)."""
+        return np.arange(self.rows) + self._first
 
     def _absent(self, feature: Feature) -> NDArray[np.bool_]:
         """Which cells of a column are missing (rows,); none where the declaration allows none."""
@@ -247,6 +200,13 @@ class _Encoder:
             cell = cells[place]
             hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
             self.faults.append(Fault(self._first + int(place), column, shown(cell), expected + hint))
+
+
+def _unit_name(cell: Any) -> str | None:
+    """What a unit is called: a text, or a whole number however it is stored; None if it is neither."""
+    if isinstance(cell, float) and cell.is_integer():
+        return number_text(cell)
+    return None if isinstance(cell, bool) else text_of(cell)
 
 
 def _looks_decimal(cell: Any) -> bool:

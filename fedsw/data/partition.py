@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsw.data.records import Records
+from fedsw.data.units import Units
 
 Index = npt.NDArray[np.int64]
 
@@ -31,7 +33,7 @@ def partition(
     sizes); with fewer clients, whole groups are put together. "dirichlet" draws for each value of `by` the
     clients' shares of its records from a symmetric Dirichlet law, as flwr-datasets' DirichletPartitioner
     does: a low concentration makes clients different, a high one alike. Draws that leave a client without a
-    record are repeated.
+    record are repeated. All rows of a unit go to one client; "dirichlet" goes by the first of them.
 
     A partition may depend on record values. It sets up a simulation; it is not a private release.
 
@@ -44,7 +46,7 @@ def partition(
         seed: seed of the partition.
 
     Raises:
-        ValueError: if there are more clients than records, a setting is unknown or out of range, or a client
+        ValueError: if there are more clients than records (or units), a setting is unknown or out of range, or a client
             stays empty after 100 Dirichlet draws (it is named).
 
     Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data
@@ -70,6 +72,13 @@ def owners(
     """
     if clients < 1:
         raise ValueError(f"clients = {clients}; a federation has at least 1")
+    if records.unit is not None:
+        units = Units.of(records)
+        one_each = dataclasses.replace(records.take(units.firsts), unit=None)
+        by_unit = owners(one_each, clients, scheme, concentration=concentration, by=by, seed=seed)
+        owner = np.empty(len(records), dtype=np.int64)
+        owner[units.rows] = np.repeat(by_unit, np.diff(units.starts))
+        return owner
     if clients > len(records):
         raise ValueError(f"{clients} clients for {len(records)} records; use at most one client per record")
     rng = np.random.default_rng(np.random.SeedSequence(seed))
@@ -92,7 +101,7 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
 
     Raises:
         ModuleNotFoundError: if flwr-datasets is not installed.
-        ValueError: if the partitioner drops or repeats records, or leaves a client empty.
+        ValueError: if the partitioner drops or repeats records, parts a unit, or leaves a client empty.
     """
     try:
         library = importlib.import_module("datasets")
@@ -110,11 +119,21 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
         for c in range(partitioner.num_partitions)
     ]
     counts = np.bincount(np.concatenate(parts), minlength=len(records))
+    if records.unit is not None and _parts_a_unit(parts, records.unit.numpy()):
+        raise ValueError(
+            f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.partition, which "
+            "keeps them together"
+        )
     if (counts != 1).any():
         row = int(np.flatnonzero(counts != 1)[0])
         raise ValueError(f"{type(partitioner).__name__} gives row {row} to {counts[row]} clients; each belongs to one")
     _require_no_empty(parts, f"from {type(partitioner).__name__}: change its settings")
     return parts
+
+
+def _parts_a_unit(parts: list[Index], unit: Index) -> bool:
+    held = [np.unique(unit[part]) for part in parts]
+    return sum(map(len, held)) > len(np.unique(unit))
 
 
 def _dealt(rows: Index, lengths: Index) -> Index:

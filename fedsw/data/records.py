@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ class Records:
         sensitive: (n,) int64, the group of each record.
         target: (n,) int64 for classes, or (n, t) float32 for regression.
         ids: (n,) int64, 0 or more, global record ids: a record has the same id at every client, in every run.
+        unit: (n,) int64, whose record each is: rows of one unit have one number. None: every record is a unit.
     """
 
     features: Tensor
     sensitive: Tensor
     target: Tensor
     ids: Tensor
+    unit: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check shapes and dtypes, and flush subnormal numbers."""
@@ -39,6 +41,12 @@ class Records:
         else:
             _require_tensor("target", self.target, torch.int64, columns=False)
         n = self.ids.shape[0]
+        if self.unit is not None:
+            _require_tensor("unit", self.unit, torch.int64, columns=False)
+            if len(self.unit) != n:
+                raise ValueError(
+                    f"records differ in length (unit {len(self.unit)}, ids {n}); every record is somebody's"
+                )
         if not self.features.shape[0] == self.sensitive.shape[0] == self.target.shape[0] == n:
             sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
             lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -63,6 +71,7 @@ class Records:
         moved = object.__new__(Records)  # checked and flushed they are
         for name in ("features", "sensitive", "target", "ids"):
             object.__setattr__(moved, name, getattr(self, name).to(device))
+        object.__setattr__(moved, "unit", None if self.unit is None else self.unit.to(device))
         return moved
 
     def take(self, index: object) -> Records:
@@ -73,6 +82,7 @@ class Records:
         taken = object.__new__(Records)  # rows of records that were checked and flushed once are so
         for name in ("features", "sensitive", "target", "ids"):
             object.__setattr__(taken, name, getattr(self, name).index_select(0, rows))
+        object.__setattr__(taken, "unit", None if self.unit is None else self.unit.index_select(0, rows))
         return taken
 
 
@@ -121,10 +131,10 @@ class Dataset:
 
 
 def concatenate(parts: Sequence[Records]) -> Records:
-    """The records of several parts one after the other, in the order given.
+    """The records of several parts one after the other, in the order given; units of different parts are different.
 
     Raises:
-        ValueError: if there is no part, or widths differ.
+        ValueError: if there is no part, widths differ, or a unit is declared in some of them only.
     """
     if not parts:
         raise ValueError("no records to concatenate: give at least one part")
@@ -137,7 +147,20 @@ def concatenate(parts: Sequence[Records]) -> Records:
         torch.cat([part.sensitive for part in parts]),
         torch.cat([part.target for part in parts]),
         torch.cat([part.ids for part in parts]),
+        unit=_units_of(parts),
     )
+
+
+def _units_of(parts: Sequence[Records]) -> Tensor | None:
+    """Whose every record is, with numbers that no two parts share; None if each is a unit."""
+    units = [part.unit for part in parts if part.unit is not None]
+    if not units:
+        return None
+    if len(units) < len(parts):
+        raise ValueError(f"{len(units)} of {len(parts)} parts say whose their records are; declare a unit for all")
+    numbers = [torch.unique(unit, return_inverse=True)[1] for unit in units]
+    counts = torch.tensor([0, *(int(number.max()) + 1 for number in numbers)]).cumsum(0)
+    return torch.cat([number + before for number, before in zip(numbers, counts, strict=False)])
 
 
 def validate(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedsw.data import Records, require_groups, rows_in_common
+from fedsw.data.units import units_in_common
 from fedsw.experiment import Data, Experiment, ExperimentError, own, parse_experiment
 from fedsw.experiment.held import fresh_name, held, is_held
 from fedsw.experiment.sources import load_held_out
@@ -108,6 +109,12 @@ def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
     """
     if spec.shows_private_rows:
         return
+    if persons := units_in_common(held_out, found.parts):
+        raise ExperimentError(
+            f"{persons} values of the held-out records' column {found.columns.unit!r} are also among the private "
+            "records; metrics of a person whose privacy counts would be published without noise. Part the records by "
+            "person; different people need different identifiers"
+        )
     if common := rows_in_common(held_out, found.parts):
         raise ExperimentError(
             f"{common} of the {len(held_out)} held-out rows are also among the private records, whose metrics would be "

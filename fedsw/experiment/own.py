@@ -189,7 +189,7 @@ def client_part(
 def numbered(records: DeclaredRecords, client: int, clients: int) -> Records:
     """A client's records with ids that interleave those of all clients, so that no two share one."""
     ids = torch.arange(len(records)) * clients + client
-    return Records(records.features, records.sensitive, records.target, ids)
+    return Records(records.features, records.sensitive, records.target, ids, unit=records.unit)
 
 
 def absent(source: str) -> str:

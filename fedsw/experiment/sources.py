@@ -17,6 +17,7 @@ from fedsw import data
 from fedsw.columns import Columns
 from fedsw.data import Dataset, Records, read_table, require_groups
 from fedsw.data.halves import private_half, with_classes
+from fedsw.data.units import units_in_common
 from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.encoded import encoded
@@ -171,6 +172,12 @@ def _require_apart(experiment: Experiment, held_out: Records) -> None:
     if spec.shows_private_rows:
         return
     columns = spec.columns
+    if persons := units_in_common(held_out, (shared_table(table, columns) for table in tables)):
+        raise ExperimentError(
+            f"data.held_out {spec.held_out}: {persons} values of its column {columns.unit!r} are also in the private "
+            f"records in {spec.data_dir}; metrics of a person whose privacy counts would be published without noise. "
+            "Part the files by person; different people need different identifiers"
+        )
     if common := data.rows_in_common(held_out, (shared_table(table, columns) for table in tables)):
         raise ExperimentError(
             f"data.held_out {spec.held_out}: {common} of its {len(held_out)} rows are also in the private records in "

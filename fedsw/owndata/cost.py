@@ -40,7 +40,7 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     Nothing private goes into it but the sizes of the groups at each client, which are public.
 
     Args:
-        sizes: records by group, for every client.
+        sizes: records, or units, by group, for every client.
     """
     from fedsw.engines.driver import run
 
@@ -58,7 +58,10 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
 
 
 def made_up(columns: Columns, by_group: Mapping[str, int]) -> DeclaredRecords:
-    """Records of the declared form with uniform inputs and targets; as many of every group as are asked for."""
+    """Records of the declared form with uniform inputs and targets; as many of every group as are asked for.
+
+    Where a unit is declared, each of them is one: a batch has one row of a unit, however many there are.
+    """
     groups = torch.repeat_interleave(torch.arange(len(columns.groups)), torch.tensor([*by_group.values()]))
     generator, count = torch.Generator().manual_seed(0), len(groups)
     features = torch.rand((count, columns.inputs), generator=generator)
@@ -66,7 +69,9 @@ def made_up(columns: Columns, by_group: Mapping[str, int]) -> DeclaredRecords:
         target = torch.rand((count, len(columns.targets)), generator=generator)
     else:
         target = torch.randint(0, len(columns.classes), (count,), generator=generator)
-    return DeclaredRecords(features, groups, target, torch.arange(count), columns, "made-up")
+    places = torch.arange(count)
+    unit = None if columns.unit is None else places
+    return DeclaredRecords(features, groups, target, places, columns, "made-up", unit=unit)
 
 
 def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:

@@ -12,6 +12,7 @@ from fedsw.experiment.blanks import BLANK
 from fedsw.owndata.answers import MOST_CATEGORIES, Answer, Ask, Words, answer
 from fedsw.owndata.folders import places
 from fedsw.owndata.forms import form_of, read_cells, read_header
+from fedsw.owndata.identifiers import named_as_identifier
 from fedsw.text import nearest
 
 _TRAINING = """\
@@ -33,6 +34,7 @@ class Asked:
         public_table: a public table of the same columns.
         guess: whether kinds may be guessed from the form of private values.
         ask: asks a person; None where nobody is there.
+        unit: the column that says whose a row is.
     """
 
     folder: Path
@@ -44,6 +46,7 @@ class Asked:
     guess: bool = False
     ask: Ask | None = None
     held_out: Path | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,16 @@ def draft(asked: Asked, *, name: str) -> Draft:
         given = {"public": cells, "origin": origin, "guessed": guessed, "ask": asked.ask}
         return answer(column, asked.words, classes=classes, **given)  # type: ignore[arg-type]
 
-    regression = _is_regression(asked, public, private)
+    regression, unit = _is_regression(asked, public, private), asked.unit or _asked_for_unit(names, asked)
     target = of(asked.target, classes=not regression)
     cut = asked.group in asked.words.edges
     group = of(asked.group, classes=not cut)
-    inputs = [column for column in names if column != asked.target and (column != asked.group or cut)]
+    taken = {asked.target, unit} if cut else {asked.target, unit, asked.group}
+    inputs = [column for column in names if column not in taken]
     features = [_feature(column, of(column, classes=False), drop=column in asked.words.drop) for column in inputs]
     lines = [
         *_head(name, asked, len(found), clients_share=found[0].client is None),
+        *_unit(unit, names),
         *_columns(separator, comma, features),
         _group(asked.group, group, asked.words),
         _targets(asked.target, target) if regression else _values("target", asked.target, target),
@@ -107,7 +112,7 @@ def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
 
 
 def _require_known(asked: Asked, names: Sequence[str]) -> None:
-    roles = {"--group": asked.group, "--target": asked.target}
+    roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
     for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
         if column is not None and column not in names:
             raise ExperimentError(
@@ -171,7 +176,7 @@ def _feature(column: str, found: Answer, *, drop: bool) -> str:
 
 def _useless(column: str, found: Answer) -> str | None:
     """Why a column is left out of the inputs; None if it is not."""
-    if column.lower() in ("id", "index", "name") or column.lower().endswith(("_id", " id")):
+    if named_as_identifier(column):
         return "it looks like an identifier"
     if found.kind == "text" and found.categories:
         if len(found.categories) > MOST_CATEGORIES:
@@ -229,6 +234,29 @@ def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[s
         'source = "files"',
         f"account = {_text(name)}   # the data set's name: all runs on it have one budget, `fedsw account`",
         held_out,
+    ]
+
+
+def _asked_for_unit(names: Sequence[str], asked: Asked) -> str | None:
+    """The first column that looks like an identifier and that a person says to be the unit."""
+    for column in names:
+        if asked.ask is None or column in (asked.group, asked.target) or not named_as_identifier(column):
+            continue
+        said = asked.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
+        if said.strip().lower() in ("y", "yes"):
+            return column
+    return None
+
+
+def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
+    """The line that says whose privacy counts; a comment where nobody said."""
+    if unit is not None:
+        return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
+    near = next((column for column in names if named_as_identifier(column)), None)
+    if near is None:
+        return [""]
+    return [
+        f"# unit = {_text(near)}   # if a person has several rows: all with one value are then protected as one",
         "",
     ]
 

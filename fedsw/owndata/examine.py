@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsw.columns import Columns
 from fedsw.data import BadRecords
-from fedsw.data.encoding import Checked, Fault, checked
+from fedsw.data.checking import Checked, checked
+from fedsw.data.faults import Fault
 from fedsw.data.formats import Chunk, format_of, require_file
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out
 from fedsw.owndata.folders import Place, places
+from fedsw.owndata.identifiers import repeated_identifiers
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,10 @@ class Examined:
     Attributes:
         name: whose file it is.
         counted: how its rows are counted.
-        groups, classes: records by group and by class, of those that fit.
+        groups, classes: units by group and records by class, of those that fit; a record is a unit if none is declared.
         broken: why it could not be read to its end; None if it could.
+        units: how many units its records are of.
+        warnings: what is no fault, and may be a mistake.
     """
 
     name: str
@@ -36,6 +41,8 @@ class Examined:
     faults: tuple[Fault, ...]
     more: int
     broken: str | None = None
+    units: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -45,11 +52,16 @@ class Examined:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found in all files, and what is wrong with them together."""
+    """What was found in all files, and what is wrong with them together.
+
+    Attributes:
+        shared: how many units have rows in several files, by their names.
+    """
 
     files: tuple[Examined, ...]
     together: tuple[str, ...]
     alone: bool
+    shared: int = 0
 
     @property
     def fits(self) -> bool:
@@ -81,23 +93,26 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
         if client >= len(found):
             raise ExperimentError(f"--client is {client}, and {folder} has folders 0 to {len(found) - 1}")
         found = [found[client]]
-    files = tuple(_examined(place, columns) for place in found)
+    odds = experiment.objective.penalty == "equality-of-odds"
+    units = Counter[int]()
+    files = tuple(_examined(place, columns, units, public_classes=odds) for place in found)
     together = () if alone else tuple(_together(experiment, columns, files, folder))
-    return Examination(files, together, alone)
+    return Examination(files, together, alone, sum(count > 1 for count in units.values()))
 
 
-def _examined(place: Place, columns: Columns) -> Examined:
+def _examined(place: Place, columns: Columns, units: Counter[int], *, public_classes: bool) -> Examined:
     said: list[str] = []
     counted = ""
     try:
         require_file(place.table)
         kind = format_of(place.table)
         counted = kind.counted
-        found = checked(_until_fault(kind.read(place.table, columns), said), columns)
+        found = checked(_until_fault(kind.read(place.table, columns), said), columns, public_classes=public_classes)
     except (BadRecords, FileNotFoundError) as fault:
         return Examined(place.name, place.table, counted, 0, {}, {}, {}, (), 0, str(fault))
     if not found.rows and not said:
         said.append(f"{place.table} holds no records; a client takes part with at least one")
+    units.update(found.names)
     return _of(place, counted, found, columns, said[0] if said else None)
 
 
@@ -113,8 +128,20 @@ def _of(place: Place, counted: str, found: Checked, columns: Columns, broken: st
     groups = dict(zip(columns.groups, found.groups.tolist(), strict=True))
     classes = dict(zip(columns.classes, found.classes.tolist(), strict=True))
     faults = tuple(sorted(found.faults, key=lambda fault: fault.row))
+    warnings = tuple(repeated_identifiers(place.table, columns))
     return Examined(
-        place.name, place.table, counted, found.rows, groups, classes, found.missing, faults, found.more, broken
+        place.name,
+        place.table,
+        counted,
+        found.rows,
+        groups,
+        classes,
+        found.missing,
+        faults,
+        found.more,
+        broken,
+        found.units,
+        warnings,
     )
 
 

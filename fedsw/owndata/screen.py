@@ -20,7 +20,9 @@ from fedsw.text import number
 
 def examination_view(experiment: Experiment, found: Examination, cost: Cost | None) -> RenderableType:
     """Sizes, every fault, what is public, and what a run takes."""
-    parts: list[RenderableType] = [_sizes(found)]
+    unit = declared_columns(experiment).unit
+    parts: list[RenderableType] = [_sizes(found, unit)]
+    parts += [Text(line, style="yellow") for line in _warnings(found, unit)]
     parts += [Text(line, style="red") for line in _faults(found)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
@@ -39,6 +41,7 @@ def as_plain(experiment: Experiment, found: Examination, cost: Cost | None) -> d
         "fits": found.fits,
         "files": files,
         "together": list(found.together),
+        "warnings": list(_warnings(found, declared_columns(experiment).unit)),
         "public": list(public_words(experiment)),
         "cost": None if cost is None else asdict(cost),
     }
@@ -50,22 +53,39 @@ def public_words(experiment: Experiment) -> Iterator[str]:
     more = ", ..." if len(columns.names) > 8 else ""
     yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"
     yield "their bounds, categories, fills, groups and classes, as the experiment declares them"
-    yield "the number of records of each group at each client"
+    counted = "records" if columns.unit is None else f"different {columns.unit!r}"
+    yield f"the number of {counted} of each group at each client"
     yield "every setting of the experiment"
     if experiment.data.held_out is not None:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"
 
 
-def _sizes(found: Examination) -> Table:
+def _warnings(found: Examination, unit: str | None) -> Iterator[str]:
+    for file in found.files:
+        yield from file.warnings
+    if found.shared:
+        yield (
+            f"{found.shared} values of the unit {unit!r} are in several clients' files. If these are the same persons, "
+            "epsilon is for the rows of one client, and what the others spend adds up: a person's rows belong to one "
+            "client"
+        )
+
+
+def _sizes(found: Examination, unit: str | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     groups = list(dict.fromkeys(name for file in found.files for name in file.groups))
     classes = [name for name in dict.fromkeys(name for file in found.files for name in file.classes) if name != "all"]
     table.add_column("records of")
-    for column in ["all", *groups, *classes, "missing cells", "faults"]:
+    for column in [*(["all"] if unit is None else ["rows", unit]), *groups, *classes, "missing cells", "faults"]:
         table.add_column(column, justify="right")
     for file in found.files:
         by_group = [file.groups.get(name, 0) for name in groups]
-        sizes = [file.rows, *by_group, *(file.classes.get(name, 0) for name in classes)]
+        sizes = [
+            file.rows,
+            *([] if unit is None else [file.units]),
+            *by_group,
+            *(file.classes.get(name, 0) for name in classes),
+        ]
         cells = [*sizes, sum(file.missing.values()), len(file.faults) + file.more + (file.broken is not None)]
         table.add_row(file.name, *(f"{cell:,}" for cell in cells))
     return table

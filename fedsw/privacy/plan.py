@@ -28,6 +28,7 @@ class Plan:
         sensitivities: Delta of every stratum for the planned batches, safety factors included.
         accountant: what composes the rounds.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
+        unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
     """
 
     strata: tuple[str, ...]
@@ -41,6 +42,7 @@ class Plan:
     sensitivities: tuple[Sensitivity, ...]
     accountant: str = "pld"
     seed: int | None = None
+    unit: str | None = None
 
     @property
     def records(self) -> int:
@@ -69,8 +71,10 @@ class Plan:
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
         theirs = " It rests on a bound that the user stated." if STATED in self.sensitivity.bound else ""
+        one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
+        whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each record, for its replacement by "
+            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each {one} replacement {whole}by "
             f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
             f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs}"
         )

@@ -68,6 +68,8 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
     spent.append(f" at δ = {number(account['delta'])} ({kind}{nominal})", style="not bold")
+    if (unit := account.get("unit", "record")) != "record":
+        spent.append(f"\nfor the replacement of all records of one {unit!r}", style="not bold")
     if clients := account.get("clients"):
         spent.append("\nevery client has a ledger of its own; that is the one that spent most", style="not bold")
         for client, own in clients.items():

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsw.runs.files import LEDGER, client_ledgers
+from fedsw.runs.files import CONFIG, LEDGER, client_ledgers, read_json
 from fedsw.runs.names import Names, names_in
 
 
@@ -14,7 +14,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group (named as declared), and every row.
 
     Where every client has a ledger of its own the groups are the clients', the totals those of the worst client, and
-    `clients` has each one's.
+    `clients` has each one's. `unit` says whose epsilon it is: a record's, or the column whose values are units.
     Opened for reading only, so it works while the run goes on.
 
     Raises:
@@ -23,12 +23,14 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
-        return {"directory": str(directory), **_named(_read(directory / LEDGER), names_in(directory))}
+        account = _named(_read(directory / LEDGER), names_in(directory))
+        return {"directory": str(directory), "unit": _unit(directory), **account}
     accounts = {path.stem.replace("-", " "): _read(path) for path in own}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
     return {
         **worst,
         "directory": str(directory),
+        "unit": _unit(directory),
         "clients": {
             client: {name: account[name] for name in ("epsilon", "budget", "delta", "released_rounds")}
             for client, account in accounts.items()
@@ -50,6 +52,11 @@ def _named(account: dict[str, Any], names: Names) -> dict[str, Any]:
     spent = {names.cell(group): epsilon for group, epsilon in account["epsilon_by_group"].items()}
     entries = [{**entry, "group": names.cell(entry["group"])} for entry in account["entries"]]
     return {**account, "epsilon_by_group": spent, "entries": entries}
+
+
+def _unit(directory: Path) -> str:
+    config = read_json(directory / CONFIG) or {}
+    return config.get("experiment", {}).get("data", {}).get("unit") or "record"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Evaluator:
         table = by_group(self._task, measured.arrays["outputs"], self._records)
         size = {"records": len(self._records), "of": self._all}
         directions = {"directions": measured.directions} if measured.directions else {}
-        quality = _quality(self._task, measured.arrays["outputs"], self._records)
+        quality = quality_of(self._task, measured.arrays["outputs"], self._records)
         report = self._with_own(measured, self._records)
         return HeldOut(report, table, size | directions, quality, self._start)
 
@@ -104,8 +104,8 @@ class Evaluator:
         return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
 
 
-def _quality(task: Problem, outputs: Tensor, records: Records) -> Quality:
-    """What the metrics of a task with a target are worth; nothing of others, or of outputs that are not finite."""
+def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
+    """What a task's metrics are worth; nothing for one without a target, or outputs (n, d) that are not finite."""
     kind = task.experiment.objective.task
     if not bool(torch.isfinite(outputs).all()):
         return Quality()
@@ -119,6 +119,11 @@ def measured_on(experiment: Experiment) -> str:
     """What the record says of the held-out metrics: whose records they are, or why there are none."""
     if not experiment.data.own:
         return "the data set's held-out part, which the guarantee does not cover"
+    if experiment.data.held_out is None and experiment.data.held_out_fraction:
+        return (
+            f"nothing here: every client keeps {experiment.data.held_out_fraction:g} of its records out of training, "
+            "and `fedsw evaluate` shows its operator the metrics on them"
+        )
     if experiment.data.held_out is None:
         return "nothing: clients bring their own records, and data.held_out names none at the server"
     place = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out

@@ -27,6 +27,7 @@ def warnings_of(
     epsilon: float,
     noisy: bool,
     completed: bool = True,
+    at_clients: bool = False,
 ) -> tuple[str, ...]:
     """What a reader of a run must know before its metrics, the worst first.
 
@@ -36,6 +37,7 @@ def warnings_of(
         start: held-out loss of the initial model; None where there is none.
         epsilon: of the guarantee.
         noisy: whether there is a guarantee.
+        at_clients: whether clients keep records to measure on, whose metrics their operators see.
     """
     found = [
         *_of_loss(metrics, start),
@@ -44,10 +46,16 @@ def warnings_of(
     ]
     if noisy and epsilon > MOST_EPSILON:
         found.append(f"ε = {number(epsilon)} is above {MOST_EPSILON:g}: it protects a record in name only")
-    if completed and records == 0:
+    if completed and records == 0 and at_clients:
+        found.append(
+            "how good the model is, only clients can see: `fedsw evaluate` measures it on the records that each keeps "
+            "out of training, at its operator's screen"
+        )
+    elif completed and records == 0:
         found.append(
             "nobody knows how good the model is: there are no held-out records. Name a table that holds nobody's "
-            "private record with data.held_out"
+            "private record with data.held_out, or keep a part of clients' records out of training with "
+            "data.held_out_fraction"
         )
     return tuple(found)
 

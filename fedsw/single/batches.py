@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.data import Records
+from fedsw.data.units import Units
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 
 
@@ -44,23 +45,24 @@ def draw_batch(
     round_: int,
     attempt: int,
 ) -> Batch:
-    """A uniform sample without replacement of the asked size of every stratum.
+    """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
 
     The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
     federation of the same records, whatever the number of its clients.
 
     Args:
-        strata: rows (n_s,) of the records of every stratum s.
+        strata: numbers (n_s,) of the units of every stratum s; where none is declared, rows of the records.
         sizes: how many of each to take.
     """
+    units = Units.of(records)
     if seed is None:
-        secret = Stream(os.urandom(KEY_BYTES))
-        keys = [secret.words(len(rows)) for rows in strata]
+        stream = Stream(os.urandom(KEY_BYTES))
+        keys = [stream.words(len(numbers)) for numbers in strata]
     else:
-        key = Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes()
-        ids = records.ids.numpy()
-        words = Stream(key).words(int(ids.max()) + 1)
-        keys = [words[ids[rows]] for rows in strata]
-    chosen = [rows[smallest_keys(own, size)] for rows, own, size in zip(strata, keys, sizes, strict=True)]
-    rates = tuple(size / len(rows) for rows, size in zip(strata, sizes, strict=True))
-    return Batch(round_, attempt, records.take(np.concatenate(chosen)), tuple(sizes), rates)
+        stream = Stream(Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes())
+        words = stream.words(int(units.ids.max()) + 1)
+        keys = [words[units.ids[numbers]] for numbers in strata]
+    chosen = [numbers[smallest_keys(own, size)] for numbers, own, size in zip(strata, keys, sizes, strict=True)]
+    rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
+    rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
+    return Batch(round_, attempt, records.take(rows), tuple(sizes), rates)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsw.accounting import Ledger
 from fedsw.data import Records
+from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.privacy import plan as plans
@@ -26,6 +27,9 @@ class Plan(plans.Plan):
     def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
         """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.
 
+        Where records say whose they are (`as_records(..., unit=...)`), units are drawn, and one row of each; the plan's
+        sizes, rates and guarantee are then those of units.
+
         Args:
             records: all private records; their strata must have the planned sizes.
             ledger: what was released before, to go on after a stop: attempts that it holds are not repeated.
@@ -33,14 +37,24 @@ class Plan(plans.Plan):
 
         Raises:
             ValueError: if a stratum has another number of records than was planned for; nothing is drawn.
+            BadRecords: if rows of one unit are of several strata.
         """
-        cell = self.objective.composite.cell_of(records.sensitive, records.target).numpy()
-        strata = [np.flatnonzero(cell == index) for index in range(len(self.strata))]
+        units = Units.of(records)
+        if units.declared != (self.unit is not None):
+            raise ValueError(
+                f"the plan is for {'records' if self.unit is None else repr(self.unit)}, and these records "
+                f"{'say' if units.declared else 'do not say'} whose they are: give plan(unit=...) for those of "
+                "as_records(unit=...), and for no others"
+            )
+        cell = self.objective.composite.cell_of(records.sensitive, records.target)
+        units.require_alike(cell, "stratum", "records")
+        stratum = cell.numpy()[units.firsts]
+        strata = [np.flatnonzero(stratum == index) for index in range(len(self.strata))]
         for name, rows, size in zip(self.strata, strata, self.sizes, strict=True):
             if len(rows) != size:
                 raise ValueError(
-                    f"stratum {name} has {len(rows)} records and the plan is for {size}: rates and noise follow from "
-                    "the sizes. Make the plan with the sizes of these records"
+                    f"stratum {name} has {len(rows)} {'units' if units.declared else 'records'} and the plan is for "
+                    f"{size}: rates and noise follow from the sizes. Make the plan with the sizes of these records"
                 )
         spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
         used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
@@ -62,6 +76,7 @@ def plan(
     noise_multiplier: float | None = None,
     accountant: str = "pld",
     seed: int | None = None,
+    unit: str | None = None,
 ) -> Plan:
     """Settle batches, sensitivity and noise from public numbers.
 
@@ -77,6 +92,8 @@ def plan(
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
+        unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
+            those of persons, and all records of one are replaced together.
 
     Raises:
         ValueError: naming the number that does not fit, and what would.
@@ -106,6 +123,7 @@ def plan(
         sensitivities=bounds,
         accountant=accountant,
         seed=seed,
+        unit=unit,
         objective=objective,
     )
 

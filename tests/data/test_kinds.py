@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from fedsw.columns import Columns, Feature, difference
 from fedsw.data import BadRecords, as_records, read_table
-from fedsw.data.encoding import MOST_FAULTS, checked, encoded
+from fedsw.data.checking import MOST_FAULTS, checked
+from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.experiment import parse_experiment
 

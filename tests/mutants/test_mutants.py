@@ -13,7 +13,7 @@ from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
     "accounting", "clipping", "deploy", "device", "ledger", "lifetime", "local", "messages", "noise", "ranks",
-    "records", "sampling", "sensitivity", "sketched_runs", "sketches", "tasks",
+    "records", "sampling", "sensitivity", "sketched_runs", "sketches", "tasks", "units",
 }  # fmt: skip
 
 

@@ -83,6 +83,8 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
         "sampling": _sampling(folder),
         "relation": "replace-one, label and group included" if folder.sketch else "replace-one",
     }
+    unit = guarantee.get("unit", "record")
+    faults.require(unit == (_unit(folder) or "record"), f"summary: the unit of privacy is {unit!r}, not the settings'")
     for name, value in expected.items():
         faults.require(guarantee.get(name) == value, f"summary: {name} is {guarantee.get(name)!r}, and is {value!r}")
     own = 0.0 if folder.accountant == LAPLACE else delta
@@ -106,12 +108,21 @@ def _sampling(folder: Folder) -> str:
     return "each client's own" if folder.local else str(folder.privacy["sampling"])
 
 
+def _unit(folder: Folder) -> str | None:
+    """The column that says whose a record is, where all records of a person are one unit."""
+    unit = folder.experiment.get("data", {}).get("unit")
+    return None if unit is None else str(unit)
+
+
 def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Faults) -> None:
     if not folder.noisy:
         faults.require(words.startswith("No privacy"), "the sentence does not say that there is no privacy")
         return
     said = "nominal" in words
     faults.require(said == seeded, f"the sentence says nominal: {said}, the seed {seeded}")
+    unit = _unit(folder)
+    replaced = "replacement of one record" if unit is None else f"replacement of all records of one {unit!r}"
+    faults.require(replaced in words, f"the sentence does not say {replaced}")
     weak = folder.accountant not in _GUARANTEES
     faults.require(("No guarantee" in words) == weak, f"the sentence does not fit the accountant {folder.accountant}")
     pure = folder.accountant == LAPLACE

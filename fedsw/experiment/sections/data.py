@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.columns import Columns
+from fedsw.columns import Columns, Name
 from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.held import OBJECT, is_held
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
@@ -35,7 +36,7 @@ class Held(Section):
 
     Attributes:
         kind: its type, "pandas.DataFrame".
-        rows: number of records of every group.
+        rows: number of records, or of units, of every group.
     """
 
     kind: str
@@ -60,6 +61,13 @@ class Data(Section):
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
     refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+
+    `unit` names the column of own records that says whose a row is: all rows of a person are one unit, every batch
+    draws units and one row of each, and the guarantee, sizes and ledgers are those of units. It is the same as
+    `columns.unit`.
+
+    With `held_out_fraction` every client keeps that part of its own records out of training, by unit: the operators
+    measure released models on them with `fedsw evaluate`, at their own screens, and nothing of them leaves.
 
     With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
     another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
@@ -88,8 +96,10 @@ class Data(Section):
     code: PositiveFloat | None = None
     data_dir: str | None = None
     columns: Columns | None = None
+    unit: Name | None = None
     held_out: str | None = None
     held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     objects: tuple[Held, ...] = ()
     account: str | None = None
 
@@ -97,6 +107,23 @@ class Data(Section):
     @classmethod
     def _can_be_named(cls, account: str | None) -> str | None:
         return None if account is None else require_data_set(account)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unit(cls, given: Any) -> Any:
+        """The unit stands in the declaration, too, so that clients see it where they agree to columns."""
+        if not isinstance(given, Mapping) or given.get("columns") is None:
+            return given
+        columns, unit = given["columns"], given.get("unit")
+        if isinstance(columns, Columns):
+            columns = columns.model_dump()
+        if not isinstance(columns, Mapping):
+            return given
+        declared = columns.get("unit")
+        if unit is not None and declared is not None and unit != declared:
+            raise ValueError(f"unit is {unit!r}, and columns.unit is {declared!r}; name the column once")
+        both = unit if declared is None else declared
+        return given if both is None else {**given, "unit": both, "columns": {**columns, "unit": both}}
 
     @field_validator("source")
     @classmethod
@@ -118,6 +145,20 @@ class Data(Section):
             raise ValueError(
                 f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
                 "('object', module:name); leave them out"
+            )
+        if not self.own and self.unit is not None:
+            raise ValueError(
+                f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out"
+            )
+        if not self.own and self.held_out_fraction:
+            raise ValueError(
+                f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
+                "leave it out"
+            )
+        if self.unit is not None and self.columns is None:
+            raise ValueError(
+                f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
+                "the records with fedsw.as_records(..., unit=...)"
             )
         if self.objects and self.family != "object":
             raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")

@@ -272,7 +272,7 @@ def sum_of_records(message: Message, context: Context) -> Message:
     """`sketch`: the exact sum over all records of the clients that are asked."""
     node, asked = _node(messages.RECORDS_SUM, message, context)
     lost = node.lost(asked.round, asked.attempt)
-    steps = sketch.steps_of_records(node, asked.asked, lost)
+    steps = sketch.steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt))
     return _answer(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedsw.clipping import Tape, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
+from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.federation.node.limits import (
     require_delta,
@@ -27,6 +28,7 @@ from fedsw.federation.node.limits import (
 )
 from fedsw.federation.node.partition import Held, held_records, require_agreement
 from fedsw.federation.node.sample import sampled
+from fedsw.federation.node.units import cells_of_units, require_units
 from fedsw.objectives.terms import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
@@ -64,8 +66,12 @@ class Node:
     With several clients it is a site: it answers one message for all of them, with one forward pass and one clipped
     sum over their batches together.
 
+    What is drawn, and counted, are units (`fedsw.data.units`): where none is declared, every record is one.
+
     Attributes:
-        cells: places of the records of every cell, client after client.
+        records: all rows.
+        units: whose they are.
+        cells: numbers of the units of every cell, client after client.
         run: the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
         clients: numbers of its clients in the federation, (S,), ascending.
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
@@ -82,14 +88,15 @@ class Node:
 
     def __post_init__(self) -> None:
         """One client holds everything, unless said otherwise."""
+        self.units = Units.of(self.records)
         self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
         self._alone: dict[int, Node] = {}
 
     @classmethod
     def of(cls, task: Problem, held: Held, run: str) -> Node:
         """The node of some clients' records."""
-        cells = task.cells_of(held.records)
-        count, owners = len(held.clients), [held.owner[cell] for cell in cells]
+        cells, owner = cells_of_units(task, held.records), held.owner[Units.of(held.records).firsts]
+        count, owners = len(held.clients), [owner[cell] for cell in cells]
         if count > 1:
             cells = tuple(cell[np.argsort(owner, kind="stable")] for cell, owner in zip(cells, owners, strict=True))
         starts = tuple(np.append(0, np.cumsum(np.bincount(owner, minlength=count))) for owner in owners)
@@ -97,36 +104,38 @@ class Node:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of this node's records in each cell; public."""
+        """Number of this node's units in each cell; public."""
         return [len(cell) for cell in self.cells]
 
     @functools.cached_property
     def held(self) -> NDArray[np.int64]:
-        """Number of each client's records in each cell, (S, c); public."""
+        """Number of each client's units in each cell, (S, c); public."""
         return np.stack([np.diff(starts) for starts in self.starts], axis=1)
 
     @property
     def ids(self) -> list[NDArray[np.int64]]:
-        """Global record ids (n_j,) in each cell j, client after client; shared in seeded runs only."""
-        ids = self.records.ids.numpy()
-        return [ids[cell] for cell in self.cells]
+        """Global ids (n_j,) of the units in each cell j, client after client; shared in seeded runs only."""
+        return [self.units.ids[cell] for cell in self.cells]
 
     def delta(self, federation: int) -> float:
-        """The guarantee's delta where the federation has that many records, and never fewer than this node alone."""
-        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.records)))
+        """The guarantee's delta where the federation has that many units, and never fewer than this node alone."""
+        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.units)))
 
     def alone(self, place: int) -> Node:
         """One of its clients as a node of its own, with a copy of its records, made when first asked for."""
         if len(self.clients) == 1:
             return self
         if place not in self._alone:
-            rows = np.concatenate(
-                [cell[starts[place] : starts[place + 1]] for cell, starts in zip(self.cells, self.starts, strict=True)]
-            )
-            records = self.records.take(np.sort(rows))
+            records = self.records.take(np.sort(self.units.all_rows(self.units_of(place))))
             number, model = self.clients[place : place + 1], self.task.build_model()
-            self._alone[place] = Node(self.task, records, self.task.cells_of(records), model, self.run, number)
+            self._alone[place] = Node(self.task, records, cells_of_units(self.task, records), model, self.run, number)
         return self._alone[place]
+
+    def units_of(self, place: int) -> NDArray[np.int64]:
+        """Numbers (k,) of one client's units, cell by cell."""
+        return np.concatenate(
+            [cell[starts[place] : starts[place + 1]] for cell, starts in zip(self.cells, self.starts, strict=True)]
+        )
 
     def lost(self, round_: int, attempt: int) -> NDArray[np.int64]:
         """Positions (L,) of its clients that are lost between the exchanges of an attempt; public.
@@ -144,8 +153,9 @@ class Node:
     def draw(self, key: bytes, counts: Sequence[int] | NDArray[np.int64]) -> Records:
         """A uniform sample without replacement of the asked count of every client and cell, decided by `key` alone.
 
-        In a seeded run keys belong to global record ids, so that under the shared key the clients' samples fit
-        together; in a private one the key is this node's alone, and so are the numbers of its records.
+        Units are drawn, and of each of them one of its rows. In a seeded run keys belong to global ids, so that under
+        the shared key the clients' samples fit together; in a private one the key is this node's alone, and so are the
+        numbers of its records.
 
         Args:
             counts: by client and cell, (S, c).
@@ -157,9 +167,8 @@ class Node:
             ValueError: if a count is missing, or beyond what a client holds.
         """
         asked = self._asked(counts)
-        seeded = self.task.experiment.seed is not None
-        stream, ids = Stream(key), self.records.ids.numpy()
-        words = stream.words(int(ids.max()) + 1) if seeded else None
+        stream, ids = Stream(key), self.units.ids
+        words = stream.words(int(ids.max()) + 1) if self.seeded else None
         chosen = []
         for cell, starts, count in zip(self.cells, self.starts, asked.T, strict=True):
 
@@ -167,7 +176,24 @@ class Node:
                 return stream.words(len(places)) if words is None else words[ids[cell[places]]]
 
             chosen.append(cell[sampled(starts, count, keys)])
-        return self.records.take(np.concatenate(chosen))
+        return self.rows_of(np.concatenate(chosen), stream)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether draws are reproducible: the run's guarantee is then nominal."""
+        return self.task.experiment.seed is not None
+
+    def rows_of(self, units: NDArray[np.int64], stream: Stream) -> Records:
+        """A row of each of some units (k,), drawn anew; without a declared unit, these records.
+
+        Args:
+            stream: that decided on the units; the rows are drawn from a stream of its own that follows from it.
+        """
+        return self.records.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
+
+    def everybody(self, stream: Stream) -> Records:
+        """A row of every unit, drawn anew, in the order of the units; without a declared unit, all records."""
+        return self.rows_of(np.arange(len(self.units)), stream) if self.units.declared else self.records
 
     def _asked(self, counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The counts that a server asks for, (S, c), each at most what the client holds."""
@@ -332,6 +358,8 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     try:
         task = Problem.from_json(experiment_json, node_config.get("data-dir"))
         held = held_records(task, node_config)
+        require_units(experiment, held.records)
+        node = Node.of(task, held, run)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:
@@ -341,8 +369,8 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
         known = isinstance(fault, BadRecords)
         why = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
         raise ValueError(f"client {client}'s records {why}") from None
-    require_delta(experiment, node_config, records=len(held.records))
-    return Node.of(task, held, run)
+    require_delta(experiment, node_config, records=len(node.units))
+    return node
 
 
 def batch_key(task: Problem, round_: int, attempt: int) -> bytes:

@@ -16,6 +16,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_table
 from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.node.substitution import with_substitutes
+from fedsw.federation.node.units import held_back
 from fedsw.tasks.problem import Problem
 
 
@@ -32,6 +33,10 @@ class Held:
     records: Records
     owner: NDArray[np.int64]
     clients: NDArray[np.int64]
+
+    def where(self, rows: NDArray[np.bool_]) -> Held:
+        """Some of the rows, (n,); the clients stay."""
+        return Held(self.records.take(rows), self.owner[rows], self.clients)
 
 
 def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[range, int]:
@@ -76,7 +81,7 @@ def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
 
 
 def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
-    """The private records of all of this node's clients, validated.
+    """The records of all of this node's clients that they train on, validated.
 
     The node's own configuration says which clients it holds (`clients_of`) and where its files are: `data-dir`, a
     folder, with a folder for each client in it if there are several, or `data-path`, the file itself.
@@ -86,6 +91,23 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         ValueError: naming the client, for NaN or infinite values, or a part without records.
         BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
+    found = _all_records(task, node_config)
+    if not task.experiment.data.held_out_fraction:
+        return found
+    return found.where(~held_back(task, found.records, found.owner, found.clients))
+
+
+def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
+    """The records of these clients that `data.held_out_fraction` keeps out of training; nothing of them ever leaves.
+
+    Raises:
+        ExperimentError, ValueError, BadRecords, FileNotFoundError: as `held_records`.
+    """
+    found = _all_records(task, node_config)
+    return found.where(held_back(task, found.records, found.owner, found.clients))
+
+
+def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     clients, total = clients_of(task.experiment, node_config)
     experiment = task.experiment
     if experiment.data.source == "files":

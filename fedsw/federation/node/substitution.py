@@ -59,4 +59,4 @@ def exchanged(records: Records, substitutes: Records) -> Records:
         raise ValueError("a substitute is of another group than the record in its place; groups are public and fixed")
     features, target = records.features.clone(), records.target.clone()
     features[hit], target[hit] = substitutes.features[rows], substitutes.target[rows]
-    return Records(features, records.sensitive, target, records.ids)
+    return Records(features, records.sensitive, target, records.ids, unit=records.unit)

@@ -100,6 +100,7 @@ def summarise(
             epsilon=epsilon,
             noisy=experiment.privacy.noisy,
             completed=stopped == "completed",
+            at_clients=experiment.data.held_out_fraction > 0,
         ),
         "seconds": seconds,
         "bytes_up": traffic.up,
@@ -144,6 +145,7 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
     bounds = plan.sensitivities
     return {
         "relation": bounds[0].relation,
+        "unit": experiment.data.unit or "record",
         "protects": _protects(experiment),
         "against": _against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public}),
@@ -167,7 +169,8 @@ def _sampling(experiment: Experiment) -> str:
 
 
 def _protects(experiment: Experiment) -> str:
-    each = "each record of every client"
+    unit = experiment.data.unit
+    each = "each record of every client" if unit is None else f"each {unit!r} of every client, with all of its records"
     return f"{each}, by its own client's noise and ledger" if experiment.privacy.local else each
 
 
@@ -192,7 +195,9 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
     releases = planned_releases(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
-    neighbours = "replacement of one record" + (
+    unit = experiment.data.unit
+    replaced = "one record" if unit is None else f"all records of one {unit!r}"
+    neighbours = f"replacement of {replaced}" + (
         ", its label and group included" if experiment.privacy.sketch else " within its group"
     )
     words = (

@@ -111,6 +111,8 @@ def released_records(
 ) -> tuple[Tensor, float]:
     """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
 
+    Where a unit is declared, one row of each unit is released, drawn at random.
+
     Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn.
 
     Args:
@@ -124,7 +126,8 @@ def released_records(
     if paid is None:
         with account.opened(place, promise(node, delta)) as ledger:
             paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
-    features = flushing_to_zero(node.task.inputs)(node.records).cpu() - node.task.experiment.clip.centre
+    records = node.everybody(_stream(node, round_, attempt, "release rows"))
+    features = flushing_to_zero(node.task.inputs)(records).cpu() - node.task.experiment.clip.centre
     noise = _stream(node, round_, attempt, "release noise")
     released = release_paid(release.bounded(features), paid, release.part.name, noise)
     return release.released(released), released.spent
@@ -168,9 +171,10 @@ def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attemp
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
-    count = len(node.records) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
-    keys = _stream(node, round_, attempt, "slices batch").words(len(node.records))
-    return node.records.take(np.argsort(keys, kind="stable")[:count])
+    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    stream = _stream(node, round_, attempt, "slices batch")
+    keys = stream.words(len(node.units))
+    return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)
 
 
 @flushing_to_zero

@@ -22,34 +22,37 @@ from fedsw.tasks.sketch_sums import cells_of, inputs_of, law_of_problem, sketche
 from fedsw.transport.sketches import STEP
 
 
-def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64]) -> Tensor:
+def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
     """`sketch`: the sum over all records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
 
     It is for a server that is trusted, which noises the sum of all of them once. Sums of whole steps are exact, so they
-    do not depend on how records are spread over clients and sites.
+    do not depend on how records are spread over clients and sites. Where a unit is declared, one row of each unit is in
+    it, drawn at random.
 
     Args:
         asked: (S,), 1 for each client that is asked.
         lost: positions of clients.
+        key: decides on the rows; secret, but in a seeded run.
 
     Returns:
         (cells, F + 1), int64; zeros if no client is left.
     """
-    places = [place for place in np.flatnonzero(asked.numpy()) if place not in lost]
+    places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
+    if not places:
+        law = law_of_problem(node.task)
+        return torch.zeros((law.cells, sketcher_of(node.task).coordinates + 1), dtype=torch.int64)
+    stream = Stream(key)
     if len(places) == len(node.clients):
-        total = sums_of(node.task, node.records)
+        records = node.everybody(stream)
     else:
-        sketcher = sketcher_of(node.task)
-        total = torch.zeros((sketcher.law.cells, sketcher.coordinates + 1), dtype=torch.float64)
-        for place in places:
-            total += sums_of(node.task, node.alone(int(place)).records)
-    return (total / STEP).to(torch.int64)
+        records = node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
+    return (sums_of(node.task, records) / STEP).to(torch.int64)
 
 
 def noised_sketch(
     node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
 ) -> Released:
-    """`sketch-local`: the sketch of all of this client's records, with noise of its own, once.
+    """`sketch-local`: the sketch of all of this client's records, with noise of its own, once; of units, a row of each.
 
     Guarantee: the client's own (epsilon, delta), for the replacement of one of its records, label and group included,
     against everybody: charged on disk before the noise is drawn, and there is no budget for a second one.
@@ -70,9 +73,10 @@ def noised_sketch(
         budget = _budget(node, delta)
         with account.opened(place, promise(node, delta)) as ledger:
             paid = pay(ledger, round_, attempt, [budget.charge], budget.sigma, [budget.part])
-    features, cells = inputs_of(node.task, node.records), cells_of(node.task, node.records)
+    records = node.everybody(_stream(node, round_, attempt, "sketch rows"))
+    features, cells = inputs_of(node.task, records), cells_of(node.task, records)
     bounded = bounded_sketch(sketcher_of(node.task), features, cells, round=round_, attempt=attempt)
-    return release_paid(bounded, paid, PART, _stream(node, round_, attempt))
+    return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "sketch noise"))
 
 
 def sketch_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
@@ -98,10 +102,10 @@ def _budget(node: Node, delta: float) -> SketchBudget:
     return sketch_budget(node.task.experiment, law_of_problem(node.task), delta)
 
 
-def _stream(node: Node, round_: int, attempt: int) -> Stream:
-    """This client's secret noise; reproducible only in a seeded (nominal) run."""
+def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
     seed = node.task.experiment.seed
     if seed is None:
         return Stream(os.urandom(KEY_BYTES))
     first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
-    return Stream.seeded(seed, "sketch noise", first, round_, attempt)
+    return Stream.seeded(seed, purpose, first, round_, attempt)

@@ -1,0 +1,167 @@
+"""Laws of what clients keep out of training: who it is follows from places alone, and nothing of it leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedsw.cli.app import main
+from fedsw.data import concatenate
+from fedsw.engines.driver import run
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.partition import held_out_records, held_records
+from fedsw.federation.node.units import held_back
+from fedsw.metrics import accuracy, predictions
+from fedsw.owndata.evaluate import evaluate
+from fedsw.tasks.problem import Problem
+
+COLUMNS = {
+    "features": [{"name": "x0"}, {"name": "x1"}],
+    "sensitive": {"name": "sex", "values": ["female", "male"]},
+    "target": {"name": "income", "values": ["low", "high"]},
+}
+CLIENTS, PERSONS = 2, 30
+
+
+def experiment(folder: Path, *overrides: str, **data) -> Experiment:
+    raw = {
+        "name": "kept",
+        "data": {"source": "files", "columns": COLUMNS, "data_dir": str(folder), "held_out_fraction": 0.25, **data},
+        "training": {"rounds": 3, "batch_fraction": 0.5},
+        "privacy": {"noise_multiplier": 2.0, "delta": "1/n^2"},
+        "federation": {"clients": CLIENTS},
+        "seed": 3,
+    }
+    return parse_experiment(raw, overrides)
+
+
+def visits(client: int, *, rows: int = 2) -> pd.DataFrame:
+    rng = np.random.default_rng(client)
+    who = np.repeat(np.arange(PERSONS), rows)
+    frame = pd.DataFrame(rng.normal(size=(len(who), 2)).round(3), columns=["x0", "x1"])
+    frame["sex"] = np.array(["female", "male"])[who % 2]
+    frame["income"] = np.array(["low", "high"])[(frame["x0"] > 0).astype(int)]
+    frame["patient"] = [f"{client}-{number}" for number in who]
+    return frame
+
+
+def folders(base: Path, frames=None) -> Path:
+    for client in range(CLIENTS):
+        (base / str(client)).mkdir(parents=True)
+        (frames[client] if frames else visits(client)).to_csv(base / str(client) / "train.csv", index=False)
+    return base
+
+
+@pytest.mark.parametrize("unit", [None, "patient"])
+def test_the_split_is_by_unit_of_the_stated_size_and_the_same_in_every_process(tmp_path, unit):
+    asked = experiment(folders(tmp_path / "data"), **({} if unit is None else {"unit": unit}))
+    task = Problem.from_experiment(asked)
+    site = {"partition-id": 0, "num-partitions": 1}
+    trained, kept = held_records(task, site), held_out_records(task, site)
+    assert sorted([*trained.records.ids.tolist(), *kept.records.ids.tolist()]) == list(range(CLIENTS * PERSONS * 2))
+    units = PERSONS if unit else 2 * PERSONS
+    if unit:
+        assert not set(trained.records.unit.tolist()) & set(kept.records.unit.tolist())
+    for client in range(CLIENTS):
+        own = kept.records.take(kept.owner == client)
+        names = own.ids if own.unit is None else own.unit
+        for group in range(2):
+            assert len(set(names[own.sensitive == group].tolist())) == units // 2 // 4
+        alone = held_out_records(task, {"partition-id": client, "num-partitions": CLIENTS})
+        given = {"partition-id": client, "num-partitions": CLIENTS, "data-dir": str(tmp_path / "data" / str(client))}
+        assert alone.records.ids.tolist() == own.ids.tolist() == held_out_records(task, given).records.ids.tolist()
+
+
+def test_whom_the_split_keeps_does_not_depend_on_what_rows_say_or_how_many_a_person_has(tmp_path):
+    asked = experiment(folders(tmp_path / "data"), unit="patient")
+    task, site = Problem.from_experiment(asked), {"partition-id": 0, "num-partitions": CLIENTS}
+    whole = [held_records(task, site).records, held_out_records(task, site).records]
+    kept = set(whole[1].unit.tolist())
+    everybody = replace(concatenate(whole), unit=torch.cat([part.unit for part in whole]))
+    everybody = everybody.take(torch.argsort(everybody.ids))
+    owner, clients = np.zeros(len(everybody), np.int64), np.zeros(1, np.int64)
+    for person in (int(everybody.unit[0]), next(iter(kept))):
+        said = replace(everybody, features=everybody.features * (everybody.unit != person)[:, None])
+        once = torch.ones(len(said), dtype=torch.bool)
+        once[(said.unit == person).nonzero()[1:, 0]] = False
+        for other in (said, said.take(once)):
+            back = held_back(task, other, owner[: len(other)], clients)
+            assert set(other.unit[torch.from_numpy(back)].tolist()) == kept
+
+
+def test_nothing_that_a_run_leaves_depends_on_what_was_kept_out(tmp_path):
+    asked = experiment(folders(tmp_path / "data"), unit="patient")
+    task, changed = Problem.from_experiment(asked), []
+    for client in range(CLIENTS):
+        kept = held_out_records(task, {"partition-id": client, "num-partitions": CLIENTS})
+        frame = visits(client)
+        rows = (kept.records.ids - client).numpy() // CLIENTS
+        frame.loc[rows, ["x0", "x1"]] += 1e3
+        changed.append(frame)
+    found = []
+    for name, frames in (("as", None), ("other", changed)):
+        nodes._nodes.clear()
+        folder = folders(tmp_path / name, frames)
+        found.append(run(experiment(folder, unit="patient"), runs=tmp_path / f"runs-{name}"))
+    models = [(each.directory / "model.safetensors").read_bytes() for each in found]
+    assert models[0] == models[1]
+    plan = json.loads((found[0].directory / "plan.json").read_text())
+    assert list(plan["groups"].values()) == [CLIENTS * (PERSONS // 2 - PERSONS // 2 // 4)] * 2
+    assert found[0].summary["delta"] == float(sum(plan["groups"].values())) ** -2
+    assert "only clients can see: `fedsw evaluate`" in " ".join(found[0].summary["warnings"])
+    assert found[0].summary["held_out"] == {} and "keeps 0.25 of its records" in found[0].summary["measured_on"]
+
+
+def test_evaluate_measures_the_model_on_the_kept_records_of_each_client_and_of_all(tmp_path, capsys):
+    data = folders(tmp_path / "data")
+    asked = experiment(data)
+    found = run(asked, runs=tmp_path / "runs")
+    told = evaluate(found.directory, None)
+    assert [each.name for each in told] == ["client 0", "client 1", "all clients"]
+    task = Problem.from_experiment(asked)
+    model = task.build_model()
+    model.load_state_dict(load_file(found.directory / "model.safetensors"))
+    kept = held_out_records(task, {"partition-id": 0, "num-partitions": 1}).records
+    with torch.no_grad():
+        outputs = task.outputs(model(task.inputs(kept)), task.given(kept)) + asked.clip.centre
+    assert told[2].metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
+    assert told[2].count == len(kept) == told[0].count + told[1].count
+    assert told[2].constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
+    assert set(told[2].by_group) == {"female", "male"} and told[2].standard_errors["accuracy"] > 0
+    before = {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
+    assert main(["evaluate", str(found.directory), "--data-dir", str(data / "1"), "--client", "1", "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert own[0]["name"] == "client 1" and own[0]["metrics"] == dict(told[1].metrics) and len(own) == 1
+    assert main(["evaluate", str(found.directory)]) == 0
+    assert "all clients" in capsys.readouterr().out
+    assert before == {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
+
+
+def test_of_persons_one_row_each_is_measured(tmp_path):
+    data = folders(tmp_path / "data")
+    found = run(experiment(data, unit="patient"), runs=tmp_path / "runs")
+    kept = PERSONS // 2 // 4 * 2
+    assert [each.count for each in evaluate(found.directory, None)] == [kept, kept, 2 * kept]
+
+
+def test_what_cannot_be_evaluated_is_refused_in_words(tmp_path):
+    data = folders(tmp_path / "data")
+    found = run(experiment(data), runs=tmp_path / "runs")
+    with pytest.raises(ExperimentError, match="--client is 7, and the run has clients 0 to 1"):
+        evaluate(found.directory, None, 7)
+    (found.directory / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="there is no model"):
+        evaluate(found.directory, None)
+    none = run(experiment(data, held_out_fraction=0.0), runs=tmp_path / "runs")
+    with pytest.raises(ExperimentError, match="kept no records out of training"):
+        evaluate(none.directory, None)
+    with pytest.raises(ExperimentError, match="'adult' has a held-out part already"):
+        parse_experiment({"name": "x", "data": {"source": "adult", "held_out_fraction": 0.2}})

@@ -1,0 +1,139 @@
+"""Laws of runs whose unit is a person: everything that is said counts persons, and the audits agree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsw.audit import canary, one_run
+from fedsw.audit.recorded import audit as recomputed
+from fedsw.cli.app import main
+from fedsw.data import as_records
+from fedsw.data.units import Units
+from fedsw.engines.driver import run
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.federation.node import node as nodes
+
+COLUMNS = {
+    "features": [{"name": f"x{place}"} for place in range(5)],
+    "sensitive": {"name": "sex", "values": ["female", "male"]},
+    "target": {"name": "income", "values": ["low", "high"]},
+}
+
+
+def experiment(*overrides: str, **data) -> Experiment:
+    raw = {
+        "name": "visits",
+        "data": {"source": "object", "columns": COLUMNS, "unit": "patient", **data},
+        "training": {"rounds": 3, "batch_fraction": 0.5},
+        "privacy": {"noise_multiplier": 2.0, "delta": "1/n^2"},
+        "federation": {"clients": 2},
+    }
+    return parse_experiment(raw, overrides)
+
+
+def visits(persons: int = 40, *, seed: int = 0, prefix: str = "p") -> pd.DataFrame:
+    """Persons of one to four visits, and one of fifty, in no order."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 5, persons)
+    counts[0] = 50
+    who = rng.permutation(np.repeat(np.arange(persons), counts))
+    frame = pd.DataFrame(rng.normal(size=(len(who), 5)).round(3), columns=[f"x{place}" for place in range(5)])
+    frame["sex"] = np.array(["female", "male"])[who % 2]
+    frame["income"] = np.array(["low", "high"])[rng.integers(0, 2, len(who))]
+    frame["patient"] = [f"{prefix}{number}" for number in who]
+    return frame
+
+
+@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audit_passes(tmp_path, trust, capsys):
+    found = run(experiment(f"privacy.trust={trust}"), data=visits(), runs=tmp_path)
+    plan = json.loads((found.directory / "plan.json").read_text())
+    guarantee = found.summary["guarantee"]
+    assert sorted(plan["groups"].values()) == [20, 20] and found.summary["delta"] == 40.0**-2
+    assert guarantee["unit"] == "patient" and "replacement of all records of one 'patient'" in guarantee["statement"]
+    assert guarantee["protects"].startswith("each 'patient' of every client, with all of its records")
+    config = json.loads((found.directory / "config.json").read_text())
+    assert [sorted(each["rows"].values()) for each in config["experiment"]["data"]["objects"]] == [[20, 20]]
+    assert recomputed(found.directory).passed
+    capsys.readouterr()
+    assert main(["ledger", str(found.directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == "patient"
+    assert main(["ledger", str(found.directory)]) == 0
+    assert "all records of one 'patient'" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_audit_of_a_run_refuses_a_sentence_about_another_unit(tmp_path):
+    found = run(experiment(), data=visits(), runs=tmp_path)
+    path = found.directory / "summary.json"
+    written = path.read_text()
+    path.write_text(written.replace("all records of one 'patient'", "one record"))
+    assert not recomputed(found.directory).passed
+    path.write_text(written.replace('"unit": "patient"', '"unit": "record"'))
+    assert not recomputed(found.directory).passed
+
+
+def test_a_seeded_run_does_not_depend_on_how_persons_are_spread_over_processes(tmp_path):
+    vectors = []
+    for sites in (1, 2):
+        asked = experiment("seed=3", f"federation.sites={sites}")
+        found = run(asked, data=visits(), runs=tmp_path / str(sites))
+        vectors.append((found.directory / "model.safetensors").read_bytes())
+    assert vectors[0] == vectors[1]
+
+
+def own_file(folder: Path) -> Experiment:
+    folder.mkdir()
+    visits(24).to_csv(folder / "train.csv", index=False)
+    overrides = ("training.rounds=1", "training.batch_fraction=1.0", "federation.clients=1")
+    return experiment(*overrides, "privacy.delta=1e-3", source="files", data_dir=str(folder))
+
+
+def attacked(asked: Experiment) -> canary.Finding:
+    return canary.audit(asked, trials=200_000, confidence=1 - 1e-10, draws=1000, singly=20)
+
+
+def test_a_person_of_all_her_records_shows_nearly_all_of_epsilon_and_no_more(tmp_path):
+    found = attacked(own_file(tmp_path / "data"))
+    assert found.passed and 0.9 * found.claimed <= found.shown <= found.claimed
+
+
+def test_the_attack_catches_a_client_that_takes_rows_for_persons(tmp_path, monkeypatch):
+    """All rows of the canary are in a batch of all rows; what is claimed is still that of one of them."""
+    genuine = Units.of
+    asked = own_file(tmp_path / "data")
+    monkeypatch.setattr(nodes.Units, "of", lambda records: genuine(replace(records, unit=None)))
+    assert not attacked(asked).passed
+
+
+def test_single_canaries_are_refused_where_a_person_is_the_unit():
+    with pytest.raises(ExperimentError, match="audit it with --canary"):
+        one_run.audit(experiment(), canaries=10, show=False)
+
+
+def test_held_out_rows_of_a_person_in_training_are_refused_though_the_rows_differ(tmp_path):
+    other = visits(12, seed=9)
+    with pytest.raises(ExperimentError, match="12 values of the held-out records' column 'patient'"):
+        run(experiment(), data=visits(), held_out=other, runs=tmp_path)
+    found = run(experiment(), data=visits(), held_out=visits(12, seed=9, prefix="h"), runs=tmp_path)
+    assert found.summary["held_out"]
+    (tmp_path / "data").mkdir()
+    visits().to_csv(tmp_path / "data" / "train.csv", index=False)
+    other.to_csv(tmp_path / "held.csv", index=False)
+    files = experiment(source="files", data_dir=str(tmp_path / "data"), held_out=str(tmp_path / "held.csv"))
+    with pytest.raises(ExperimentError, match="12 values of its column 'patient' are also in the private records"):
+        run(files, runs=tmp_path)
+
+
+def test_data_frames_that_say_whose_their_rows_are_make_an_experiment_of_persons(tmp_path):
+    records = as_records(visits(), group="sex", target="income", unit="patient")
+    raw = experiment().model_dump(mode="json", exclude_unset=True)
+    raw["data"] = {"source": "object"}
+    found = run(parse_experiment(raw), data=records, runs=tmp_path)
+    assert found.summary["guarantee"]["unit"] == "patient"
+    assert recomputed(found.directory).passed
