@@ -19,8 +19,8 @@ from fedsw.cli.client import client_command
 from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
-from fedsw.cli.export import export_command
 from fedsw.cli.evaluate import evaluate_command
+from fedsw.cli.export import export_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command

@@ -83,13 +83,3 @@ def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeyp
     found = json.loads(capsys.readouterr().out)
     assert found["cost"] == 0 and len(found["tried"]) == 2 and not (tmp_path / "accounts").exists()
     assert found["best"] == ["training.learning_rate=2.0"]
-
-
-def test_twins_depend_on_nothing_but_sizes(own):
-    from fedsw.experiment.sources import declared_columns
-    from fedsw.tuning.twins import twin
-
-    columns = declared_columns(candidates(own, [])[0].experiment)
-    one, same, other = (twin(columns, {"female": 30, "male": 20}, seed) for seed in (0, 0, 1))
-    assert one.rows_by_group == {"female": 30, "male": 20}
-    assert bool((one.features == same.features).all()) and not bool((one.features == other.features).all())
