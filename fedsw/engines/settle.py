@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, resolve_delta
 from fedsw.experiment.preset import Numbers, chosen, left_open, require_settled
 from fedsw.privacy.mechanisms import gaussian_sigma
@@ -91,7 +92,9 @@ def multiplier_of_one(experiment: Experiment, records: int) -> float:
 
 
 def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
-    """Private records of every group, of all clients together, which are public.
+    """Private records to train on of every group, of all clients together, which are public.
+
+    Where records say whose they are persons are counted: how many rows a person has is not public.
 
     Raises:
         ExperimentError: if they are not at hand.
@@ -109,8 +112,9 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     if not parts:
         require_settled(experiment)
         raise ExperimentError("the records are not at hand here: give their number, --records N, or --data-dir DIR")
-    groups = len(columns.groups)
-    return _by_group(columns.groups, [part.sensitive.bincount(minlength=groups).tolist() for part in parts])
+    groups, kept = len(columns.groups), 1 - spec.held_out_fraction
+    counts = [part.sensitive[Units.of(part).firsts].bincount(minlength=groups).tolist() for part in parts]
+    return _by_group(columns.groups, [[math.ceil(kept * count) for count in each] for each in counts])
 
 
 def _by_group(groups: tuple[str, ...], counts: list[list[int]]) -> dict[str, int]:

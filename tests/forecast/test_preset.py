@@ -11,7 +11,8 @@ import torch
 import fedsw
 from fedsw.data import as_records
 from fedsw.engines.driver import resume, run
-from fedsw.engines.settle import multiplier_of_one, numbers_of, settled
+from fedsw.engines.records import at_hand
+from fedsw.engines.settle import multiplier_of_one, numbers_of, settled, sizes_at_hand
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import CHOSEN, Numbers, left_open
 from fedsw.federation.server.federation import Job, federate
@@ -149,3 +150,15 @@ def test_a_reference_without_clips_has_its_steps_chosen_too():
     assert left_open(ready) == {} and ready.clip.open
     clipped = asked(privacy={"trust": "none"})
     assert ready.training.learning_rate < settled(clipped, numbers_of(clipped, SIZES)).training.learning_rate
+
+
+def test_what_is_chosen_counts_persons_that_are_trained_on_and_not_their_rows():
+    once, often = table(60), {name: [*values, *values[:1] * 40] for name, values in table(60).items()}
+    columns = {**COLUMNS, "unit": "who"}
+    found = []
+    for rows in (once, often):
+        rows["who"] = [f"p{row}" for row in range(60)] + ["p0"] * (len(rows["x"]) - 60)
+        experiment = asked(data={"source": "object", "columns": columns, "held_out_fraction": 0.5})
+        with at_hand(experiment, as_records(rows, columns=experiment.data.columns), None, engine="inprocess") as ready:
+            found.append((sizes_at_hand(ready), settled(ready).training, settled(ready).clip))
+    assert found[0] == found[1] and found[0][0] == {"f": 15, "m": 15}
