@@ -17,6 +17,7 @@ from fedsw.cli.client import client_command
 from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
+from fedsw.cli.distance import distance_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
@@ -27,6 +28,7 @@ from fedsw.cli.server import server_command
 from fedsw.cli.shell import invoke, new_group, split_debug
 from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
+from fedsw.cli.synthesize import synthesize_command
 
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
@@ -36,6 +38,8 @@ _VERBS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce_command,
     "audit": audit_command,
     "run": run_command,
+    "synthesize": synthesize_command,
+    "distance": distance_command,
     "certs": certs_command,
     "server": server_command,
     "client": client_command,

@@ -15,7 +15,7 @@ MOST_CODES = 2_000
 """Codes of all columns together: a sketch of pairs measures about half their square."""
 
 _FINE = (5, 7, 10)
-"""Numbers are cut at their low end too, after 2^-5, 2^-7 and 2^-10 of their range: many have most of their mass there."""
+"""Numbers are cut at their low end too, after 2^-5, 2^-7 and 2^-10 of their range: many columns are mostly there."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def made_table(
 ) -> dict[str, list[str]]:
     """The cells of `count` synthetic rows by column, as text, in the declared order of columns.
 
-    Guarantee: post-processing of the sketch that the network learnt from; however many rows are drawn, they cost nothing.
+    Guarantee: post-processing of the sketch that the network learnt from; any number of rows costs nothing.
 
     Args:
         network: a trained generator of the columns' codes.

@@ -107,8 +107,8 @@ def independent_proportions(proportions: Tensor) -> Tensor:
 def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
     """Weights (cells,) of squared distances that fit a law of other proportions with the same law in every cell.
 
-    A cell's block is its proportion p times its mean vector; in the law with proportion q in its place the block is q / p
-    times it, so its squared distance is (q / p)^2 times the measured one. Cells that nobody was found in have weight 0.
+    A cell's block is its proportion p times its mean vector; in the law with proportion q in its place the block is
+    q / p times it, so its squared distance is (q / p)^2 times the measured one. Cells without records have weight 0.
     """
     ratio = torch.where(proportions > 0, wanted / proportions.clamp(min=STEP), torch.zeros_like(wanted))
     return ratio.square()

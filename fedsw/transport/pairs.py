@@ -19,12 +19,12 @@ class Pairs:
     """One-hot codes of columns as they are, and the products of the codes of every two columns.
 
     With u_k the code of column k of K, shortened to norm 1 and without negative numbers, a record's vector holds
-    sqrt(singles / K) u_k for every k and sqrt((1 - singles) / P) u_k x u_l for every one of the P = K (K - 1) / 2 pairs:
-    its norm is at most 1, and its mean over records is all one-way and two-way marginals. Its numbers are not negative,
+    sqrt(singles / K) u_k for every k and sqrt((1 - singles) / P) u_k x u_l for each of the P = K (K - 1) / 2 pairs: its
+    norm is at most 1, and its mean over records is all one-way and two-way marginals. Its numbers are not negative,
     whatever a record holds, so two records' inner product is not either, and they are at most sqrt(2) apart.
 
-    The vector is linear in every u_k. Rows of chances (softmax) therefore have the mean vector of the rows that are drawn
-    from them, column by column: a generator of chances is trained on what it will write, without a relaxation's gap.
+    The vector is linear in every u_k. Rows of chances (softmax) therefore have the mean vector of the rows that are
+    drawn from them, column by column: a generator of chances is trained on what it will write, without a gap.
 
     Attributes:
         ranges: of the features that are each column's code, (first, end).

@@ -212,6 +212,7 @@ class SomeOfLaw(nn.Module):
         self.law, self.taken = law, parts
 
     def forward(self, features: Tensor) -> Tensor:
+        """The law's vectors at these coordinates."""
         pairs = zip(self.taken, self.law.parts, self.law.weights, strict=True)
         return torch.cat([math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs], dim=1)
 

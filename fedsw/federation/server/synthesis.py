@@ -83,7 +83,9 @@ def synthesise(
         checkpoint=directory.path / GENERATOR,
     )
     directory.write_model(network)
-    return Synthesis("completed", evaluator.write_outputs(network, directory), _described(task, stored, network))
+    return Synthesis(
+        "completed", evaluator.write_outputs(network, directory), _described(task, stored, network, method)
+    )
 
 
 def settings_of(task: Problem) -> Settings:
@@ -138,12 +140,13 @@ def _record(progress: Progress, stored: StoredSketch, method: SketchMethod, traf
     return record
 
 
-def _described(task: Problem, stored: StoredSketch, network: nn.Module) -> dict[str, Any]:
+def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: SketchMethod) -> dict[str, Any]:
     """What the summary says of the sketch, and how far from it the generator's samples are."""
     sketch = stored.sketch
     features, cells = generate(network, proportions_of(network), _JUDGED)
     return {
         "records": sketch.records,
+        "records_by_client": {str(client): held for client, held in method.records_by_client.items()},
         "clients": stored.clients,
         "cells": sketch.law.cells,
         "coordinates": sketch.coordinates,
