@@ -18,8 +18,11 @@ from fedsw.data.formats import Chunk
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
-_DIGITS = 6
+_DIGITS = 7
 """Significant digits of the made-up numbers of a column, of its range."""
+
+_MARGIN = 0.002
+"""Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""
 
 
 def codes_of(records: Records, coded: tuple[Coded, ...]) -> Tensor:
@@ -56,7 +59,7 @@ def cells_of_table(
 ) -> dict[str, list[str]]:
     """The cells of a table of the declared columns, as text, by column in their declared order.
 
-    Numbers are drawn uniformly from what their code holds; whole ones are whole, dates are written in their format,
+    Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written in their format,
     decimals with the declared sign.
 
     Args:
@@ -116,7 +119,8 @@ def _texts(codes: NDArray[np.int64], column: Coded, columns: Columns, stream: St
     assert number is not None
     bins = np.minimum(codes, last)
     low, high = edges[bins], edges[bins + 1]
-    values = low + stream.uniforms(len(codes)) * (high - low)
+    within = _MARGIN + (1 - 2 * _MARGIN) * stream.uniforms(len(codes))
+    values = low + within * (high - low)
     texts = _written(np.floor(values) if column.whole else values, number, columns.decimal)
     if column.missing is None:
         return texts

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsw.experiment import ExperimentError
 from fedsw.runs.files import SUMMARY, read_json
 from fedsw.transport.noised_sketches import NoisedSketch
 from fedsw.transport.sketch_drift import Drift, drift, exact_sketch
+
+if TYPE_CHECKING:
+    from fedsw.tasks.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,13 @@ def drifts(directory: Path, *, reference: Path | None, confidence: float) -> lis
     return [Between(name, str(reference), drift(own, public, confidence=confidence)) for name, own in sides.items()]
 
 
-def _sides(directory: Path, problem: object) -> Mapping[str, NoisedSketch]:
+def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
     """The sketches of a run by whose they are: each client's own, or one of all."""
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.releases import Releases
     from fedsw.runs.sketches import stored_sketch
-    from fedsw.tasks.problem import Problem
     from fedsw.tasks.sketch_sums import law_of_problem
 
-    assert isinstance(problem, Problem)
     law, run = law_of_problem(problem), RunDirectory(directory)
     releases = Releases(run.releases)
     held = (read_json(directory / SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})

@@ -39,11 +39,12 @@ class Drift:
 def drift(one: NoisedSketch, other: NoisedSketch, *, confidence: float = CONFIDENCE) -> Drift:
     """The distance between the records of two sketches of one law.
 
-    With D the difference of the sketches' blocks, d that of the exact ones, t^2 = s_1^2 / n_1^2 + s_2^2 / n_2^2 the noise
-    of a number and m numbers, |D|^2 / t^2 has the noncentral chi-squared law of m degrees of freedom with noncentrality
-    |d|^2 / t^2: inverting it gives the exact interval for |d|. A mean of n independent vectors of norm at most 1 is
-    within (1 + sqrt(2 ln(1 / a))) / sqrt(n) of the law's mean with probability 1 - a (McDiarmid), whatever the law: that
-    widens it to the populations' interval, with half of the doubt for the noise and a quarter for each side's records.
+    With D the difference of the sketches' blocks, d that of the exact ones, t^2 = s_1^2 / n_1^2 + s_2^2 / n_2^2 the
+    noise of a number, and m numbers, |D|^2 / t^2 has the noncentral chi-squared law of m degrees of freedom with
+    noncentrality |d|^2 / t^2: inverting it gives the exact interval for |d|. A mean of n independent vectors of norm at
+    most 1 is within (1 + sqrt(2 ln(1 / a))) / sqrt(n) of the law's mean with probability 1 - a (McDiarmid), whatever
+    the law: that widens it to the populations' interval, with half of the doubt for the noise and a quarter for each
+    side's records.
 
     Guarantee: post-processing of both sketches.
 
