@@ -59,8 +59,8 @@ def cells_of_table(
 ) -> dict[str, list[str]]:
     """The cells of a table of the declared columns, as text, by column in their declared order.
 
-    Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written in their format,
-    decimals with the declared sign.
+    Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
+    in their format, decimals with the declared sign.
 
     Args:
         codes: (m, columns) int64.

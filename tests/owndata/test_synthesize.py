@@ -55,14 +55,13 @@ clients = 2
 """
 
 
-def rows(n: int, seed: int, *, age: int = 40) -> list[list[object]]:
+def rows(n: int, seed: int, *, age: int = 40, gone: float = 0.1) -> list[list[object]]:
     rng = np.random.default_rng(seed)
     sex, sick = rng.random(n) < 0.5, rng.random(n)
     sick = sick < np.where(sex, 0.7, 0.3)  # the label depends on the group
     ages = np.clip(rng.normal(age + 15 * sick, 8), 18, 90).astype(int)
-    doses = [
-        "" if gone else f"{dose:.2f}" for gone, dose in zip(rng.random(n) < 0.1, rng.uniform(0, 20, n), strict=True)
-    ]
+    missing = rng.random(n) < gone
+    doses = ["" if none else f"{dose:.6f}" for none, dose in zip(missing, rng.uniform(0, 20, n), strict=True)]
     cities = np.where(rng.random(n) < 0.6, "Paris", "Lyon")
     return [
         [a, c, d, "m" if s else "f", "yes" if y else "no"]
@@ -83,7 +82,7 @@ def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     for client in range(2):
         write(folder / "DATA" / str(client) / "train.csv", rows(1500, client, age=40 + 20 * client))
-    write(folder / "held.csv", rows(400, 9))
+    write(folder / "held.csv", rows(400, 9, gone=0.0))
     (folder / "own.toml").write_text(OWN.format(held_out='held_out = "held.csv"'))
     (folder / "none.toml").write_text(OWN.format(held_out=""))
     assert synthesize(folder, "own.toml", "made.csv") == 0

@@ -1,4 +1,4 @@
-"""Pairs of columns: what is measured are marginals, no two records are further apart than sqrt(2), chances are exact."""
+"""Pairs of columns: marginals are measured, no two records are further apart than sqrt(2), chances are exact."""
 
 from __future__ import annotations
 
