@@ -142,7 +142,7 @@ def _sliced(one: Records, other: Records) -> float:
 
 def _nearest(one: Records, other: Records) -> tuple[float, float]:
     """Median and lowest percentile of the distances from one side's features to the nearest of the other's."""
-    found = torch.cat([torch.cdist(part, other.features).amin(dim=1) for part in one.features.split(500)])
+    found = torch.cat([torch.cdist(part, other.features).amin(dim=1) for part in torch.split(one.features, 500)])
     return float(found.median()), float(torch.quantile(found, 0.01))
 
 

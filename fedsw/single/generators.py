@@ -159,7 +159,9 @@ def sketch_distance(
     drawn = _sketcher_of(sketch, sketcher, features)
     target = Target.of(sketch, like=features.to(torch.float64))
     with torch.no_grad():
-        parts = [drawn.by_cell(*each) for each in zip(features.split(CHUNK), cells.split(CHUNK), strict=True)]
+        parts = [
+            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
+        ]
         sums, squares, counts = (
             torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)
             for name in ("sums", "squares", "counts")

@@ -96,7 +96,7 @@ class PairsOfCodes(Measured):
         )
 
     def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums by cell and sums of squared norms, as the vectors have, without making them: one product of matrices."""
+        """Sums (cells, coordinates) and of squared norms (cells,) of the vectors, without making them: matrix products."""
         codes = self._codes(rows)
         sums = []
         for chosen in members:

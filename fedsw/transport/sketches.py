@@ -212,12 +212,12 @@ class SomeOfLaw(nn.Module):
         self.law, self.taken = law, parts
 
     def forward(self, features: Tensor) -> Tensor:
-        """The law's vectors at these coordinates."""
+        """The law's vectors (n, m) at these coordinates, of features (n, p)."""
         pairs = zip(self.taken, self.law.parts, self.law.weights, strict=True)
         return torch.cat([math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs], dim=1)
 
     def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
-        """As `Sketcher.by_cell`, at these coordinates."""
+        """As `Sketcher.by_cell`, at these m coordinates: rows (n, p) in cells (n,)."""
         return _by_cell(iter(self.taken), self.law, features, cells)
 
 
