@@ -96,7 +96,7 @@ class PairsOfCodes(Measured):
         )
 
     def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums (cells, coordinates) and of squared norms (cells,) of the vectors, without making them: matrix products."""
+        """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
         codes = self._codes(rows)
         sums = []
         for chosen in members:
