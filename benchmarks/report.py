@@ -96,7 +96,7 @@ def main() -> None:
             page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
     for path in sorted(RESULTS.glob("compare-*.json")):
         page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
-    for name in ("entropic", "flow", "noise", "deployed"):
+    for name in ("synthetic_tables", "entropic", "flow", "noise", "deployed"):
         if stored := _load(name):
             page += [getattr(sections, name)(stored), _machine(stored["machine"])]
     broken = _load("chaos") or {}

@@ -21,6 +21,7 @@ from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
 from fedsw.cli.evaluate import evaluate_command
 from fedsw.cli.export import export_command
+from fedsw.cli.distance import distance_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
@@ -34,6 +35,7 @@ from fedsw.cli.shell import invoke, new_group, split_debug
 from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
 from fedsw.cli.tune import tune_command
+from fedsw.cli.synthesize import synthesize_command
 
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
@@ -48,6 +50,8 @@ _VERBS: dict[str, Callable[..., None]] = {
     "predict": predict_command,
     "export": export_command,
     "card": card_command,
+    "synthesize": synthesize_command,
+    "distance": distance_command,
     "certs": certs_command,
     "server": server_command,
     "client": client_command,

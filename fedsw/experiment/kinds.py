@@ -86,6 +86,7 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "adaptor": ModelKind(layered=False, square=True),
         "image-generator": ModelKind(square=True, conditional=True),
         "vector-generator": ModelKind(conditional=True),
+        "table-generator": ModelKind(conditional=True),
         "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
         "published-adaptor": ModelKind(layered=False, square=True),
         "labelled-images": ModelKind(layered=False),

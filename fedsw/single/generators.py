@@ -18,8 +18,8 @@ from fedsw import files
 from fedsw.models.conditional import Conditional, Proportioned
 from fedsw.models.samples import CHUNK, generate, seeded_generator, stratified
 from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.sketch_losses import Target, distance, drawn_distance
-from fedsw.transport.sketches import Sketcher
+from fedsw.transport.sketch_losses import Target, distance_of_sums, drawn_distance_of_sums
+from fedsw.transport.sketches import BatchSums, Sketcher, SomeOfLaw
 
 _TITLE = b"fedsw generator 1 "
 
@@ -83,6 +83,7 @@ def fit_generator(
     *,
     sketcher: Sketcher | None = None,
     weights: Tensor | None = None,
+    proportions: Tensor | None = None,
     observer: Callable[[Progress], None] | None = None,
     every: int = 100,
     checkpoint: Path | str | None = None,
@@ -102,6 +103,7 @@ def fit_generator(
         settings: how.
         sketcher: the sketch's law, drawn, if it is there already.
         weights: (cells,), of every cell's squared distance; see `Target.of`.
+        proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
         observer: called every `every` steps and after the last.
         checkpoint: a file that is written at the same times, and read first if it is there.
 
@@ -120,7 +122,7 @@ def fit_generator(
     drawn = _sketcher_of(sketch, sketcher, like)
     conditional = _conditional(network, sketch)
     if isinstance(network, Proportioned):
-        network.proportions.copy_(sketch.proportions)
+        network.proportions.copy_(sketch.proportions if proportions is None else proportions)
     target = Target.of(sketch, weights=weights, like=like)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     path = None if checkpoint is None else Path(checkpoint)
@@ -157,8 +159,14 @@ def sketch_distance(
     drawn = _sketcher_of(sketch, sketcher, features)
     target = Target.of(sketch, like=features.to(torch.float64))
     with torch.no_grad():
-        vectors = torch.cat([drawn(part) for part in torch.split(features, CHUNK)]).to(torch.float64)
-        return float(distance(target, vectors, cells))
+        parts = [
+            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
+        ]
+        sums, squares, counts = (
+            torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)
+            for name in ("sums", "squares", "counts")
+        )
+        return float(distance_of_sums(target, BatchSums(sums, squares, counts)))
 
 
 def _step(
@@ -179,12 +187,12 @@ def _step(
         each = torch.multinomial(proportions, settings.batch, replacement=True, generator=generator)
     noise = torch.randn(settings.batch, network.latent, generator=generator)
     cells = each.to(device)
-    module: nn.Module = drawn
+    module: Sketcher | SomeOfLaw = drawn
     if settings.fraction < 1:
         module, places, factors = drawn.some(settings.fraction, generator)
         target = target.at(places, factors)
-    vectors = module(network(noise.to(target.blocks), cells))
-    found = (distance if whole else drawn_distance)(target, vectors, cells)
+    sums = module.by_cell(network(noise.to(target.blocks), cells), cells)
+    found = (distance_of_sums if whole else drawn_distance_of_sums)(target, sums)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(found)
     optimizer.step()

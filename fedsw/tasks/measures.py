@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from fedsw import metrics
 from fedsw.clipping.outputs import Form
 from fedsw.data import Records
+from fedsw.data.codes import records_of_table
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sources import Shape
 from fedsw.models.samples import generate, proportions_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import table_of
+from fedsw.tasks.tables import made_table
 from fedsw.tasks.task import Inputs, Raw
 
 _SLICES = 100
@@ -135,6 +138,11 @@ class Measuring:
         experiment = self._problem.experiment
         sketch, evaluation = experiment.sketch, experiment.evaluation
         count = sketch.generated if evaluation.mode == "full" else min(sketch.generated, evaluation.records)
+        columns = experiment.data.columns
+        if (coded := table_of(experiment)) is not None and columns is not None:
+            made = records_of_table(made_table(self._model, columns, coded, count), columns)
+            labels = made.target.to(self._problem.device) if made.is_classification and sketch.labels else None
+            return self._problem.inputs(made), labels
         features, cells = generate(self._model, proportions_of(self._model), count)
         groups = len(self.shape.groups) if sketch.groups else 1
         return features, torch.div(cells, groups, rounding_mode="floor") if sketch.labels else None

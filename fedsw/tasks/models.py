@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,6 +86,12 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
     if spec.kind in _SHIPPED:
         return _SHIPPED[spec.kind](spec, features, outputs, classes)
     return _own(spec, {"features": features, "outputs": outputs, "classes": classes, "seed": spec.seed})
+
+
+def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -> nn.Module:
+    """The generator of a table: chances of every column's codes, by ranges (first, end)."""
+    hidden = spec.hidden or (200, 200)
+    return VectorGenerator(codes[-1][1], cells, latent=spec.latent, hidden=hidden, codes=codes, seed=spec.seed)
 
 
 def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:

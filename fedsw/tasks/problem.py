@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw import clipping, data, models
+from fedsw.columns.coded import ranges
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.extensions import is_reference
@@ -28,10 +29,10 @@ from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
-from fedsw.tasks.models import build
+from fedsw.tasks.models import build, table_generator
 from fedsw.tasks.own import task_of
 from fedsw.tasks.per_record import made_up_features
-from fedsw.tasks.sketched import cells_of_sketch, drawn, law_of
+from fedsw.tasks.sketched import cells_of_sketch, drawn, law_of, table_of
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
@@ -376,8 +377,12 @@ def _meets_no_record(experiment: Experiment, task: Task) -> bool:
 def _build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     if not experiment.privacy.sketch:
         return build(experiment.model, shape.features, outputs, shape.classes)
+    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
     try:
-        return build(experiment.model, shape.features, outputs, cells_of_sketch(experiment, shape))
+        if coded is not None and not is_reference(experiment.model.kind):
+            return table_generator(experiment.model, ranges(coded), cells)
+        width = shape.features if coded is None else ranges(coded)[-1][1]
+        return build(experiment.model, width, outputs, cells)
     except ExperimentError:
         raise
     except ValueError as fault:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from fedsw.data import Records
+from fedsw.data.codes import codes_of, one_hot
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import drawn, law_of
+from fedsw.tasks.sketched import drawn, law_of, table_of
 from fedsw.transport.sketches import Law, Sketcher
 
 
@@ -29,8 +30,11 @@ def sums_of(problem: Problem, records: Records) -> Tensor:
 
 @flushing_to_zero
 def inputs_of(problem: Problem, records: Records) -> Tensor:
-    """Features (n, p) as the sketch looks at them, on the run's device."""
-    return problem.inputs(records)
+    """Features (n, p) as the sketch looks at them, on the run's device: the records' own, or their columns' codes."""
+    coded = table_of(problem.experiment)
+    if coded is None:
+        return problem.inputs(records)
+    return one_hot(codes_of(records, coded), coded, problem.dtype).to(problem.device)
 
 
 def cells_of(problem: Problem, records: Records) -> Tensor:

@@ -6,9 +6,12 @@ import functools
 
 import torch
 
+from fedsw.columns import Columns
+from fedsw.columns.coded import Coded, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
 from fedsw.experiment.sources import Shape
 from fedsw.transport.feature_maps import Convolutions, Cosine, FeatureMap, Raw
+from fedsw.transport.pairs import Pairs
 from fedsw.transport.sketch_parts import GaussianKernel, Indicators, Part, SlicedCramer
 from fedsw.transport.sketches import Law, Sketcher
 
@@ -29,10 +32,11 @@ def law_of(experiment: Experiment, shape: Shape) -> Law:
         raise ExperimentError(
             f"sketch.labels is true, and the target is {shape.targets} numbers: set it to false, or declare classes"
         )
+    coded = table_of(experiment)
     try:
         return Law(
-            shape.features,
-            tuple(_part(each) for each in (sketch, *sketch.also)),
+            shape.features if coded is None else ranges(coded)[-1][1],
+            tuple(_part(each) for each in (sketch, *sketch.also)) if coded is None else (_pairs(sketch, coded),),
             classes=_classes(experiment, shape),
             groups=_groups(experiment, shape),
             counts=sketch.counts,
@@ -53,6 +57,27 @@ def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
         return law.drawn(dtype).to(device)
     except ValueError as fault:
         raise ExperimentError(f"sketch: {fault}") from None
+
+
+def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
+    """How the declared columns are written as codes, where that is what is measured; None where it is not.
+
+    Raises:
+        ExperimentError: see `fedsw.columns.coded.coded_columns`.
+    """
+    sketch, columns = experiment.sketch, experiment.data.columns
+    if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
+        return None
+    return _coded(columns, sketch.bins, sketch.groups)
+
+
+@functools.lru_cache(maxsize=8)
+def _coded(columns: Columns, bins: int, group_in_cell: bool) -> tuple[Coded, ...]:
+    return coded_columns(columns, bins=bins, group_in_cell=group_in_cell)
+
+
+def _pairs(sketch: SketchPart, coded: tuple[Coded, ...]) -> Pairs:
+    return Pairs(ranges(coded), sketch.singles, sketch.weight)
 
 
 def _classes(experiment: Experiment, shape: Shape) -> int:

@@ -94,3 +94,21 @@ def pooled(sketches: Sequence[NoisedSketch]) -> NoisedSketch:
         math.hypot(*(each.sigma for each in sketches)),
         sum(each.records for each in sketches),
     )
+
+
+def independent_proportions(proportions: Tensor) -> Tensor:
+    """The law of independent labels and groups with the marginals of proportions (classes, groups), of sum 1.
+
+    Post-processing of a release. Source: Kamiran, Calders 2012 (reweighing).
+    """
+    return proportions.sum(dim=1, keepdim=True) * proportions.sum(dim=0, keepdim=True)
+
+
+def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
+    """Weights (cells,) of squared distances that fit a law of other proportions with the same law in every cell.
+
+    A cell's block is its proportion p times its mean vector; in the law with proportion q in its place the block is
+    q / p times it, so its squared distance is (q / p)^2 times the measured one. Cells without records have weight 0.
+    """
+    ratio = torch.where(proportions > 0, wanted / proportions.clamp(min=STEP), torch.zeros_like(wanted))
+    return ratio.square()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsw.transport.noised_sketches import NoisedSketch
+from fedsw.transport.sketches import BatchSums, sums_of_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,11 @@ class Target:
 
 
 def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
+    """`distance_of_sums` of vectors phi of generated samples (m, F), differentiable, in cells (m,) int64."""
+    return distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
+
+
+def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     """Unbiased estimate of the weighted squared distance between the sketched records and a generated law.
 
     With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
@@ -70,15 +76,14 @@ def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
 
     Args:
         target: of the sketch.
-        vectors: phi of the generated samples (m, F), differentiable.
-        cells: (m,) int64, theirs.
+        batch: sums over the vectors of the generated samples, by cell.
 
     Returns:
-        A scalar, differentiable in `vectors`.
+        A scalar, differentiable in the vectors.
 
     Source: Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Lemma 6 (U-statistic).
     """
-    sums, squares, counts = _by_cell(vectors, cells, len(target.blocks))
+    sums, squares, counts = batch.sums, batch.squares, batch.counts
     scale = target.proportions / counts.clamp(min=1)
     cross = (target.blocks * sums).sum(dim=1) * scale
     pairs = (sums.square().sum(dim=1) - squares) * scale.square() * counts / (counts - 1).clamp(min=1)
@@ -88,6 +93,11 @@ def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
 
 
 def drawn_distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
+    """`drawn_distance_of_sums` of vectors (m, F), m >= 2, in cells (m,) int64."""
+    return drawn_distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
+
+
+def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     """The same for cells that were drawn at random, independently, with the target's proportions.
 
     Unbiased for any batch of two or more, whichever cells are in it: where there are more cells than a batch can hold
@@ -95,20 +105,12 @@ def drawn_distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
 
     Args:
         target: of the sketch.
-        vectors: (m, F), m >= 2.
-        cells: (m,) int64.
+        batch: sums over the vectors of m >= 2 samples, by cell.
 
     Returns:
-        A scalar, differentiable in `vectors`.
+        A scalar, differentiable in the vectors.
     """
-    sums, squares, _ = _by_cell(vectors, cells, len(target.blocks))
-    m = len(vectors)
+    sums, squares, m = batch.sums, batch.squares, batch.counts.sum()
     pairs = (sums.square().sum(dim=1) - squares) / (m * (m - 1))
     terms = target.blocks.square().sum(dim=1) - 2 * (target.blocks * sums).sum(dim=1) / m + pairs
     return (target.weights * terms).sum() - target.noise
-
-
-def _by_cell(vectors: Tensor, cells: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of vectors (cells, F), sums of their squared norms (cells,), and how many there are (cells,)."""
-    members = (cells.unsqueeze(0) == torch.arange(count, device=cells.device).unsqueeze(1)).to(vectors)
-    return members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1)

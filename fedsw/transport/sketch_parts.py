@@ -53,6 +53,18 @@ class Measured(nn.Module):
         """
         return self, torch.arange(self.coordinates), 1.0
 
+    def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums of the vectors of rows (n, p) by cell, and of their squared norms; differentiable.
+
+        Args:
+            members: (cells, n), 1 where a row is in a cell, else 0.
+
+        Returns:
+            (cells, coordinates), and (cells,).
+        """
+        vectors = self(rows)
+        return members @ vectors, members @ vectors.square().sum(dim=1)
+
 
 @dataclass(frozen=True)
 class GaussianKernel:

@@ -130,6 +130,10 @@ class Sketcher(nn.Module):
         found = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
         return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
+    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
+        """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
+        return _by_cell(self._measured(), self.law, features, cells)
+
     @flushing_to_zero
     def sums(self, features: Tensor, cells: Tensor, *, chunk: int = 0) -> Tensor:
         """Sum of the records' vectors by cell, WITHOUT NOISE; it leaves as a `Bounded` only.
@@ -168,7 +172,7 @@ class Sketcher(nn.Module):
             total[:, -1] += members.sum(dim=0) * count_steps(self.law)
         return total * STEP
 
-    def some(self, fraction: float, generator: torch.Generator) -> tuple[nn.Module, Tensor, Tensor]:
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[SomeOfLaw, Tensor, Tensor]:
         """The law on randomly drawn frequencies, whose squared distances have those of the whole as their mean.
 
         Args:
@@ -186,7 +190,7 @@ class Sketcher(nn.Module):
             places.append(place + start)
             factors.append(torch.full((len(place),), factor, dtype=torch.float64))
             start += part.coordinates
-        return _Some(self.law, taken), torch.cat(places), torch.cat(factors)
+        return SomeOfLaw(self.law, taken), torch.cat(places), torch.cat(factors)
 
     def _require_precision(self, features: Tensor) -> None:
         for part in self.parts:
@@ -200,7 +204,7 @@ class Sketcher(nn.Module):
         return (cast(Measured, part) for part in self.parts)
 
 
-class _Some(nn.Module):
+class SomeOfLaw(nn.Module):
     """The parts of a law at some of their coordinates."""
 
     def __init__(self, law: Law, parts: list[Measured]) -> None:
@@ -208,8 +212,49 @@ class _Some(nn.Module):
         self.law, self.taken = law, parts
 
     def forward(self, features: Tensor) -> Tensor:
+        """The law's vectors (n, m) at these coordinates, of features (n, p)."""
         pairs = zip(self.taken, self.law.parts, self.law.weights, strict=True)
         return torch.cat([math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs], dim=1)
+
+    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
+        """As `Sketcher.by_cell`, at these m coordinates: rows (n, p) in cells (n,)."""
+        return _by_cell(iter(self.taken), self.law, features, cells)
+
+
+def _by_cell(measured: Iterator[Measured], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
+    members = members_of(cells, law.cells).to(features)
+    sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
+    for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
+        total, norms = each.summed(_columns(features, part), members)
+        sums.append(math.sqrt(weight) * total)
+        squares = squares + weight * norms
+    return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSums:
+    """What a distance needs of the vectors of a batch of generated rows.
+
+    Attributes:
+        sums: of the vectors by cell, (cells, F).
+        squares: of their squared norms, (cells,).
+        counts: rows of every cell, (cells,).
+    """
+
+    sums: Tensor
+    squares: Tensor
+    counts: Tensor
+
+
+def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
+    """The same of vectors (m, F) that are there already, in cells (m,) int64 of `count`."""
+    members = members_of(cells, count).to(vectors)
+    return BatchSums(members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1))
+
+
+def members_of(cells: Tensor, count: int) -> Tensor:
+    """Which rows are in which cell, (count, m) bool, of cells (m,)."""
+    return cells.unsqueeze(0) == torch.arange(count, device=cells.device).unsqueeze(1)
 
 
 def count_steps(law: Law) -> int:

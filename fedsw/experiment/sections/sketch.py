@@ -12,6 +12,7 @@ _READ: dict[str, tuple[str, ...]] = {
     "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
     "cramer": ("directions", "harmonics", "period", "scheme", "map"),
     "code": (),
+    "table": ("bins", "singles"),
 }
 _READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
@@ -25,11 +26,14 @@ class SketchPart(Section):
 
     Attributes:
         kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
-            of the sliced Cramer distance; or "code", columns that are a one-hot code, as they are.
+            of the sliced Cramer distance; "code", columns that are a one-hot code, as they are; or "table", single
+            columns and pairs of columns of a declared table, each written as codes (`fedsw.columns.coded`).
         bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
             none are given; and how many frequencies, divided over them.
         directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
             projections.
+        bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
+            single columns have, pairs have the rest.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; or "convolutions", `filters` fixed random ones of side `kernel`.
@@ -37,13 +41,15 @@ class SketchPart(Section):
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
-    kind: Literal["gaussian", "cramer", "code"] = "gaussian"
+    kind: Literal["gaussian", "cramer", "code", "table"] = "gaussian"
     bandwidths: tuple[PositiveFloat, ...] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
     harmonics: PositiveInt = 8
     period: PositiveFloat = 2.0
+    bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
+    singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
     map: Literal["raw", "cosine", "convolutions"] = "raw"
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -70,6 +76,8 @@ class SketchPart(Section):
             raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
         if self.kind == "code" and not self.columns:
             raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
+        if self.kind == "table" and self.columns:
+            raise ValueError("kind 'table' measures every declared column: leave columns out")
         return self
 
 
@@ -89,6 +97,8 @@ class Sketch(SketchPart):
         learning_rate: of Adam at the first step; it falls to 0.
         fraction: of the frequencies that a step looks at.
         generated: labelled samples that a classifier is trained on to measure a generator by.
+        independent: whether generated labels do not depend on the group: how often each label and group is generated is
+            then the product of both, and the generator is trained for that law. It needs labels and groups.
     """
 
     also: tuple[SketchPart, ...] = ()
@@ -100,3 +110,12 @@ class Sketch(SketchPart):
     learning_rate: PositiveFloat = 0.01
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     generated: PositiveInt = 10_000
+    independent: bool = False
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Sketch:
+        if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
+            raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
+        if self.independent and not (self.labels and self.groups):
+            raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
+        return self

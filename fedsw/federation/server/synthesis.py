@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation.exchange.exchange import Traffic
@@ -24,7 +24,7 @@ from fedsw.runs.telemetry import event
 from fedsw.single.generators import Progress, Settings, fit_generator, sketch_distance
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketch_sums import law_of_problem, sketcher_of
-from fedsw.transport.noised_sketches import NoisedSketch
+from fedsw.transport.noised_sketches import NoisedSketch, independent_proportions, reweighed
 
 _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""
@@ -70,17 +70,22 @@ def synthesise(
         log.info("round released", extra=event("round released", **{name: record[name] for name in names}))
         job.observer.round_done(record)
 
+    weights, proportions = _independent(task, stored.sketch)
     fit_generator(
         stored.sketch,
         network,
         settings_of(task),
         sketcher=sketcher,
+        weights=weights,
+        proportions=proportions,
         observer=done,
         every=job.experiment.evaluate_every,
         checkpoint=directory.path / GENERATOR,
     )
     directory.write_model(network)
-    return Synthesis("completed", evaluator.write_outputs(network, directory), _described(task, stored, network))
+    return Synthesis(
+        "completed", evaluator.write_outputs(network, directory), _described(task, stored, network, method)
+    )
 
 
 def settings_of(task: Problem) -> Settings:
@@ -108,6 +113,15 @@ def _obtained(job: Job, task: Problem, method: SketchMethod, directory: RunDirec
     return found
 
 
+def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Tensor | None]:
+    """How cells weigh in the loss, and how often they are generated, where labels are not to depend on the group."""
+    if not task.experiment.sketch.independent:
+        return None, None
+    law = sketch.law
+    proportions = independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
+    return reweighed(sketch.proportions, proportions), proportions
+
+
 def _record(progress: Progress, stored: StoredSketch, method: SketchMethod, traffic: Traffic) -> dict[str, Any]:
     """A line of metrics.jsonl: functions of the released sketch alone."""
     record: dict[str, Any] = {
@@ -126,12 +140,13 @@ def _record(progress: Progress, stored: StoredSketch, method: SketchMethod, traf
     return record
 
 
-def _described(task: Problem, stored: StoredSketch, network: nn.Module) -> dict[str, Any]:
+def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: SketchMethod) -> dict[str, Any]:
     """What the summary says of the sketch, and how far from it the generator's samples are."""
     sketch = stored.sketch
     features, cells = generate(network, proportions_of(network), _JUDGED)
     return {
         "records": sketch.records,
+        "records_by_client": {str(client): held for client, held in method.records_by_client.items()},
         "clients": stored.clients,
         "cells": sketch.law.cells,
         "coordinates": sketch.coordinates,

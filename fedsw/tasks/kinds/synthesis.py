@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
+from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import Facts
 from fedsw.experiment.sections import Model
 from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -21,7 +22,7 @@ class Synthesis(Task):
     """A class-conditional generator: what it makes of noise and a label looks like the records of that label."""
 
     facts = Facts(
-        models=("vector-generator", "image-generator"),
+        models=("vector-generator", "image-generator", "table-generator"),
         penalties=("distribution-matching",),
         trusts=("sketch", "sketch-local"),
         sources=("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
@@ -67,8 +68,20 @@ class Synthesis(Task):
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
-        """Hidden layers that the model does not have."""
-        model = settings.model
+        """A table that is not declared or not generated as one, and hidden layers that the model does not have."""
+        model, table = settings.model, settings.sketch.kind == "table"
+        if table and settings.data.columns is None:
+            return (
+                f"sketch.kind 'table' writes declared columns as codes, and data.source {settings.data.source!r} has "
+                "none: declare [data.columns], or use kind 'gaussian'"
+            )
+        if table != (model.kind == "table-generator") and not is_reference(model.kind):
+            return (
+                f"model.kind {model.kind!r} with sketch.kind {settings.sketch.kind!r}: a 'table-generator' makes the "
+                "codes that a sketch of kind 'table' measures, and nothing else"
+            )
+        if table and settings.data.row_norm is not None:
+            return "data.row_norm scales features, and sketch.kind 'table' measures codes of columns: leave it out"
         if model.kind == "image-generator" and len(model.hidden) not in (0, 2):
             return (
                 f"model.hidden is {list(model.hidden)}; an image-generator has two layers of channels: give two "

@@ -45,6 +45,10 @@ class SketchMethod(Method, Protocol):
     def records(self) -> int:
         """How many records are in the released sketch; public. Known after `round`."""
 
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """The same of every client whose own sketch is there; empty where the server has their sum alone."""
+
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the exchange: every record, once. The noise is the same under both trust models."""
@@ -90,6 +94,7 @@ class TrustedSketch(AtServer):
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
         self._law = law_of_problem(plan.task)
         self.records = 0
+        self.records_by_client: Mapping[int, int] = {}
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange; the model `theta` (r,) is not looked at.
@@ -196,6 +201,11 @@ class LocalSketches(LocalMethod):
     def records(self) -> int:
         """Records of all clients whose sketches are there."""
         return sum(sum(member.sizes) for member in self._there())
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Records of every client whose sketch is there."""
+        return {member.client: sum(member.sizes) for member in self._there()}
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         asked = SketchAsked(round_, attempt, self._plan.records)

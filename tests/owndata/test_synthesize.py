@@ -1,0 +1,193 @@
+"""`fedsw synthesize` and `fedsw distance`: a table of the declared columns, one charge, and a card that says so."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsw.accounting import Ledger
+from fedsw.cli.app import main
+from fedsw.data import read_table
+from fedsw.experiment import Experiment, ExperimentError, load_experiment
+from fedsw.owndata.synthesis import as_synthesis
+
+HEADER = ["age", "city", "dose", "sex", "sick"]
+OWN = """
+name = "own"
+[data]
+source = "files"
+{held_out}
+[data.columns]
+features = [
+  {{name = "age", kind = "integer", low = 18, high = 90}},
+  {{name = "city", categories = ["Paris", "Lyon"]}},
+  {{name = "dose", low = 0, high = 20, missing = [""], fill = 0}},
+]
+sensitive = {{name = "sex", values = ["f", "m"]}}
+target = {{name = "sick", values = ["no", "yes"]}}
+[objective]
+task = "synthesis"
+penalty = "distribution-matching"
+alpha = 1.0
+[model]
+kind = "table-generator"
+hidden = [32]
+latent = 8
+[sketch]
+kind = "table"
+bins = 4
+counts = 0.1
+batch = 100
+learning_rate = 0.02
+generated = 100
+[training]
+rounds = 150
+[privacy]
+trust = "sketch"
+epsilon = 2.0
+delta = 1e-6
+[federation]
+clients = 2
+"""
+
+
+def rows(n: int, seed: int, *, age: int = 40, gone: float = 0.1) -> list[list[object]]:
+    rng = np.random.default_rng(seed)
+    sex, sick = rng.random(n) < 0.5, rng.random(n)
+    sick = sick < np.where(sex, 0.7, 0.3)  # the label depends on the group
+    ages = np.clip(rng.normal(age + 15 * sick, 8), 18, 90).astype(int)
+    missing = rng.random(n) < gone
+    doses = ["" if none else f"{dose:.6f}" for none, dose in zip(missing, rng.uniform(0, 20, n), strict=True)]
+    cities = np.where(rng.random(n) < 0.6, "Paris", "Lyon")
+    return [
+        [a, c, d, "m" if s else "f", "yes" if y else "no"]
+        for a, c, d, s, y in zip(ages, cities, doses, sex, sick, strict=True)
+    ]
+
+
+def write(path: Path, content: list[list[object]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([HEADER, *content])
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with two clients' tables, a held-out one, an experiment, and the table that one run made."""
+    folder = tmp_path_factory.mktemp("own")
+    for client in range(2):
+        write(folder / "DATA" / str(client) / "train.csv", rows(1500, client, age=40 + 20 * client))
+    write(folder / "held.csv", rows(400, 9, gone=0.0))
+    (folder / "own.toml").write_text(OWN.format(held_out='held_out = "held.csv"'))
+    (folder / "none.toml").write_text(OWN.format(held_out=""))
+    assert synthesize(folder, "own.toml", "made.csv") == 0
+    return folder
+
+
+def synthesize(folder: Path, experiment: str, output: str, *more: str) -> int:
+    words = [str(folder / experiment), "--data-dir", str(folder / "DATA"), "--runs", str(folder / "runs" / output)]
+    return main(["synthesize", *words, "-o", str(folder / output), "--rows", "800", "--quiet", *more])
+
+
+def run_of(folder: Path, output: str) -> Path:
+    (found,) = (folder / "runs" / output / "own").iterdir()
+    return found
+
+
+def experiment(folder: Path, name: str = "own.toml") -> Experiment:
+    return load_experiment(folder / name)
+
+
+def test_a_synthetic_table_reads_as_a_clients_own_and_has_its_labels_groups_and_missing_cells(place):
+    columns = experiment(place).data.columns
+    assert columns is not None
+    made = read_table(place / "made.csv", columns)
+    assert len(made) == 800
+    sick_of_m, sick_of_f = (float(made.target[made.sensitive == group].double().mean()) for group in (1, 0))
+    assert sick_of_m - sick_of_f > 0.2  # 0.4 in the records
+    assert 0.03 < float(made.features[:, -1].mean()) < 0.2  # missing doses
+    older = made.features[made.target == 1, 0].mean() - made.features[made.target == 0, 0].mean()
+    assert 0.1 < float(older) < 0.32  # 15 years of 72
+
+
+def test_the_card_states_the_guarantee_of_the_run_and_compares_with_held_out_records_alone(place):
+    text = (place / "made.md").read_text()
+    summary = json.loads((run_of(place, "made.csv") / "summary.json").read_text())
+    assert summary["guarantee"]["statement"] in text and "(2, 1e-06)-differential privacy" in text
+    assert "On 400 records" in text and "trained on real ones" in text
+    assert synthesize(place, "none.toml", "unmeasured.csv", "training.rounds=1") == 0
+    assert "Private records are never compared with" in (place / "unmeasured.md").read_text()
+
+
+def test_further_rows_of_a_run_are_others_and_cost_nothing(place):
+    run, other = run_of(place, "made.csv"), place / "other.csv"
+    before = (run / "ledger.sqlite").read_bytes()
+    assert main(["synthesize", str(run), "-o", str(other), "--rows", "800", "--draw", "1", "--quiet"]) == 0
+    assert (run / "ledger.sqlite").read_bytes() == before
+    assert other.read_text() != (place / "made.csv").read_text()
+    with Ledger.open(run / "ledger.sqlite") as ledger:
+        assert len(list(ledger.entries())) == 1
+
+
+def test_nothing_is_spent_where_the_table_could_not_be_written(place, capsys):
+    assert synthesize(place, "own.toml", "made.csv") == 2
+    assert "is there already" in capsys.readouterr().err
+    assert len(list((place / "runs" / "made.csv" / "own").iterdir())) == 1
+    assert synthesize(place, "own.toml", "nowhere/made.csv") == 2
+    assert not (place / "runs" / "nowhere").exists()
+
+
+def test_a_released_run_takes_no_other_epsilon(place, capsys):
+    words = ["synthesize", str(run_of(place, "made.csv")), "-o", str(place / "more.csv"), "--epsilon", "9"]
+    assert main(words) == 2
+    assert "released" in capsys.readouterr().err and not (place / "more.csv").exists()
+
+
+def test_fair_labels_do_not_depend_on_the_group_and_groups_keep_their_numbers(place):
+    assert synthesize(place, "none.toml", "fair.csv", "--fair") == 0
+    columns = experiment(place).data.columns
+    assert columns is not None
+    made = read_table(place / "fair.csv", columns)
+    sick_of_m, sick_of_f = (float(made.target[made.sensitive == group].double().mean()) for group in (1, 0))
+    assert abs(sick_of_m - sick_of_f) < 0.02
+    assert abs(float(made.sensitive.double().mean()) - 0.5) < 0.1
+    assert "Labels do not depend on the group" in (place / "fair.md").read_text()
+
+
+def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(place, capsys):
+    assert synthesize(place, "none.toml", "local.csv", "--trust", "sketch-local", "training.rounds=1") == 0
+    run = run_of(place, "local.csv")
+    assert "the server too" in (place / "local.md").read_text()
+    capsys.readouterr()
+    assert main(["distance", str(run), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["distances"]
+    assert found["differ"] and found["records"][0] < found["distance"] < found["records"][1]
+    reference = write(place / "reference.csv", rows(3000, 7, age=40))
+    assert main(["distance", str(run), "--reference", str(reference), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["distances"]
+    assert first["one"] == "client 0" and first["distance"] < second["distance"]
+    assert not first["differ"] and second["differ"]
+
+
+def test_one_sketch_of_all_clients_has_no_two_sides(place, capsys):
+    assert main(["distance", str(run_of(place, "made.csv"))]) == 2
+    assert "--reference" in capsys.readouterr().err
+
+
+def test_an_experiment_of_any_task_on_own_tables_becomes_a_synthesis_with_its_budget(place):
+    classification = OWN.format(held_out="").partition("[objective]")[0] + "[privacy]\nepsilon = 3.0\ndelta = 1e-7\n"
+    (place / "classes.toml").write_text(classification)
+    found = as_synthesis(experiment(place, "classes.toml"), trust=None, fair=False, epsilon=None)
+    assert (found.privacy.epsilon, found.privacy.delta, found.privacy.trust) == (3.0, 1e-7, "sketch")
+    assert found.sketch.kind == "table" and found.model.kind == "table-generator"
+    assert as_synthesis(found, trust="sketch-local", fair=False, epsilon=0.5).privacy.epsilon == 0.5
+
+
+def test_without_declared_columns_no_table_is_promised():
+    with pytest.raises(ExperimentError, match="fedsw init"):
+        as_synthesis(Experiment(name="x"), trust=None, fair=False, epsilon=None)

@@ -1,0 +1,88 @@
+"""Pairs of columns: marginals are measured, no two records are further apart than sqrt(2), chances are exact."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.privacy.sketches import sketch_sensitivity
+from fedsw.transport.pairs import Pairs, PairsOfCodes
+from fedsw.transport.sketches import Law
+
+SIZES = (3, 2, 4)
+RANGES = ((0, 3), (3, 5), (5, 9))
+PART = Pairs(RANGES, singles=0.3)
+LAW = Law(9, (PART,), classes=2, counts=0.1)
+
+
+def rows(n: int = 200) -> tuple[Tensor, Tensor]:
+    codes = torch.stack([torch.randint(0, size, (n,)) for size in SIZES], dim=1)
+    return codes, torch.cat([F.one_hot(codes[:, k], size) for k, size in enumerate(SIZES)], dim=1).float()
+
+
+def test_the_mean_vector_of_a_table_is_its_single_and_pair_frequencies():
+    codes, given = rows()
+    mean = LAW.drawn()(given).mean(dim=0)
+    single = torch.cat([torch.bincount(codes[:, k], minlength=size) / 200 for k, size in enumerate(SIZES)])
+    torch.testing.assert_close(mean[:9], math.sqrt(0.3 / 3) * single)
+    pairs = []
+    for i, j in itertools.combinations(range(3), 2):
+        both = codes[:, i] * SIZES[j] + codes[:, j]
+        pairs.append(torch.bincount(both, minlength=SIZES[i] * SIZES[j]) / 200)
+    found, wanted = mean[9:].sort().values, (math.sqrt(0.7 / 3) * torch.cat(pairs)).sort().values
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("made", ["codes", "anything"])
+def test_no_record_is_longer_than_1_or_further_from_another_than_the_bound_says(made):
+    given = rows()[1] if made == "codes" else 5 * torch.randn(200, 9)
+    vectors = LAW.drawn()(given)
+    assert float(vectors.norm(dim=1).max()) <= 1 + 1e-5
+    assert float(torch.cdist(vectors, vectors).max()) <= math.sqrt(2) + 1e-5
+    assert float(vectors.min()) >= 0
+
+
+def test_two_records_that_share_no_code_are_as_far_apart_as_the_bound_says():
+    far = torch.zeros(2, 9)
+    far[0, [0, 3, 5]] = 1
+    far[1, [1, 4, 6]] = 1
+    assert float((LAW.drawn()(far[0:1]) - LAW.drawn()(far[1:2])).norm()) == pytest.approx(PART.diameter, rel=1e-6)
+    alone = Law(9, (PART,), counts=0.1)
+    assert sketch_sensitivity(alone).value == pytest.approx(SLACK * math.sqrt(2))
+    assert sketch_sensitivity(LAW).value == pytest.approx(SLACK * math.sqrt(2 * 1.1))
+
+
+def test_sums_by_cell_without_vectors_are_those_of_the_vectors():
+    part, given = PairsOfCodes(SIZES, 0.3), torch.rand(50, 9)
+    members = (torch.arange(50) % 2 == torch.arange(2).unsqueeze(1)).float()
+    vectors = part(given)
+    sums, squares = part.summed(given, members)
+    torch.testing.assert_close(sums, members @ vectors)
+    torch.testing.assert_close(squares, members @ vectors.square().sum(dim=1))
+
+
+def test_the_vector_of_chances_is_the_mean_vector_of_the_rows_that_are_drawn_with_them():
+    chances = torch.cat([torch.softmax(torch.randn(1, size), dim=1) for size in SIZES], dim=1)
+    whole = torch.zeros(9 + 26)
+    part = PairsOfCodes(SIZES, 0.3)
+    for chosen in itertools.product(*(range(size) for size in SIZES)):
+        row = torch.cat(
+            [F.one_hot(torch.tensor([code]), size) for code, size in zip(chosen, SIZES, strict=True)], dim=1
+        )
+        chance = math.prod(float(chances[0, RANGES[k][0] + code]) for k, code in enumerate(chosen))
+        whole += chance * part(row.float())[0]
+    torch.testing.assert_close(part(chances)[0], whole, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "singles"), [((), 0.2), (((0, 2), (1, 3)), 0.2), (((0, 2),), 0.0), (((2, 2),), 0.5)]
+)
+def test_ranges_that_overlap_and_parts_out_of_range_are_refused(ranges, singles):
+    with pytest.raises(ValueError, match="ranges|singles"):
+        Pairs(ranges, singles)
