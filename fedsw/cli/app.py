@@ -19,9 +19,9 @@ from fedsw.cli.client import client_command
 from fedsw.cli.compare import compare_command
 from fedsw.cli.demo import demo_command
 from fedsw.cli.deploy import deploy
+from fedsw.cli.distance import distance_command
 from fedsw.cli.evaluate import evaluate_command
 from fedsw.cli.export import export_command
-from fedsw.cli.distance import distance_command
 from fedsw.cli.init import init_command
 from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
@@ -34,8 +34,8 @@ from fedsw.cli.server import server_command
 from fedsw.cli.shell import invoke, new_group, split_debug
 from fedsw.cli.show import show_command
 from fedsw.cli.status import status_command
-from fedsw.cli.tune import tune_command
 from fedsw.cli.synthesize import synthesize_command
+from fedsw.cli.tune import tune_command
 
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init_command,
