@@ -330,7 +330,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         (("training.batch_size=10",), "sums all of them once"),
         (("privacy.sampling=stratified",), "sums all records once"),
         (("model.kind=image-generator", "model.hidden=[3]"), "two layers of channels"),
-        (("model.kind=generator",), "use 'vector-generator' or 'image-generator'"),
+        (("model.kind=generator",), "use 'vector-generator', 'image-generator' or 'table-generator'"),
         (("sketch.harmonics=3",), "harmonics is for kind 'cramer'"),
         (("sketch.decay=1.0",), "decay is for map 'cosine'"),
         (("sketch.fractions=[1.0]",), "fractions has 1 numbers for 2 bandwidths"),

@@ -37,7 +37,7 @@ def printed() -> list[tuple[str, str]]:
 def parse(arguments: list[str]) -> None:
     """Read a command line as the command would, without running it, whether or not its files are there."""
     command: click.Command = typer.main.get_command(app)
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and (arguments or not command.invoke_without_command):
         name = arguments[0]
         assert name in command.commands, f"there is no command {name!r} in {sorted(command.commands)}"
         command, arguments = command.commands[name], arguments[1:]
