@@ -40,8 +40,8 @@ _SYNTHETIC = {
     "real": "the real records",
     "sketch": "`sketch`: the server is trusted",
     "sketch-local": "`sketch-local`: ten clients that trust nobody",
-    "mst": "MST (smartnoise-synth)",
-    "aim": "AIM (smartnoise-synth)",
+    "mst": "MST (smartnoise-synth; for adding or removing a record)",
+    "aim": "AIM (smartnoise-synth; for adding or removing a record)",
 }
 
 
@@ -61,7 +61,7 @@ def synthetic_tables(stored: dict[str, Any]) -> str:
             "\n## Synthetic tables of Adult\n",
             "`python -m benchmarks.synthetic_tables`: ε = 1, δ = 1e-9, nominal; classifiers learn from as many made-up rows as there "
             f"are private records ({stored['private']}), and are tested on {stored['held_out']} real ones, mean and spread over the "
-            "seeds. Width, steps and the parts of the sketch were chosen on the first seed by these scores on the held-out "
+            "seeds. Steps and the parts of the sketch were chosen on the first seed by these scores on the held-out "
             "records; Adult is public.\n",
             markdown.table(headings, rows),
             f"\nNot measured: {', '.join(missing)}." if missing else "",

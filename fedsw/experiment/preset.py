@@ -140,7 +140,7 @@ def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> flo
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that `preset` "auto" has still to choose, by section; empty where nothing is left to it."""
-    if settings.training.preset is None:
+    if settings.training.preset == "none":
         return {}
     found = {
         section: tuple(name for name in names if name not in getattr(settings, section).model_fields_set)
@@ -167,7 +167,7 @@ def require_settled(settings: Settings) -> None:
 def misfit(settings: Settings) -> str | None:
     """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
     training = settings.training
-    if training.preset is None:
+    if training.preset == "none":
         return None
     if reason := refusal(settings):
         return f"training.preset 'auto' chooses {reason}: leave it out, and write training and clip"

@@ -99,7 +99,7 @@ class Planned:
     def weakened(self) -> bool:
         """Whether the preset clips Jacobians closer than it would if no group were small."""
         clip = self.chosen["clip"]
-        auto = self.experiment.training.preset is not None
+        auto = self.experiment.training.preset == "auto"
         return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
 
     @property

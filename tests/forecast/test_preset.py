@@ -162,3 +162,8 @@ def test_what_is_chosen_counts_persons_that_are_trained_on_and_not_their_rows():
         with at_hand(experiment, as_records(rows, columns=experiment.data.columns), None, engine="inprocess") as ready:
             found.append((sizes_at_hand(ready), settled(ready).training, settled(ready).clip))
     assert found[0] == found[1] and found[0][0] == {"f": 15, "m": 15}
+
+
+def test_a_preset_of_the_file_is_taken_back_on_the_command_line():
+    raw = asked().model_dump()
+    assert left_open(parse_experiment(raw)) and not left_open(parse_experiment(raw, ["training.preset=none"]))

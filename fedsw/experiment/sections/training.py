@@ -34,7 +34,7 @@ class Training(Section):
     `device` is where models run, ranks are found and contributions are added: one with float64.
     """
 
-    preset: Literal["auto"] | None = None
+    preset: Literal["auto", "none"] = "none"
     rounds: PositiveInt = 500
     batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     batch_size: PositiveInt | None = None
