@@ -121,10 +121,10 @@ def _write(run: Path, output: Path, beside: Path, rows: int, draw: int, *, as_js
     text = card(output.name, rows, found.experiment, found.summary, coded, compared)
     files.replace(beside, text.encode("utf-8"))
     if as_json:
-        told = {"table": str(output), "card": str(beside), "rows": rows, "directory": str(run)}
-        told["epsilon_spent"] = found.summary["epsilon_spent"]
-        told["held_out"] = None if compared is None else compared.plain()
-        typer.echo(json_text(told))
+        shown = {"table": str(output), "card": str(beside), "rows": rows, "directory": str(run)}
+        shown["epsilon_spent"] = found.summary["epsilon_spent"]
+        shown["held_out"] = None if compared is None else compared.plain()
+        typer.echo(json_text(shown))
     elif quiet:
         typer.echo(output)
     else:

@@ -43,7 +43,7 @@ def tune_command(
 
     On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
     on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
-    the best run is kept, of a random number of them, and you are told what that cost before it is spent.
+    the best run is kept, of a random number of them, and what that costs is shown before it is spent.
     """
     from fedsw.experiment.catalogue import find_experiment
     from fedsw.tuning.candidates import candidates, metric_of

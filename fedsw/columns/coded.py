@@ -62,7 +62,7 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
     Args:
         columns: the declaration.
         bins: equal parts of a range of numbers.
-        group_in_cell: whether the groups are told apart by blocks, as the classes are; then they are no codes.
+        group_in_cell: whether the groups are kept apart by blocks, as the classes are; then they are no codes.
 
     Raises:
         ExperimentError: for a column of numbers without bounds, for groups in blocks that are cut from an input, and

@@ -71,7 +71,7 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
 
 def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...]) -> list[str]:
     sketch, about = experiment.sketch, summary["sketch"]
-    where = [word for word, told in (("class", sketch.labels), ("group", sketch.groups)) if told]
+    where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
     within = f", within each {' and '.join(where)}" if where else ""
     count = len(coded)
     single = sketch.singles if count > 1 else 1.0

@@ -124,22 +124,22 @@ def test_evaluate_measures_the_model_on_the_kept_records_of_each_client_and_of_a
     data = folders(tmp_path / "data")
     asked = experiment(data)
     found = run(asked, runs=tmp_path / "runs")
-    told = evaluate(found.directory, None)
-    assert [each.name for each in told] == ["client 0", "client 1", "all clients"]
+    measured = evaluate(found.directory, None)
+    assert [each.name for each in measured] == ["client 0", "client 1", "all clients"]
     task = Problem.from_experiment(asked)
     model = task.build_model()
     model.load_state_dict(load_file(found.directory / "model.safetensors"))
     kept = held_out_records(task, {"partition-id": 0, "num-partitions": 1}).records
     with torch.no_grad():
         outputs = task.outputs(model(task.inputs(kept)), task.given(kept)) + asked.clip.centre
-    assert told[2].metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
-    assert told[2].count == len(kept) == told[0].count + told[1].count
-    assert told[2].constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
-    assert set(told[2].by_group) == {"female", "male"} and told[2].standard_errors["accuracy"] > 0
+    assert measured[2].metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
+    assert measured[2].count == len(kept) == measured[0].count + measured[1].count
+    assert measured[2].constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
+    assert set(measured[2].by_group) == {"female", "male"} and measured[2].standard_errors["accuracy"] > 0
     before = {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
     assert main(["evaluate", str(found.directory), "--data-dir", str(data / "1"), "--client", "1", "--json"]) == 0
     own = json.loads(capsys.readouterr().out)
-    assert own[0]["name"] == "client 1" and own[0]["metrics"] == dict(told[1].metrics) and len(own) == 1
+    assert own[0]["name"] == "client 1" and own[0]["metrics"] == dict(measured[1].metrics) and len(own) == 1
     assert main(["evaluate", str(found.directory)]) == 0
     assert "all clients" in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
