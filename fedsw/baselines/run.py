@@ -63,6 +63,11 @@ def find(name: str) -> Baseline:
 
 def refusal(name: str, experiment: Experiment) -> str | None:
     """Why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
+    if experiment.data.held_out_released:
+        return (
+            f"{name!r} is measured at the server, and data.held_out_to is 'everybody': clients alone have held-out "
+            "records. Name a table with data.held_out, or leave it out"
+        )
     if not find(name).opacus:
         return _unprocessed(name, experiment)
     goal, training = experiment.objective, experiment.training

@@ -214,10 +214,12 @@ def _require_measured(task: str, cells: Sequence[Cell]) -> None:
         ExperimentError: with the remedy.
     """
     for cell in cells:
-        if cell.experiment.data.own and cell.experiment.data.held_out is None:
+        data = cell.experiment.data
+        if data.own and data.held_out is None and not data.held_out_released:
             raise ExperimentError(
                 f"{task} names no held-out records, and methods are compared on them: set data.held_out to a table at "
-                "the server that holds nobody's private record (--set data.held_out=held-out.csv)"
+                "the server that holds nobody's private record (--set data.held_out=held-out.csv), or let clients keep "
+                "some (data.held_out_fraction, with data.held_out_to 'everybody')"
             )
 
 

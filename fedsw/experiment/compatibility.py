@@ -11,6 +11,7 @@ from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.sections import Privacy, Training
 
 _ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
+_MEASURES_AT_CLIENTS = ("none", "central", "local-gradient")
 _WHY_NOT: Mapping[str, str] = {
     "local-gradient": "its noised tables rank the outputs of private groups against each other",
     "local-slices": "it matches private features that no parameter moves, by their noised projections",
@@ -76,9 +77,18 @@ def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
     if settings.objective.also and kind.facts.other_side not in (None, "prior"):
         return f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
     if trust in kind.facts.trusts:
-        return None
+        return _misfit_of_held_out(settings)
     why, able = _WHY_NOT.get(trust, "the task does not go with it"), _either(kind.facts.trusts)
     return f"privacy.trust {trust!r} cannot run {task!r}: {why}. Trust models that can: {able}"
+
+
+def _misfit_of_held_out(settings: Settings) -> str | None:
+    if settings.data.held_out_released and settings.privacy.trust not in _MEASURES_AT_CLIENTS:
+        return (
+            f"data.held_out_to 'everybody' measures a trained model at the clients, and trust "
+            f"{settings.privacy.trust!r} asks them once, before there is one: set data.held_out_to to 'operator'"
+        )
+    return None
 
 
 def _misfit_of_flow(settings: Settings) -> str | None:

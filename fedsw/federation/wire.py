@@ -29,6 +29,8 @@ SLICES = "train.slices"
 RELEASE = "train.release"
 RECORDS_SUM = "train.records_sum"
 SKETCH = "train.sketch"
+TALLY = "evaluate.tally"
+NOISY_TALLY = "evaluate.noisy_tally"
 
 APP_RAISED = 2
 """Flower's code of the error that a ClientApp raised."""

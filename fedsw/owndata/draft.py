@@ -22,6 +22,13 @@ preset = "auto"            # rounds, batches, learning rate and clips by rule, f
 """
 
 
+_KEPT = """\
+held_out_fraction = 0.2    # of each client's records, never trained on ...
+held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
+# held_out = "held-out.csv"   # or a table at the server that holds nobody's private record, instead of these two lines\
+"""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a draft is asked for.
@@ -218,11 +225,7 @@ def _targets(column: str, found: Answer) -> str:
 
 def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[str]:
     there = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
-    held_out = (
-        '# held_out = "held-out.csv"   # a table at the server that holds nobody\'s private record; metrics are of it'
-    )
-    if asked.held_out is not None:
-        held_out = f"held_out = {_text(str(asked.held_out))}"
+    held_out = _KEPT if asked.held_out is None else f"held_out = {_text(str(asked.held_out))}"
     return [
         f"# Drafted from {asked.folder} ({there}). Next: fedsw check, plan, run, with --data-dir {asked.folder}",
         "#",

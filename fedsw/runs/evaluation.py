@@ -27,7 +27,7 @@ class HeldOut:
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
-    training.
+    training. `missing` says in words why there is nothing where a release of kept records was planned.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -35,6 +35,7 @@ class HeldOut:
     measured_on: Mapping[str, int] = field(default_factory=dict)
     quality: Quality = field(default_factory=Quality)
     start: float | None = None
+    missing: str = ""
 
 
 class Evaluator:
@@ -119,6 +120,11 @@ def measured_on(experiment: Experiment) -> str:
     """What the record says of the held-out metrics: whose records they are, or why there are none."""
     if not experiment.data.own:
         return "the data set's held-out part, which the guarantee does not cover"
+    if experiment.data.held_out_released:
+        return (
+            f"counts and sums over the {experiment.data.held_out_fraction:g} of their records that clients keep out of "
+            "training, released once with noise and charged to them"
+        )
     if experiment.data.held_out is None and experiment.data.held_out_fraction:
         return (
             f"nothing here: every client keeps {experiment.data.held_out_fraction:g} of its records out of training, "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw import metrics
@@ -134,8 +135,13 @@ def _class_errors(predicted: Tensor, target: Tensor, sensitive: Tensor, groups: 
     counts = torch.bincount(cell, minlength=groups * classes * classes).double().numpy()
     drawn = np.random.default_rng(0).multinomial(int(counts.sum()), counts / counts.sum(), _DRAWS)
     tables = drawn.reshape(_DRAWS, groups, classes, classes).astype(np.float64)
-    values: dict[str, np.ndarray] = {"accuracy": np.trace(tables.sum(1), axis1=1, axis2=2) / counts.sum()}
-    if groups > 1:
+    return spread_of(metrics_of_tables(tables))
+
+
+def metrics_of_tables(tables: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined."""
+    values = {"accuracy": np.trace(tables.sum(1), axis1=1, axis2=2) / tables.sum((1, 2, 3))}
+    if tables.shape[1] > 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = tables.sum(2) / tables.sum((2, 3))[:, :, None]
             positive = rates[:, :, 1]
@@ -143,5 +149,10 @@ def _class_errors(predicted: Tensor, target: Tensor, sensitive: Tensor, groups: 
             values["demographic_parity_difference"] = (rates.max(1) - rates.min(1)).max(1)
             odds = tables / tables.sum(3)[:, :, :, None]
             values["equalized_odds_difference"] = (odds.max(1) - odds.min(1)).max((1, 2))
+    return values
+
+
+def spread_of(values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+    """Standard deviations over draws (D,), of what is a number in more than half of them."""
     finite = {name: draws[np.isfinite(draws)] for name, draws in values.items()}
-    return {name: float(draws.std(ddof=1)) for name, draws in finite.items() if len(draws) > _DRAWS // 2}
+    return {name: float(draws.std(ddof=1)) for name, draws in finite.items() if 2 * len(draws) > len(values[name])}

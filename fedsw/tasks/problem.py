@@ -73,6 +73,11 @@ class Problem:
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
         _require_images(experiment, shape.features)
+        if experiment.data.held_out_released and task.tally(shape) is None:
+            raise ExperimentError(
+                f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
+                f"{experiment.objective.task!r} names nothing (classification and regression do); set it to 'operator'"
+            )
         asked = experiment.clip
         limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
         clip = Clip(*limits)

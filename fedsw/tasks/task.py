@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fedsw.data import Records
     from fedsw.experiment.sources import Shape
+    from fedsw.tasks.tally import Tally
 
 Raw = Any
 """What a model returns: a tensor (n, ...), a tuple of them, or a dict of them by name."""
@@ -129,6 +130,10 @@ class Task(ABC):
         """What the figures are drawn from, on any device; `outputs` (n, d) is always among them."""
         records = held_out.records
         return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
+
+    def tally(self, shape: Shape) -> Tally | None:
+        """What is released, with noise, of records that clients keep out of training; None where nothing is."""
+        return None
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:

@@ -12,8 +12,8 @@ from tests.mutants.table import BadMutant, Mutant, checked, read, sample
 from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
-    "accounting", "clipping", "deploy", "device", "ledger", "lifetime", "local", "messages", "noise", "ranks",
-    "records", "sampling", "sensitivity", "sketched_runs", "sketches", "tasks", "units",
+    "accounting", "clipping", "deploy", "device", "held_out", "ledger", "lifetime", "local", "messages", "noise",
+    "ranks", "records", "sampling", "sensitivity", "sketched_runs", "sketches", "tasks", "units",
 }  # fmt: skip
 
 

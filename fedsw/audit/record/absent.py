@@ -21,6 +21,9 @@ LINE = frozenset(
 """All that a line of metrics.jsonl may say: settings, functions of noised releases, totals of padded messages, who was
 there, and metrics on records outside the guarantee."""
 
+_QUIET = frozenset({"run begins", "round released", "kept records released", "run ended"})
+"""Events of a run in which every round is like the others."""
+
 UNSAFE = frozenset({"training_loss"})
 """What it may say besides, where `unsafe_metrics` made the reader's epsilon infinite."""
 
@@ -36,7 +39,8 @@ SUMMARY = frozenset(
     {
         "name", "title", "status", "engine", "clients", "rounds", "released_rounds", "epsilon", "epsilon_spent",
         "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
-        "held_out_by_group", "held_out_measured_on", "measured_on", "seconds", "bytes_up", "bytes_down", "seed",
+        "held_out_by_group", "held_out_measured_on", "held_out_release", "measured_on", "seconds",
+        "bytes_up", "bytes_down", "seed",
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
         "held_out_standard_errors", "signal_to_noise", "warnings", "account", "selection",
     }
@@ -96,7 +100,7 @@ def _traffic(folder: Folder, faults: Faults) -> None:
         released = folder.planned_releases > 1
         alike = len({line.get("clients") for line in folder.metrics}) == 1 and len(totals) == len(folder.metrics)
         events = [line.get("event") for line in folder.log]
-        quiet = events.count("run begins") == 1 and set(events) <= {"run begins", "round released", "run ended"}
+        quiet = events.count("run begins") == 1 and set(events) <= _QUIET
         once = all(line.get("attempt") == 0 for line in folder.metrics)
         if released and alike and quiet and once and len(steps) > 1:
             faults.require(len(set(steps)) == 1, f"{name} of rounds alike differ: their size tells counts")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedsw.tasks.problem import Problem
 
 LAPLACE = "laplace"
+HELD_OUT = "held out"
 
 
 class Unchecked(Exception):
@@ -42,6 +43,16 @@ class Row:
     sigma: float
     charges: tuple[dict[str, Any], ...]
 
+    @property
+    def trained(self) -> tuple[dict[str, Any], ...]:
+        """The charges of records that are trained on."""
+        return tuple(charge for charge in self.charges if charge["group"] != HELD_OUT)
+
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The charge of records that are kept out of training; None if the row releases nothing of them."""
+        return next((c for c in self.charges if c["group"] == HELD_OUT and c["sampling_rate"] > 0), None)
+
 
 @dataclass(frozen=True)
 class Book:
@@ -58,6 +69,16 @@ class Book:
         """The client's number; None for the server's ledger."""
         found = re.fullmatch(r"client-(\d+)", self.path.stem)
         return found[1] if found else None
+
+    @property
+    def rounds(self) -> tuple[Row, ...]:
+        """The rows of training."""
+        return tuple(row for row in self.rows if row.kept is None)
+
+    @property
+    def tallies(self) -> tuple[Row, ...]:
+        """The rows that release something of records that are kept out of training."""
+        return tuple(row for row in self.rows if row.kept is not None)
 
 
 @dataclass(frozen=True)
@@ -93,6 +114,11 @@ class Folder:
     def sketch(self) -> bool:
         """Whether one sum over all records was released, once."""
         return self.trust in ("sketch", "sketch-local")
+
+    @property
+    def releases_kept(self) -> bool:
+        """Whether something of records that are kept out of training is released, once."""
+        return bool(self.experiment["data"].get("held_out_to", "operator") == "everybody")
 
     @property
     def noisy(self) -> bool:

@@ -81,11 +81,11 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     planned = int(folder.experiment["training"]["rounds"])
     done = status != "completed" or round_ == planned
     faults.require(done, f"the run is completed, the checkpoint of round {round_}")
-    charged = {row.round for book in folder.books for row in book.rows}
+    charged = {row.round for book in folder.books for row in book.rounds}
     if charged and folder.planned_releases > 1:
         end = max(charged)
         faults.require(end >= round_, f"the checkpoint is of round {round_}, the ledger ends at {end}")
-        attempts = {(row.round, row.attempt) for book in folder.books for row in book.rows}
+        attempts = {(row.round, row.attempt) for book in folder.books for row in book.rounds}
         free = [line["round"] for line in folder.metrics if (line["round"], line["attempt"]) not in attempts]
         faults.require(not free, f"rounds {free} of metrics.jsonl are in no ledger")
     if charged and folder.summary and not folder.local:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsw.audit.record import sensitivity, sketch
+from fedsw.audit.record import held_out, sensitivity, sketch
 from fedsw.audit.record.check import Check, Faults
 from fedsw.audit.record.folder import Folder, Row, real
 from fedsw.audit.record.spent import planned_cost
@@ -34,9 +34,9 @@ def check(folder: Folder) -> Check:
     faults, least = Faults(), math.inf
     asked = _asked(folder)
     for book in folder.books:
-        for row in book.rows:
+        for row in book.rounds:
             where = f"{book.name}, row {row.sequence}"
-            most = max((float(charge["sensitivity"]) for charge in row.charges), default=0.0)
+            most = max((float(charge["sensitivity"]) for charge in row.trained), default=0.0)
             ratio = row.sigma / most if most else math.inf
             least = min(least, ratio)
             faults.require(ratio >= asked * (1 - _EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
@@ -46,6 +46,7 @@ def check(folder: Folder) -> Check:
             fault = f"{book.name}: over all planned rounds its noise is for ε = {planned.epsilon:.6g}, not {budget:.6g}"
             faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), fault)
     found = _against_settings(folder, faults)
+    found += held_out.require(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
     margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
@@ -79,8 +80,8 @@ def _diameter(folder: Folder, faults: Faults, *, rates: bool) -> str:
     clip, slicing = folder.experiment["clip"], folder.experiment["slicing"]
     once = folder.planned_releases == 1
     for book in folder.books:
-        for row in book.rows:
-            (charge,), where = row.charges, f"{book.name}, row {row.sequence}"
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             least = 2 * clip["output"]
             faults.require(charge["sensitivity"] >= least, f"{where}: Δ = {charge['sensitivity']:.6g} < {least:.6g}")
             if once:
@@ -101,8 +102,8 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     fraction, clients = folder.experiment["training"]["batch_fraction"], folder.experiment["federation"]["clients"]
     largest = {group: min(size, math.floor(fraction * size) + clients) for group, size in sizes.items()}
     for book in folder.books:
-        for row in book.rows:
-            (charge,), where = row.charges, f"{book.name}, row {row.sequence}"
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             (spread,) = spreads_of(folder, row)
             bounds = sensitivity.of_contribution(folder.experiment, largest, spread=spread)
             least = min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
@@ -120,10 +121,10 @@ def _sums(folder: Folder, faults: Faults) -> str:
     if processes > 1 and not _sizes_stayed(folder):
         faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
         return faults.left
-    for row in folder.books[0].rows:
+    for row in folder.books[0].rounds:
         where = f"{folder.books[0].name}, row {row.sequence}"
         batch, known = {}, True
-        for charge in row.charges:
+        for charge in row.trained:
             group, rate = charge["group"], float(charge["sampling_rate"])
             size = sizes[group]
             if stratified:
@@ -140,11 +141,11 @@ def _sums(folder: Folder, faults: Faults) -> str:
         if not known:
             continue
         bounds = sensitivity.of_sum(folder.experiment, batch, spreads=spreads_of(folder, row))
-        for charge in row.charges:
+        for charge in row.trained:
             least, has = bounds[charge["group"]], charge["sensitivity"]
             fault = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
             faults.require(has >= least * (1 - _EXACT), fault)
-    return f"Δ and p of {len(folder.books[0].rows)} rows are no less than the formulas'"
+    return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'"
 
 
 def _sizes_stayed(folder: Folder) -> bool:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import LAPLACE, Book, Folder, real
+from fedsw.audit.record.folder import HELD_OUT, LAPLACE, Book, Folder, real
 
 NAME = "guarantee's words"
 
@@ -69,6 +69,7 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
         known = name.read_text(encoding="ascii").strip()
         faults.require(own.get("run") == known, f"{where} is of another run")
     groups = {"records"} if folder.local else set(folder.sizes)
+    groups |= {HELD_OUT} if folder.releases_kept else set()
     faults.require(set(own["groups"]) == groups, f"{where} accounts for {own['groups']}, the plan for {sorted(groups)}")
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from fedsw.audit.record.accountant import Recomputed, lower_bound, recomputed
 from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import Book, Folder, real
+from fedsw.audit.record.folder import HELD_OUT, Book, Folder, real
 from fedsw.audit.record.steps import Steps, groups_of, steps_of
 
 REPLAY = "replay"
@@ -93,11 +93,13 @@ def check_independent(folder: Folder) -> Check:
 
 def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
     """What a ledger's planned releases cost, all at its last row; None if nothing was released."""
-    if not book.rows:
+    if not book.rounds:
         return None
     found = []
     for group in groups_of(book):
-        last = steps_of(book, group, book.rows[-1:])
+        if group == HELD_OUT:
+            continue
+        last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
         found.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
     return max(found, key=lambda each: each.epsilon)

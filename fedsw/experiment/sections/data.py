@@ -67,7 +67,9 @@ class Data(Section):
     `columns.unit`.
 
     With `held_out_fraction` every client keeps that part of its own records out of training, by unit: the operators
-    measure released models on them with `fedsw evaluate`, at their own screens, and nothing of them leaves.
+    measure released models on them with `fedsw evaluate`, at their own screens, and nothing of them leaves. With
+    `held_out_to` "everybody" counts and sums over them leave once, when training has ended: noised, and charged to the
+    ledger as a group of their own, at the run's (epsilon, delta); the run's metrics are then made of these.
 
     With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
     another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
@@ -100,6 +102,7 @@ class Data(Section):
     held_out: str | None = None
     held_out_overlap: Literal["refuse", "allow"] = "refuse"
     held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    held_out_to: Literal["operator", "everybody"] = "operator"
     objects: tuple[Held, ...] = ()
     account: str | None = None
 
@@ -155,6 +158,13 @@ class Data(Section):
                 f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
                 "leave it out"
             )
+        if self.held_out_released and (self.held_out is not None or not self.held_out_fraction):
+            why = "held_out names a table already" if self.held_out is not None else "held_out_fraction is 0"
+            raise ValueError(
+                f"held_out_to 'everybody' releases counts of what held_out_fraction keeps out of training, and {why}; "
+                "set held_out_to to 'operator', or "
+                + ("leave held_out out" if self.held_out is not None else "held_out_fraction to 0.2, say")
+            )
         if self.unit is not None and self.columns is None:
             raise ValueError(
                 f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
@@ -186,6 +196,11 @@ class Data(Section):
     def own(self) -> bool:
         """Whether records are somebody's own, described by `columns`, and not a named data set."""
         return self.source not in SOURCES
+
+    @property
+    def held_out_released(self) -> bool:
+        """Whether counts and sums over records that are kept out of training leave, noised and charged."""
+        return self.held_out_to == "everybody"
 
     @property
     def label(self) -> str:

@@ -23,6 +23,7 @@ from fedsw.federation.node.account import Due, Promise, ledger_path, paid_togeth
 from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.node import Batch, Node, batch_key, join
 from fedsw.federation.node.simulated import is_simulated
+from fedsw.federation.trust.held_out import client as held_out
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
@@ -42,7 +43,8 @@ def noting(message: Message, context: Context, answering: Callable[[Message, Con
     if folder and reply.has_content() and _STATE in context.state:
         state, asked = _state(context), message.content.get("config")
         node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
-        round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
+        trained = message.metadata.message_type.startswith("train.")
+        round_ = asked.get("round") if isinstance(asked, ConfigRecord) and trained else None
         clients = tuple(int(client) for client in node.clients)
         with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
             part = participation.begun(node.task.experiment, str(state["run"]), clients)
@@ -80,7 +82,8 @@ def hello(message: Message, context: Context) -> Message:
     seeded = node.task.experiment.seed is not None
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
-    return _answer(messages.Joined(clients, sizes, spent, ids), node, message)
+    kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
+    return _answer(messages.Joined(clients, sizes, spent, ids, kept), node, message)
 
 
 def _reserve(node: Node, context: Context) -> None:
@@ -289,6 +292,31 @@ def noised_sketch(message: Message, context: Context) -> Message:
         return sketch.sketch_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
 
     return _released(messages.SKETCH, message, context, release, _each(due, release))
+
+
+@app.evaluate(messages.TALLY.action)
+def exact_tally(message: Message, context: Context) -> Message:
+    """After the last round: exact sums over the kept records of the clients that are asked."""
+    node, asked = _node(messages.TALLY, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    key = batch_key(node.task, asked.round, asked.attempt)
+    steps = held_out.steps_of_kept(node, asked.theta.tensor(), asked.asked, lost, key)
+    return _answer(messages.ExactTally(steps, torch.from_numpy(lost)), node, message)
+
+
+@app.evaluate(messages.NOISY_TALLY.action)
+def noised_tally(message: Message, context: Context) -> Message:
+    """`local-gradient`, after the last round: sums over a client's kept records, noised by itself, charged to it."""
+
+    def release(node: Node, asked: messages.NoisyTallyAsked, paid: Paid | None = None) -> messages.NoisyTally:
+        place, theta = _ledger(node, context), asked.theta.tensor()
+        found = held_out.noised_tally(node, place, theta, asked.round, asked.attempt, asked.records, paid)
+        return messages.NoisyTally(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.NoisyTallyAsked) -> Due:
+        return held_out.tally_due(node, _ledger(node, context), asked.round, asked.attempt, asked.records)
+
+    return _released(messages.NOISY_TALLY, message, context, release, _each(due, release))
 
 
 def _each(

@@ -215,6 +215,8 @@ def _same(one: Site, other: Site) -> bool:
         return False
     return (
         np.array_equal(one.sizes, other.sizes)
+        and (one.kept is None) == (other.kept is None)
+        and (one.kept is None or other.kept is None or np.array_equal(one.kept, other.kept))
         and (one.ids is None) == (other.ids is None)
         and all(np.array_equal(mine, its) for mine, its in zip(one.ids or (), other.ids or (), strict=True))
     )

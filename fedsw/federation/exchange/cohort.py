@@ -32,6 +32,8 @@ class Site:
         sizes: each client's records per cell, (S, c).
         ids: of all records by cell, client after client (seeded runs only).
         spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
+        kept: each client's records per group that are kept out of training, (S, groups); None where nothing of them is
+            ever released.
     """
 
     node: int
@@ -39,6 +41,7 @@ class Site:
     sizes: Counts
     ids: tuple[Counts, ...] | None
     spent: NDArray[np.float64] | None
+    kept: Counts | None = None
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -169,6 +172,14 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     clients, sizes = joined.clients.numpy(), joined.sizes.numpy()
     if len(clients) == 0 or bool((np.diff(clients) <= 0).any()):
         raise FederationError("a node's greeting names its clients not once each, in ascending order")
+    _refuse_crowd(clients, sizes, task)
+    ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
+    spent = None if joined.epsilon is None else joined.epsilon.numpy()
+    return Site(node, clients, sizes, ids, spent, None if joined.kept is None else joined.kept.numpy())
+
+
+def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
+    """A client that states more records of a group than are taken."""
     if bool((beyond := sizes > MOST_RECORDS).any()):
         place, cell = (int(each) for each in np.argwhere(beyond)[0])
         raise FederationError(
@@ -176,8 +187,6 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
             f"federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
             "client, or mend what it states"
         )
-    ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
-    return Site(node, clients, sizes, ids, None if joined.epsilon is None else joined.epsilon.numpy())
 
 
 def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:

@@ -9,6 +9,7 @@ from fedsw.federation.messages.exchanges import (
     GRADIENTS,
     HELLO,
     LOCAL_GRADIENTS,
+    NOISY_TALLY,
     OUTPUTS,
     RECORDS_SUM,
     RELEASE,
@@ -16,10 +17,12 @@ from fedsw.federation.messages.exchanges import (
     SLICES,
     SUM,
     TABLES,
+    TALLY,
     Exchange,
 )
 from fedsw.federation.messages.fields import Malformed, Seen
 from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
     NoisedContribution,
@@ -42,6 +45,7 @@ __all__ = [
     "LOCAL_GRADIENTS",
     "MOST_BELIEVED",
     "MOST_RECORDS",
+    "NOISY_TALLY",
     "OUTPUTS",
     "RECORDS_SUM",
     "RELEASE",
@@ -49,8 +53,10 @@ __all__ = [
     "SLICES",
     "SUM",
     "TABLES",
+    "TALLY",
     "Broadcast",
     "Contribution",
+    "ExactTally",
     "Exchange",
     "GradientsAsked",
     "Greeting",
@@ -62,6 +68,8 @@ __all__ = [
     "NoisedSlices",
     "NoisedTable",
     "NoisySketch",
+    "NoisyTally",
+    "NoisyTallyAsked",
     "Outputs",
     "OutputsAsked",
     "Refusal",
@@ -75,6 +83,7 @@ __all__ = [
     "SumOfRecords",
     "SumOfRecordsAsked",
     "TableAsked",
+    "TallyAsked",
     "Terms",
     "addressed",
     "declared",

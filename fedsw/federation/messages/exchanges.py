@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from fedsw.federation import wire
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
     NoisedContribution,
@@ -103,6 +104,22 @@ RECORDS_SUM = Exchange(
 SKETCH = Exchange(
     wire.SKETCH, SketchAsked, NoisySketch, ("sketch-local",), "once: a sketch that the client has noised itself"
 )
+TALLY = Exchange(
+    wire.TALLY,
+    TallyAsked,
+    ExactTally,
+    TRUSTED,
+    'once, after the last round, with `data.held_out_to = "everybody"`: exact sums over the records that were kept '
+    "out of training, which the server noises",
+)
+NOISY_TALLY = Exchange(
+    wire.NOISY_TALLY,
+    NoisyTallyAsked,
+    NoisyTally,
+    ("local-gradient",),
+    'once, after the last round, with `data.held_out_to = "everybody"`: sums over the records that a client kept out '
+    "of training, which it has noised itself",
+)
 
 EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment]
     HELLO,
@@ -115,4 +132,6 @@ EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment
     RELEASE,
     RECORDS_SUM,
     SKETCH,
+    TALLY,
+    NOISY_TALLY,
 )

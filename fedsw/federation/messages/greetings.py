@@ -11,7 +11,7 @@ from fedsw.federation.messages.arrays import RecordIds, WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import FROM_ZERO, MOST_RECORDS, SpentBefore
 from fedsw.federation.messages.fields import Limits, Seen, Text
-from fedsw.federation.messages.terms import SEEDED
+from fedsw.federation.messages.terms import HELD_OUT_RELEASED, SEEDED
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +68,15 @@ class Joined(Message):
             when=SEEDED,
         ),
     ]
+    kept: Annotated[
+        Tensor | None,
+        WholeValues(
+            record="arrays",
+            name="kept",
+            seen=Seen.PUBLIC,
+            about="each client's records by group that are kept out of training",
+            shape=("S", "g"),
+            limits=Limits(0),
+            when=HELD_OUT_RELEASED,
+        ),
+    ] = None

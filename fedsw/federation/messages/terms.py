@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
+from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.split import asks_tables
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketch_sums import sketcher_of
@@ -23,6 +24,8 @@ SYMBOLS: Mapping[str, str] = {
     "N": "records of the client",
     "q": "cells of a sketch: a block for each label and group that it tells apart",
     "w": "numbers of a sketch's cell: cosines and sines, and the count",
+    "g": "groups",
+    "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
     "N_j": "records of the node's clients in cell j",
 }
 """Lengths that the shapes of the table are written in."""
@@ -52,6 +55,8 @@ class Terms:
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
+        if (tally := tally_of(task)) is not None:
+            known |= {"g": tally.groups, "t": tally.width}
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:
@@ -95,6 +100,9 @@ def _draws_directions(task: Problem) -> bool:
 
 
 SEEDED = Condition("in runs with `seed`", lambda task: task.experiment.seed is not None)
+HELD_OUT_RELEASED = Condition(
+    'with `data.held_out_to = "everybody"`', lambda task: task.experiment.data.held_out_released
+)
 UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_metrics)
 OWN_LEDGER = Condition(
     "where clients add noise", lambda task: task.experiment.privacy.local and task.experiment.privacy.noisy

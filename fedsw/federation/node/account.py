@@ -91,6 +91,7 @@ class Promise:
     delta: float
     accountant: str
     nominal: bool
+    groups: tuple[str, ...] = (GROUP,)
 
     def __str__(self) -> str:
         kind = ", nominal" if self.nominal else ""
@@ -227,7 +228,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
     if not path.exists():
         _require_remembered(path, None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return limited(path, Ledger.create(path, groups=(GROUP,), **asdict(promise)))
+        return limited(path, Ledger.create(path, **asdict(promise)))
     ledger = Ledger.open(path)
     try:
         _require_remembered(path, ledger)
@@ -299,12 +300,12 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
     Raises:
         ValueError: naming what it accounts for and what this run asks.
     """
-    kept = Promise(ledger.run, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal)
+    kept = Promise(ledger.run, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal, ledger.groups)
     close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
-    if ledger.groups != (GROUP,) or not close or replace(kept, epsilon=promise.epsilon) != promise:
+    if not close or replace(kept, epsilon=promise.epsilon) != promise:
         raise ValueError(
             f"{path} accounts for another run: it holds {kept} for {', '.join(ledger.groups)}, and this is {promise} "
-            f"for {GROUP}. Give every run a folder of its own: {_REMEDY}"
+            f"for {', '.join(promise.groups)}. Give every run a folder of its own: {_REMEDY}"
         )
 
 

@@ -26,7 +26,7 @@ from fedsw.federation.node.limits import (
     require_own_folder,
     withholds_records,
 )
-from fedsw.federation.node.partition import Held, held_records, require_agreement
+from fedsw.federation.node.partition import Held, parted_records, require_agreement
 from fedsw.federation.node.sample import sampled
 from fedsw.federation.node.units import cells_of_units, require_units
 from fedsw.objectives.terms import terms_of
@@ -75,6 +75,8 @@ class Node:
         run: the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
         clients: numbers of its clients in the federation, (S,), ascending.
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
+        kept: the records that its clients keep out of training, where something of them is released; no round reads
+            them.
     """
 
     task: Problem
@@ -85,6 +87,7 @@ class Node:
     clients: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     starts: tuple[NDArray[np.int64], ...] = ()
     batch: Batch | None = field(default=None)
+    kept: Node | None = field(default=None)
 
     def __post_init__(self) -> None:
         """One client holds everything, unless said otherwise."""
@@ -112,6 +115,17 @@ class Node:
         """Number of each client's units in each cell, (S, c); public."""
         return np.stack([np.diff(starts) for starts in self.starts], axis=1)
 
+    @functools.cached_property
+    def by_group(self) -> NDArray[np.int64]:
+        """Number of each client's units in each group, (S, groups); public."""
+        group = self.records.sensitive.numpy()[self.units.firsts]
+        counts = [np.bincount(group[self.units_of(place)], minlength=len(self.task.groups)) for place in self._places]
+        return np.stack(counts)
+
+    @property
+    def _places(self) -> range:
+        return range(len(self.clients))
+
     @property
     def ids(self) -> list[NDArray[np.int64]]:
         """Global ids (n_j,) of the units in each cell j, client after client; shared in seeded runs only."""
@@ -128,7 +142,9 @@ class Node:
         if place not in self._alone:
             records = self.records.take(np.sort(self.units.all_rows(self.units_of(place))))
             number, model = self.clients[place : place + 1], self.task.build_model()
-            self._alone[place] = Node(self.task, records, cells_of_units(self.task, records), model, self.run, number)
+            kept = None if self.kept is None else self.kept.alone(place)
+            cells = cells_of_units(self.task, records)
+            self._alone[place] = Node(self.task, records, cells, model, self.run, number, kept=kept)
         return self._alone[place]
 
     def units_of(self, place: int) -> NDArray[np.int64]:
@@ -357,9 +373,11 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     torch.set_num_threads(experiment.federation.threads)
     try:
         task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-        held = held_records(task, node_config)
+        held, kept = parted_records(task, node_config)
         require_units(experiment, held.records)
         node = Node.of(task, held, run)
+        if experiment.data.held_out_released:
+            node.kept = Node.of(task, kept, run)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:

@@ -17,15 +17,18 @@ from flwr.serverapp import Grid
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment.preset import require_settled
 from fedsw.experiment.sources import load_class_names
+from fedsw.federation.budgets.held_out import with_held_out
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
+from fedsw.federation.server.held_out import measure_kept
 from fedsw.federation.server.job import Job
 from fedsw.federation.server.lifetime import budgeted
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise
 from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.federation.trust.held_out.server import LocalTallies, TallyMethod, TrustedTally
 from fedsw.federation.trust.local_gradient import server as local_gradient
 from fedsw.federation.trust.local_release import server as local_release
 from fedsw.federation.trust.local_slices import server as local_slices
@@ -134,6 +137,11 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                 else:
                     stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
                     held_out = _write_model(task, trainer, evaluator, directory)
+                    if job.experiment.data.held_out_released:
+                        held_out, more = measure_kept(
+                            task, lambda: _tallying(shared, ledger), trainer.model, trainer.steps, directory, log
+                        )
+                        about |= more
             except BaseException as failure:
                 why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
@@ -236,6 +244,14 @@ def _method(
     return sketch.TrustedSketch(*charged)
 
 
+def _tallying(shared: tuple[Any, ...], ledger: Ledger | None) -> TallyMethod:
+    """How records that were kept out of training are measured: by whoever has the ledgers."""
+    if ledger is None:
+        return LocalTallies(*shared, ())
+    charged: tuple[Any, ...] = (*shared, ledger)
+    return TrustedTally(*charged)
+
+
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
     """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's or, without one, its plan's.
 
@@ -262,7 +278,7 @@ def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | 
     privacy = plan.task.experiment.privacy
     return Ledger.create(
         directory.ledger,
-        groups=plan.task.objective.cells,
+        groups=with_held_out(plan.task.objective.cells, plan.task.experiment),
         delta=plan.delta,
         epsilon=plan.epsilon,
         accountant=privacy.accountant,

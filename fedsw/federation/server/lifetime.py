@@ -20,6 +20,7 @@ from fedsw.accounting.lifetime import (
     planned,
 )
 from fedsw.experiment.protection import unprotected
+from fedsw.federation.budgets.held_out import covering, held_out_budget, tally_of
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.files import ACCOUNT, found_json, write_json
 
@@ -92,7 +93,15 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Iterator
 
 
 def planned_steps(plan: Plan) -> Counts:
-    """What all rounds cost at most, at the largest rate that an attempt of the plan may have."""
+    """What a run costs at most: all rounds, or for records that are kept out of training what is released of them."""
+    tally = tally_of(plan.task)
+    if tally is None:
+        return _of_rounds(plan)
+    return covering(_of_rounds(plan), held_out_budget(plan.task.experiment, tally, plan.epsilon, plan.delta))
+
+
+def _of_rounds(plan: Plan) -> Counts:
+    """All rounds, at the largest rate that an attempt of the plan may have."""
     if not plan.multiplier:
         return {step: plan.rounds for step in NO_NOISE}
     training = plan.task.experiment.training

@@ -16,6 +16,7 @@ import torch
 from fedsw.accounting import ACCOUNTANTS
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.federation.budgets.held_out import PUBLIC
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
@@ -92,16 +93,7 @@ def summarise(
         "best_threshold": dict(quality.best_threshold),
         "held_out_standard_errors": dict(quality.standard_errors),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
-        "warnings": warnings_of(
-            metrics=held_out.metrics,
-            quality=quality,
-            records=held_out.measured_on.get("records", 0),
-            start=held_out.start,
-            epsilon=epsilon,
-            noisy=experiment.privacy.noisy,
-            completed=stopped == "completed",
-            at_clients=experiment.data.held_out_fraction > 0,
-        ),
+        "warnings": _warnings(experiment, held_out, epsilon, stopped),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
@@ -111,6 +103,21 @@ def summarise(
         "begun": begun,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _warnings(experiment: Experiment, held_out: HeldOut, epsilon: float, stopped: str) -> tuple[str, ...]:
+    """What a reader must know first; why a planned release of kept records is missing before everything else."""
+    found = warnings_of(
+        metrics=held_out.metrics,
+        quality=held_out.quality,
+        records=held_out.measured_on.get("records", 0),
+        start=held_out.start,
+        epsilon=epsilon,
+        noisy=experiment.privacy.noisy,
+        completed=stopped == "completed",
+        at_clients=experiment.data.held_out_fraction > 0,
+    )
+    return (held_out.missing, *found) if held_out.missing else found
 
 
 def versions(*others: str) -> dict[str, str]:
@@ -148,7 +155,7 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
         "unit": experiment.data.unit or "record",
         "protects": _protects(experiment),
         "against": _against(experiment),
-        "public": sorted({item for bound in bounds for item in bound.public}),
+        "public": sorted({item for bound in bounds for item in bound.public} | set(_public_of_kept(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "accountant": local_accountant(experiment),
         "accountant_is_guarantee": ACCOUNTANTS[local_accountant(experiment)].guarantee,
@@ -159,6 +166,10 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, 
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
         "statement": _statement(experiment, plan, epsilon),
     }
+
+
+def _public_of_kept(experiment: Experiment) -> tuple[str, ...]:
+    return PUBLIC if experiment.data.held_out_released else ()
 
 
 def _sampling(experiment: Experiment) -> str:
@@ -204,6 +215,11 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
+    if experiment.data.held_out_released:
+        words += (
+            " Records that were kept out of training have the same guarantee, in one release of counts and sums over "
+            "them."
+        )
     if experiment.data.shows_private_rows:
         words += (
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 from torch import Tensor
 
 from fedsw.accounting import Ledger
+from fedsw.federation.budgets.held_out import HELD_OUT
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.plan import Plan
@@ -56,8 +57,9 @@ class AtServer:
         return {}
 
     def released_rounds(self) -> int:
-        """See `Method`."""
-        return self._ledger.released_rounds()
+        """See `Method`; a release of records that were kept out of training is none of them."""
+        kept = self._ledger.steps_by_group().get(HELD_OUT, {})
+        return self._ledger.released_rounds() - any(not step.costless for step in kept)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedsw.accounting import Charge
 from fedsw.errors import FederationError
 from fedsw.experiment import planned_releases, resolve_delta
+from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.objectives import Clip, Objective
@@ -185,7 +186,8 @@ def clients_of(present: Sequence[Present]) -> int:
 def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
     """What one released round costs every group: its sampling rate with its own sensitivity."""
     cells = plan.task.objective.cells
-    return [Charge(cell, rate, bound.value) for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)]
+    trained = [Charge(cell, rate, bound.value) for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)]
+    return [*trained, *idle(plan.task.experiment)]
 
 
 def batch_sizes(task: Problem, sizes: Sequence[int], clients: int) -> tuple[int, ...]:

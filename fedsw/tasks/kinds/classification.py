@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.experiment.sources import Shape
+    from fedsw.tasks.tally import Tally
 
 
 class Classification(Task):
@@ -59,6 +60,12 @@ class Classification(Task):
             directions=held_out.directions,
         )
         return {"loss": held_out.loss, **report}
+
+    def tally(self, shape: Shape) -> Tally:
+        """How many records of each group and class are answered with each class."""
+        from fedsw.tasks.tally import Counts
+
+        return Counts(len(shape.groups), shape.classes)
 
 
 TASK = Classification

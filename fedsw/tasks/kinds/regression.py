@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.experiment.sources import Shape
+    from fedsw.tasks.tally import Tally
 
 
 class Regression(Task):
@@ -46,6 +47,12 @@ class Regression(Task):
             groups = len(held_out.shape.groups)
             report["ks"] = metrics.kolmogorov_smirnov(held_out.outputs, held_out.records.sensitive, groups=groups)
         return report
+
+    def tally(self, shape: Shape) -> Tally:
+        """Squared errors, moments of the targets, and counts of one prediction."""
+        from fedsw.tasks.tally import Moments
+
+        return Moments(len(shape.groups), shape.targets)
 
 
 TASK = Regression

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.federation.budgets import split
+from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, tally_of, with_held_out
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
@@ -144,7 +145,8 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
     noise = _noise(node, request, divided)
     asked = (request.round, request.attempt)
     with account.opened(place, promise(node, delta)) as ledger:
-        paid = pay(ledger, *asked, [noise.charge(divided.rate)], noise.contribution, noise.parts)
+        charges = [noise.charge(divided.rate), *idle(node.task.experiment)]
+        paid = pay(ledger, *asked, charges, noise.contribution, noise.parts)
     key = batch_key(node.task, *asked)
     state.update({"key": key, "sizes": list(request.sizes), "delta": delta, **paid.kept()})
     return noise, paid
@@ -181,14 +183,20 @@ def promise(node: Node, delta: float) -> account.Promise:
 
 def planned(node: Node, delta: float) -> Counts:
     """What all planned rounds cost this client's records at that delta, or a smaller one."""
-    divided = _budget_split(node, delta)
-    return lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
+    experiment, divided = node.task.experiment, _budget_split(node, delta)
+    training = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
+    tally = tally_of(node.task)
+    if tally is None:
+        return training
+    return covering(training, held_out_budget(experiment, tally, divided.epsilon, delta))
 
 
 def promised(node: Node, divided: split.BudgetSplit, delta: float) -> account.Promise:
     """What the ledger of a client with that split of its budget accounts for in this run."""
     experiment = node.task.experiment
-    return account.Promise(node.run, divided.epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    groups = with_held_out((split.GROUP,), experiment)
+    nominal = experiment.seed is not None
+    return account.Promise(node.run, divided.epsilon, delta, experiment.privacy.accountant, nominal, groups)
 
 
 def _own(node: Node) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedsw.data import Records
 from fedsw.experiment import resolve_delta
 from fedsw.federation.budgets import split
+from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.trust.local_gradient.client import (
@@ -182,7 +183,7 @@ def _begin(
             promised(node, each.divided, each.delta),
             request.round,
             request.attempt,
-            [each.noise.charge(each.divided.rate)],
+            [each.noise.charge(each.divided.rate), *idle(node.task.experiment)],
             each.noise.contribution,
             each.parts,
         )

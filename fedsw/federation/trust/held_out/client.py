@@ -1,0 +1,110 @@
+"""Records that were kept out of training, at a client: exact sums for a trusted server, or sums noised here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.federation.budgets.held_out import PART, HeldOutBudget, held_out_budget, tally_of
+from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_gradient.client import promise
+from fedsw.privacy.release import Bounded, Paid, Released, pay, release_paid
+from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.tasks.tally import Tally
+from fedsw.tasks.tally_sums import sums_of
+from fedsw.transport.sketches import STEP
+
+
+def steps_of_kept(node: Node, theta: Tensor, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
+    """`central`: sums over the kept records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
+
+    They are for a server that is trusted, which noises the sum of all of them once. Where a unit is declared, one row
+    of each unit is in it, drawn at random.
+
+    Args:
+        theta: the released model (r,).
+        asked: (S,), 1 for each client that is asked.
+        lost: positions of clients.
+        key: decides on the rows; secret, but in a seeded run.
+
+    Returns:
+        (groups, t), int64; zeros if no client is left.
+    """
+    kept, tally = _kept(node)
+    places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
+    units = np.concatenate([kept.units_of(place) for place in places]) if places else np.empty(0, dtype=np.int64)
+    records = kept.rows_of(np.sort(units), Stream(key))
+    return sums_of(node.task, tally, records, node.task.prepared(node.model, theta))
+
+
+def noised_tally(
+    node: Node, place: Path, theta: Tensor, round_: int, attempt: int, federation: int, paid: Paid | None = None
+) -> Released:
+    """`local-gradient`: sums over this client's kept records, with noise of its own, once; of units, a row of each.
+
+    Guarantee: the client's own (epsilon, delta), for the replacement of one of its kept records within its group,
+    against everybody: charged on disk before the noise is drawn, and there is no budget for a second one. Records that
+    it trains on are in no way in it.
+
+    Args:
+        place: of its ledger.
+        theta: the released model (r,).
+        federation: records of the whole federation, for a delta such as "0.1/n".
+        paid: the payment, where the clients of a site paid together (`tally_due`).
+
+    Returns:
+        What is released, (groups, t) float64, and the epsilon that the client's ledger has spent then (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    kept, tally = _kept(node)
+    if paid is None:
+        due = tally_due(node, place, round_, attempt, federation)
+        with account.opened(place, due.promise) as ledger:
+            paid = pay(ledger, round_, attempt, due.charges, due.sigma, due.parts)
+    records = kept.everybody(_stream(node, round_, attempt, "tally rows"))
+    steps = sums_of(node.task, tally, records, node.task.prepared(node.model, theta))
+    bounded = Bounded(steps.double() * STEP, _budget(node, tally, federation).sensitivity)
+    return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "tally noise"))
+
+
+def tally_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
+    """What this client pays for it, for a payment together with others."""
+    _, tally = _kept(node)
+    budget, promised = _budget(node, tally, federation), promise(node, node.delta(federation))
+    return account.Due(place, promised, round_, attempt, budget.charges((GROUP,)), budget.sigma, [budget.part])
+
+
+def _kept(node: Node) -> tuple[Node, Tally]:
+    """The node of the kept records, and what is summed over them.
+
+    Raises:
+        RuntimeError: in a run that releases nothing of them.
+    """
+    tally = tally_of(node.task)
+    if node.kept is None or tally is None:
+        raise RuntimeError(
+            "sums over kept records were asked for, and this node agreed to a run that releases nothing of them "
+            "(data.held_out_to)"
+        )
+    return node.kept, tally
+
+
+def _budget(node: Node, tally: Tally, federation: int) -> HeldOutBudget:
+    delta = node.delta(federation)
+    return held_out_budget(node.task.experiment, tally, promise(node, delta).epsilon, delta)
+
+
+def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream(os.urandom(KEY_BYTES))
+    return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
