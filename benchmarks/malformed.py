@@ -364,6 +364,12 @@ CASES = (
         nothing,
         ("held_out_fraction", "'synthetic'"),
     ),
+    Case(
+        "counts of kept records, where none are kept",
+        "run own.toml data.held_out_to=everybody",
+        table(),
+        ("held_out_to", "held_out_fraction is 0"),
+    ),
     Case("a unit that no file has", "run own.toml data.unit=patient", table(), ("data/train.csv", "'patient'")),
     Case("a unit that is an input", "run own.toml data.unit=age", table(), ("'age'", "one role")),
     Case("a unit of a named data set", "run fair-classification data.unit=patient", nothing, ("unit", "'synthetic'")),

@@ -138,7 +138,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         if constant := summary.get("constant"):
             yield "a constant", _constant(summary, constant)
         if on := summary.get("held_out_measured_on"):
-            yield "measured on", Text(_measured_on(on))
+            yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
     if noise := summary.get("signal_to_noise"):
         yield "signal", Text(_signal(noise))
     if by_group := summary.get("held_out_by_group"):
@@ -226,8 +226,15 @@ def _privacy(record: RunRecord) -> Text:
     return text
 
 
-def _measured_on(on: Mapping[str, int]) -> str:
-    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of."""
+def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
+    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of.
+
+    Args:
+        release: what the summary says of noised counts, where the metrics are made of these.
+    """
+    if release is not None:
+        noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
+        return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"
     part = f"{on['records']} held-out records"
     if on["records"] < on["of"]:
         part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"

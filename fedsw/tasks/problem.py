@@ -33,6 +33,7 @@ from fedsw.tasks.models import build, table_generator
 from fedsw.tasks.own import task_of
 from fedsw.tasks.per_record import made_up_features
 from fedsw.tasks.sketched import cells_of_sketch, drawn, law_of, table_of
+from fedsw.tasks.tally import Counts, Moments
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.public import public_directions
@@ -73,10 +74,11 @@ class Problem:
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
         _require_images(experiment, shape.features)
-        if experiment.data.held_out_released and task.tally(shape) is None:
+        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | Moments):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
-                f"{experiment.objective.task!r} names nothing (classification and regression do); set it to 'operator'"
+                f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "
+                "do); set it to 'operator'"
             )
         asked = experiment.clip
         limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)

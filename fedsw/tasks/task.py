@@ -132,7 +132,10 @@ class Task(ABC):
         return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
 
     def tally(self, shape: Shape) -> Tally | None:
-        """What is released, with noise, of records that clients keep out of training; None where nothing is."""
+        """What is released, with noise, of records that clients keep out of training; None where nothing is.
+
+        It is one of those of `fedsw.tasks.tally`, whose bounds are proven; a run refuses any other.
+        """
         return None
 
     @classmethod

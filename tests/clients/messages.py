@@ -23,7 +23,7 @@ Sent = tuple[str, tuple[int, ...]]
 """Type of the numbers and their shape; a lone number has shape ()."""
 
 LEAVES: Mapping[str, set[str]] = {
-    "query.hello": {"clients", "sizes", "epsilon", "record ids"},
+    "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept"},
     "train.outputs": {"outputs"},
     "train.gradients": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.sum": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
@@ -33,13 +33,20 @@ LEAVES: Mapping[str, set[str]] = {
     "train.release": {"released", "epsilon", "nonce"},
     "train.records_sum": {"steps", "lost"},
     "train.sketch": {"noised", "epsilon", "sigma", "nonce"},
+    "evaluate.tally": {"steps", "lost"},
+    "evaluate.noisy_tally": {"noised", "epsilon", "sigma", "nonce"},
 }
 """What may ever leave a client, written a second time: another field in the product's table needs a reason here too."""
 
 
 def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
-    """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared."""
+    """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared.
+
+    After the last round there is one more where something of kept records is released.
+    """
     compared = {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients"}
+    if not experiment.data.held_out_released:
+        compared |= {"evaluate.tally", "evaluate.noisy_tally"}
     of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in exchange.trusts]
     return {exchange.kind: exchange for exchange in of_trust if exchange.kind not in compared}
 

@@ -18,6 +18,7 @@ from fedsw.federation.client.app import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.federations import SMALL, Federation
+from tests.server.kept_runs import CLASSES
 from tests.server.sketch_runs import LOCAL, SKETCH
 from tests.server.test_matching_runs import ADAPTATION
 
@@ -28,6 +29,16 @@ GENERATION: dict[str, Any] = {
     "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
     "slicing": {"directions": 4},
 }
+KEPT: dict[str, Any] = {
+    **SMALL,
+    "data": {
+        "source": "tests.server.kept_runs:everybody",
+        "columns": CLASSES,
+        "held_out_fraction": 0.25,
+        "held_out_to": "everybody",
+    },
+}
+OWN = "data.records=30000"  # the default: records of one's own are as many as they are
 SMALLEST = ("training.rounds=2", "data.records=300", "federation.clients=2")
 NOISE = "privacy.noise_multiplier=2"
 RUNS = {
@@ -43,6 +54,8 @@ RUNS = {
     "local-release": (GENERATION, ("privacy.trust=local-release", "privacy.epsilon=10")),
     "sketch": (SKETCH, ()),
     "sketch-local": (SKETCH, (LOCAL,)),
+    "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
+    "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
 }
 
 THROUGH_MODEL = ("privacy.trust=local-slices", NOISE, "training.rounds=1", "federation.clients=2")

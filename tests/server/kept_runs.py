@@ -42,6 +42,11 @@ def frame(client: int, persons: int, *, rows: int = 1) -> pd.DataFrame:
     return found
 
 
+def everybody(client: int, clients: int) -> pd.DataFrame:
+    """A client's records, for `data.source = "tests.server.kept_runs:everybody"`."""
+    return frame(client, 40)
+
+
 def written(folder: Path, frames: list[pd.DataFrame]) -> Path:
     for client, own in enumerate(frames):
         (folder / str(client)).mkdir(parents=True)

@@ -15,13 +15,13 @@ KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon",
 _EXACT = 1e-9
 
 
-def least_sensitivity(folder: Folder) -> float:
+def _least_sensitivity(folder: Folder) -> float:
     """How far a replaced record moves the sums (docs/guarantees.md, "Records kept out of training").
 
     Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
     of 1 each, and the counts of one prediction besides.
     """
-    if folder.experiment["objective"]["task"] == "classification":
+    if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
         return SLACK * math.sqrt(2)
     return SLACK * math.sqrt(5 if folder.task.dimension == 1 else 3)
 
@@ -38,7 +38,7 @@ def require(folder: Folder, faults: Faults) -> str:
         charged = [book.name for book, row in rows if any(c["group"] == HELD_OUT for c in row.charges)]
         faults.require(not charged, f"{charged[:1]} charges kept records, of which nothing is released")
         return ""
-    least = least_sensitivity(folder)
+    least = _least_sensitivity(folder)
     for book in folder.books:
         many = len(book.tallies)
         faults.require(many <= 1, f"{book.name} has {many} rows of kept records; they are released once")

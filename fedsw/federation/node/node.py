@@ -26,7 +26,7 @@ from fedsw.federation.node.limits import (
     require_own_folder,
     withholds_records,
 )
-from fedsw.federation.node.partition import Held, parted_records, require_agreement
+from fedsw.federation.node.partition import Held, held_out_records, held_records, require_agreement
 from fedsw.federation.node.sample import sampled
 from fedsw.federation.node.units import cells_of_units, require_units
 from fedsw.objectives.terms import terms_of
@@ -373,11 +373,11 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     torch.set_num_threads(experiment.federation.threads)
     try:
         task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-        held, kept = parted_records(task, node_config)
+        held = held_records(task, node_config)
         require_units(experiment, held.records)
         node = Node.of(task, held, run)
         if experiment.data.held_out_released:
-            node.kept = Node.of(task, kept, run)
+            node.kept = Node.of(task, held_out_records(task, node_config), run)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:

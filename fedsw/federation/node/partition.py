@@ -91,7 +91,10 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         ValueError: naming the client, for NaN or infinite values, or a part without records.
         BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
-    return parted_records(task, node_config)[0]
+    found = _all_records(task, node_config)
+    if not task.experiment.data.held_out_fraction:
+        return found
+    return found.where(~held_back(task, found.records, found.owner, found.clients))
 
 
 def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
@@ -100,16 +103,8 @@ def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     Raises:
         ExperimentError, ValueError, BadRecords, FileNotFoundError: as `held_records`.
     """
-    return parted_records(task, node_config)[1]
-
-
-def parted_records(task: Problem, node_config: Mapping[str, Any]) -> tuple[Held, Held]:
-    """`held_records` and `held_out_records`, from files that are read once."""
     found = _all_records(task, node_config)
-    if not task.experiment.data.held_out_fraction:
-        return found, found.where(np.zeros(len(found.owner), dtype=bool))
-    back = held_back(task, found.records, found.owner, found.clients)
-    return found.where(~back), found.where(back)
+    return found.where(held_back(task, found.records, found.owner, found.clients))
 
 
 def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:

@@ -31,7 +31,7 @@ class Sums(Protocol):
 
     @property
     def steps(self) -> Tensor:
-        """Whole numbers, int64."""
+        """Whole numbers by block, (b, w) int64."""
 
     @property
     def lost(self) -> Tensor:
