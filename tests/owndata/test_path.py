@@ -77,8 +77,11 @@ def write(path: Path, header: list[str], rows: list[list[object]]) -> None:
         csv.writer(file).writerows([header, *rows])
 
 
-def test_three_folders_of_tables_become_predictions_by_the_readme_s_commands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+HEADER = ["age", "work", "hours", "sex", "income"]
+
+
+def drawn_tables(*counts: int) -> list[list[object]]:
+    """Write a folder of a client for each count; returns 120 rows more, of which none is in them."""
     draws, seen = np.random.default_rng(0), set()
 
     def row() -> list[object]:
@@ -91,12 +94,38 @@ def test_three_folders_of_tables_become_predictions_by_the_readme_s_commands(tmp
         rich = age / 40 + hours / 30 + 0.3 * sex + draws.normal(0, 0.4) > 2.6
         return [age, work, hours, ("female", "male")[sex], ("low", "high")[int(rich)]]
 
-    header = ["age", "work", "hours", "sex", "income"]
-    for client, count in enumerate((30, 50, 90)):
-        write(Path("DATA", str(client), "train.csv"), header, [row() for _ in range(count)])
-    write(Path("held-out.csv"), header, [row() for _ in range(120)])
+    for client, count in enumerate(counts):
+        write(Path("DATA", str(client), "train.csv"), HEADER, [row() for _ in range(count)])
+    return [row() for _ in range(120)]
+
+
+def test_three_folders_of_tables_become_predictions_by_the_readme_s_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(Path("held-out.csv"), HEADER, drawn_tables(30, 50, 90))
     Path("table.csv").write_bytes(Path("held-out.csv").read_bytes())
     require_decision(follow(capsys), Path("held-out.csv"), "income")
+
+
+def test_without_a_table_at_the_server_a_drafted_run_is_measured_on_what_its_clients_kept(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    drawn_tables(100, 200, 300)
+    assert main([*commands()["init"], "--from-public"]) == 0
+    run = [*commands()["run"], "training.rounds=3"]
+    capsys.readouterr()
+    assert main([*run, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["held_out_release"]["clients"] == 3 and 110 <= summary["held_out_release"]["records"] <= 120
+    assert summary["held_out"].keys() >= {"accuracy", "disparate_impact"} and summary["constant"]["accuracy"] > 0.4
+    directory = find_run("own", Path("runs"))
+    assert main(["show", str(directory)]) == 0
+    assert "kept out of training, with noise of" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert main(["audit", str(directory)]) == 0
+    capsys.readouterr()
+    methods = ["--methods", "none,central,local-gradient", "--seeds", "1", "--rounds", "2", "--jobs", "1"]
+    assert main(["compare", "own.toml", "--data-dir", "DATA", "--epsilon", "3", *methods, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"]["failed"] == 0
 
 
 @pytest.mark.slow
