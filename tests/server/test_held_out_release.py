@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsw.accounting import Ledger
-from fedsw.accounting.lifetime import DatasetAccount, accounts_folder
+from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
@@ -252,6 +252,18 @@ def test_the_account_sets_aside_what_either_part_of_the_records_may_cost(tmp_pat
     once = held_out_budget(chosen, tally_of(Problem.from_experiment(chosen)), summary["epsilon"], 1e-5)
     assert max(step.mu for step in run.steps if step.sampling_rate == 1) >= 1 / once.multiplier * (1 - 1e-6)
     assert state.spent(1e-5) > 0.9 * summary["epsilon"]
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent(tmp_path, federation, trust):
+    name = f"limited-{len(trust)}"
+    data = tables(tmp_path / "data", 40, 60, 80)
+    epsilon = federation.run(kept_run(data, *trust))["epsilon"]
+    for own in [name] if not trust else [f"{name}.client-{number}" for number in range(3)]:
+        DatasetAccount(accounts_folder(), own).limit(1.1 * epsilon, 1e-5)
+    with pytest.raises((LimitReached, FederationError), match="would reach epsilon"):
+        federation.run(kept_run(data, *trust, account=name))
+    assert not list((federation.folder / "run2").rglob("*.sqlite"))
 
 
 def test_a_client_that_keeps_nobody_is_not_asked(tmp_path, federation):
