@@ -62,7 +62,7 @@ class Scattering:
         return _Scattered(self, image_side(features), self._places(features))
 
     def _places(self, features: int) -> int:
-        side, step = image_side(features), 2**self.scales
+        side, step = image_side(features), 1 << self.scales
         if step > side:
             raise ValueError(f"scales = {self.scales} for images of side {side}: 2^scales is at most the side")
         return math.ceil(side / step)
