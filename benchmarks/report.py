@@ -13,7 +13,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sections
+from benchmarks import sections, sketch_sections
 from fedsw import markdown
 from fedsw.papers.figure import figures, load_figure
 from fedsw.papers.page import goals
@@ -73,6 +73,8 @@ _CLIPPING = (
     "materialised / plain", "difference",
 )  # fmt: skip
 
+_SKETCHES = ("synthetic_tables", "one_message")
+
 CLAIMS = ((0.2, 0.1604, 0.1417), (0.375, 0.1663, 0.0983))
 
 
@@ -96,9 +98,10 @@ def main() -> None:
             page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
     for path in sorted(RESULTS.glob("compare-*.json")):
         page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
-    for name in ("synthetic_tables", "entropic", "flow", "noise", "deployed"):
-        if stored := _load(name):
-            page += [getattr(sections, name)(stored), _machine(stored["machine"])]
+    for module, names in ((sketch_sections, _SKETCHES), (sections, ("entropic", "flow", "noise", "deployed"))):
+        for name in names:
+            if stored := _load(name):
+                page += [getattr(module, name)(stored), _machine(stored["machine"])]
     broken = _load("chaos") or {}
     for kind, section in (("inprocess", sections.chaos), ("deployed", sections.chaos_deployed)):
         if stored := broken.get(kind):

@@ -36,44 +36,6 @@ def comparison(stored: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
 
 
-_SYNTHETIC = {
-    "real": "the real records",
-    "sketch": "`sketch`: the server is trusted",
-    "sketch-local": "`sketch-local`: ten clients that trust nobody",
-    "mst": "MST (smartnoise-synth; for adding or removing a record)",
-    "aim": "AIM (smartnoise-synth; for adding or removing a record)",
-}
-
-
-def synthetic_tables(stored: dict[str, Any]) -> str:
-    """Classifiers trained on synthetic tables of Adult, tested on real records."""
-    names = ("logistic_accuracy", "logistic_auc", "boosting_accuracy", "boosting_auc")
-    rows = []
-    for method, title in _SYNTHETIC.items():
-        found = [row for row in stored["rows"] if row["method"] == method]
-        if found:
-            seconds = f"{statistics.mean(row['cpu_seconds'] for row in found):.0f}" if method != "real" else ""
-            rows.append([title, *(_over([row[name] for row in found]) for name in names), seconds, len(found)])
-    missing = [title for method, title in _SYNTHETIC.items() if all(row["method"] != method for row in stored["rows"])]
-    headings = ("learnt from", "logistic: accuracy", "AUC", "boosting: accuracy", "AUC", "processor seconds", "seeds")
-    return "\n".join(
-        [
-            "\n## Synthetic tables of Adult\n",
-            "`python -m benchmarks.synthetic_tables`: ε = 1, δ = 1e-9, nominal; classifiers learn from as many made-up rows as there "
-            f"are private records ({stored['private']}), and are tested on {stored['held_out']} real ones, mean and spread over the "
-            "seeds. Steps and the parts of the sketch were chosen on the first seed by these scores on the held-out "
-            "records; Adult is public.\n",
-            markdown.table(headings, rows),
-            f"\nNot measured: {', '.join(missing)}." if missing else "",
-        ]
-    )
-
-
-def _over(values: Sequence[float]) -> str:
-    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.3f}{spread}"
-
-
 def entropic(stored: dict[str, Any]) -> str:
     """Entropic against plain transport on released points."""
     summary = stored["summary"]

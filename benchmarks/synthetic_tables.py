@@ -1,21 +1,24 @@
 """Synthetic tables of Adult at one epsilon: what classifiers learn from them, beside MST, AIM and the real records.
 
     python -m benchmarks.synthetic_tables --data-dir DATA [--epsilon 1] [--seeds 3] [--methods real sketch sketch-local]
-                                          [--python SMARTNOISE/bin/python]
+                                          [--python SMARTNOISE/bin/python] [--aim rounds=26 max_model_size=2]
+                                          [--minutes 40]
 
 One table of declared columns (all of Adult's but `fnlwgt`, a sampling weight, and `education`,
 which `education-num` repeats), 33 916 private records and 11 306 held-out ones, delta = 1e-9. Logistic
 regression and gradient boosting learn from as many synthetic rows as there are private records, and are tested on the
 held-out real ones. `sketch-local` has ten clients that trust nobody. MST and AIM are those of smartnoise-synth, in an
 environment of its own that `--python` names; they get the same codes of columns, so that no budget goes into bounds,
-and their epsilon is about a record that is there or not, the weaker promise of the two. Rows that are in
-benchmarks/results/synthetic_tables.json already are not measured again.
+and their epsilon is about a record that is there or not, the weaker promise of the two. `--aim` bounds the work of AIM by
+its own settings, which stand in the row's name; what has not ended after `--minutes` is stopped, and its row says so. Rows
+that are in benchmarks/results/synthetic_tables.json already are not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import tempfile
 import time
@@ -56,7 +59,7 @@ LEFT_OUT = ("fnlwgt", "education", "income")
 
 _THEIRS = """
 import sys, time, numpy, pandas
-method, seed, epsilon, delta, source, target = sys.argv[1:]
+method, seed, epsilon, delta, source, target, *settings = sys.argv[1:]
 codes = numpy.load(source)
 frame = pandas.DataFrame(codes, columns=[f"c{k}" for k in range(codes.shape[1])])
 numpy.random.seed(int(seed))
@@ -65,7 +68,8 @@ if method == "mst":
     made = Made(epsilon=float(epsilon), delta=float(delta))
 else:
     from snsynth.aim import AIMSynthesizer as Made
-    made = Made(epsilon=float(epsilon), delta=float(delta), max_model_size=5)
+    chosen = {name: int(number) for name, number in (each.split("=") for each in settings)}
+    made = Made(epsilon=float(epsilon), delta=float(delta), **chosen)
 began = time.process_time()
 made.fit(frame, categorical_columns=list(frame.columns), preprocessor_eps=0.0)
 rows = numpy.array(made.sample(len(frame))).astype(int)
@@ -81,8 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     coded = coded_columns(columns, bins=16, group_in_cell=False)
     for seed in range(asked.seeds):
         for method in asked.methods:
+            wanted = (method, seed, asked.epsilon, asked.aim if method == "aim" else [])
             if any(
-                (row["method"], row["seed"], row["epsilon"]) == (method, seed, asked.epsilon) for row in stored["rows"]
+                (row["method"], row["seed"], row["epsilon"], row.get("settings", [])) == wanted
+                for row in stored["rows"]
             ):
                 continue
             if method == "real" and seed:
@@ -143,7 +149,19 @@ def _row(
     if method == "real":
         made = private
     elif method in ("mst", "aim"):
-        made, extra["seconds"] = theirs(method, seed, asked, private, columns, coded)
+        if method == "aim":
+            extra["settings"] = asked.aim
+        try:
+            made, extra["seconds"] = theirs(method, seed, asked, private, columns, coded)
+        except subprocess.TimeoutExpired:
+            return {
+                "method": method,
+                "seed": seed,
+                "epsilon": asked.epsilon,
+                "stopped_after_minutes": asked.minutes,
+                "cpu_seconds": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, 1),
+                **extra,
+            }
     else:
         sketch = sketched(private, coded, asked.epsilon, seed, clients=CLIENTS if method == "sketch-local" else 1)
         made = learnt_from(sketch, columns, coded, len(private), seed)
@@ -177,21 +195,22 @@ def learnt_from(sketch: NoisedSketch, columns: Columns, coded: tuple[Coded, ...]
 def theirs(
     method: str, seed: int, asked: argparse.Namespace, private: Records, columns: Columns, coded: tuple[Coded, ...]
 ) -> tuple[Records, float]:
-    """Rows of MST or AIM, from the same codes, and the processor seconds they took."""
+    """Rows of MST or AIM, from the same codes, and the processor seconds they took; TimeoutExpired after the minutes."""
     if asked.python is None:
         raise SystemExit(f"{method} is of smartnoise-synth: name the interpreter of its environment with --python")
     codes = torch.cat([codes_of(private, coded), private.target.unsqueeze(1)], dim=1)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "codes.npy", Path(folder) / "rows.npz"
         np.save(source, codes.numpy())
-        words = [method, seed, asked.epsilon, DELTA, source, target]
-        subprocess.run([asked.python, "-c", _THEIRS, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+        words = [method, seed, asked.epsilon, DELTA, source, target, *(asked.aim if method == "aim" else [])]
+        command, seconds = [asked.python, "-c", _THEIRS, *map(str, words)], asked.minutes and 60 * asked.minutes
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=seconds)
         found = np.load(target)
-        rows, seconds = torch.from_numpy(found["rows"]).to(torch.int64), float(found["seconds"])
+        rows, spent = torch.from_numpy(found["rows"]).to(torch.int64), float(found["seconds"])
     cells = cells_of_table(
         rows[:, :-1], rows[:, -1], torch.zeros(len(rows), dtype=torch.int64), columns, coded, seed=seed
     )
-    return records_of_table(cells, columns), seconds
+    return records_of_table(cells, columns), spent
 
 
 def scores(made: Records, held_out: Records) -> dict[str, float]:
@@ -223,6 +242,8 @@ def _parser() -> argparse.ArgumentParser:
         default=["real", "sketch", "sketch-local"],
     )
     parser.add_argument("--python", type=Path, help="the interpreter of an environment with smartnoise-synth")
+    parser.add_argument("--aim", nargs="+", default=["max_model_size=5"], help="whole numbers that AIM is made with")
+    parser.add_argument("--minutes", type=float, help="after so many MST or AIM is stopped")
     return parser
 
 

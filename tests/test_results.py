@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import audits, sections
+from benchmarks import audits, sections, sketch_sections
 from fedsw.compare.grid import make_grid
 
 STORED = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("compare-*.json"))
@@ -45,3 +45,16 @@ def test_the_page_of_audits_holds_the_tables_of_the_findings_that_are_kept() -> 
     page = audits.PAGE.read_text(encoding="utf-8")
     assert audits.table(audits.RESULTS) in page
     assert audits.attackers(audits.RESULTS) in page
+
+
+@pytest.mark.parametrize(("minutes", "words"), [(400.0, "met in all rows"), (199.0, "MISSED beside")])
+def test_a_generator_that_is_not_twenty_times_slower_than_a_sketch_is_named(minutes: float, words: str) -> None:
+    def row(megabytes: float, spent: float) -> dict[str, Any]:
+        names = {"bytes_up": 1e6 * megabytes, "bytes_down": 0.0, "seconds": 60 * spent}
+        return {"rounds": 100, **{name: {"planned": each} for name, each in names.items()}}
+
+    rows = {"sketch": row(8, 10), "swae, as printed": row(8000, 250), "DP-SWD, best": row(8000, minutes)}
+    rows["swae, as printed"]["seconds"]["planned"] *= 2
+    found = sketch_sections.one_message({"clients": 10, "rounds": 20, "rows": rows})
+    assert words in found.splitlines()[-1]
+    assert ("DP-SWD" in found.splitlines()[-1]) == (minutes < 200) and "autoencoder" not in found.splitlines()[-1]

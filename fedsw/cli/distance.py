@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsw.cli.options import Json
+
+if TYPE_CHECKING:
+    from fedsw.transport.sketch_drift import Drift
 
 
 def distance_command(
@@ -15,42 +18,67 @@ def distance_command(
     reference: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A public table to compare every client with.")
     ] = None,
+    by_column: Annotated[
+        bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
+    ] = False,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of every interval.")] = 0.95,
     as_json: Json = False,
 ) -> None:
     """Say how far apart the clients' records are, with intervals that account for the privacy noise.
 
     It reads what a run released, so it costs no further ε. A distance is between mean vectors of the sketch: 0 for
-    tables that are alike in all that is measured, √2 for the most different ones.
+    tables that are alike in all that is measured, √2 for the most different ones. By column it is between the
+    frequencies of a column's values, of each client against all others together, or against the public table.
     """
+    from fedsw.text import json_text
+
+    find = _columns if by_column else _wholes
+    found = find(run, reference, confidence)
+    if as_json:
+        lines = [{**names, **_numbers(drift)} for names, drift in found]
+        key = "columns" if by_column else "distances"
+        typer.echo(json_text({"directory": str(run), "confidence": confidence, key: lines}))
+    else:
+        _show(found, confidence, by_column=by_column)
+
+
+def _wholes(run: Path, reference: Path | None, confidence: float) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.owndata.drifts import drifts
+
+    found = drifts(run, reference=reference, confidence=confidence)
+    return [({"one": each.one, "other": each.other}, each.found) for each in found]
+
+
+def _columns(run: Path, reference: Path | None, confidence: float) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.owndata.column_drifts import column_drifts
+
+    found = column_drifts(run, reference=reference, confidence=confidence)
+    return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
+
+
+def _numbers(drift: Drift) -> dict[str, Any]:
+    return {
+        "distance": drift.distance,
+        "records": list(drift.records),
+        "populations": list(drift.populations),
+        "differ": drift.differ,
+        "doubt": drift.doubt,
+    }
+
+
+def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedsw.owndata.drifts import drifts
-    from fedsw.text import json_text
-
-    found = drifts(run, reference=reference, confidence=confidence)
-    if as_json:
-        lines = [
-            {
-                "one": each.one,
-                "other": each.other,
-                "distance": each.found.distance,
-                "records": list(each.found.records),
-                "populations": list(each.found.populations),
-                "differ": each.found.differ,
-            }
-            for each in found
-        ]
-        typer.echo(json_text({"directory": str(run), "confidence": confidence, "distances": lines}))
-        return
-    view = Table(title=f"Distances of records, {confidence:.1%} intervals")
-    for heading in ("between", "and", "distance", "of these records", "of their populations", "differ"):
+    subject = "each column's values" if by_column else "records"
+    view = Table(title=f"Distances of {subject}, {confidence:.1%} intervals")
+    headings = ("between", "and", *(("column",) if by_column else ()))
+    for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
         view.add_column(heading)
-    for each in found:
-        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (each.found.records, each.found.populations)]
-        verdict = "yes" if each.found.differ else "not shown"
-        view.add_row(each.one, each.other, f"{each.found.distance:.3f}", *intervals, verdict)
+    for names, drift in found:
+        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
+        verdict = "yes" if drift.differ else "not shown"
+        view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
     console = Console(highlight=False)
     console.print(view)
     console.print(

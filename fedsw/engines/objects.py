@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedsw.experiment.held import held, is_held
 from fedsw.settings import ExperimentError
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fedsw.experiment import Experiment
     from fedsw.tasks.task import Task
 
-    ModelObject = nn.Module | Callable[..., nn.Module]
-    TaskObject = Task | type[Task]
+    ModelObject: TypeAlias = nn.Module | Callable[..., nn.Module]
+    TaskObject: TypeAlias = Task | type[Task]
 
 
 @contextlib.contextmanager

@@ -40,9 +40,21 @@ def drifts(directory: Path, *, reference: Path | None, confidence: float) -> lis
         ExperimentError: if the run released no sketch, or has one side only.
         BadRecords, FileNotFoundError: for a reference that cannot be read.
     """
+    _, sides, public = released_sides(directory, reference)
+    pairs = combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items())
+    return [Between(a, b, drift(one, other, confidence=confidence)) for (a, one), (b, other) in pairs]
+
+
+def released_sides(
+    directory: Path, reference: Path | None
+) -> tuple[Problem, Mapping[str, NoisedSketch], tuple[str, NoisedSketch] | None]:
+    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one.
+
+    Raises:
+        ExperimentError, BadRecords, FileNotFoundError: see `drifts`.
+    """
     from fedsw.runs.directory import RunDirectory
     from fedsw.tasks.problem import Problem
-    from fedsw.tasks.sketch_sums import law_of_problem, sums_of
 
     experiment, _ = RunDirectory(directory).read_config()
     if not experiment.privacy.sketch:
@@ -52,23 +64,28 @@ def drifts(directory: Path, *, reference: Path | None, confidence: float) -> lis
         )
     problem = Problem.from_experiment(experiment)
     sides = _sides(directory, problem)
-    if reference is None:
-        if len(sides) < 2:
-            raise ExperimentError(
-                f"{directory} has one sketch, of all clients together: name a public table with --reference, or run "
-                "with --trust sketch-local, where each client releases its own"
-            )
-        pairs = combinations(sides.items(), 2)
-        return [Between(a, b, drift(one, other, confidence=confidence)) for (a, one), (b, other) in pairs]
-    columns = experiment.data.columns
+    if reference is not None:
+        return problem, sides, (str(reference), _public(problem, reference, next(iter(sides.values()))))
+    if len(sides) < 2:
+        raise ExperimentError(
+            f"{directory} has one sketch, of all clients together: name a public table with --reference, or run "
+            "with --trust sketch-local, where each client releases its own"
+        )
+    return problem, sides, None
+
+
+def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSketch:
+    """The exact sketch of a public table."""
+    from fedsw.tasks.sketch_sums import law_of_problem, sums_of
+
+    columns = problem.experiment.data.columns
     if columns is None:
         raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
     from fedsw.data import read_table
 
-    records, like = read_table(reference, columns), next(iter(sides.values()))
+    records = read_table(reference, columns)
     assert like.law == law_of_problem(problem)
-    public = exact_sketch(like, sums_of(problem, records), len(records))
-    return [Between(name, str(reference), drift(own, public, confidence=confidence)) for name, own in sides.items()]
+    return exact_sketch(like, sums_of(problem, records), len(records))
 
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:

@@ -12,6 +12,7 @@ from fedsw.experiment import Experiment, ExperimentError, SketchPart
 from fedsw.experiment.sources import Shape
 from fedsw.transport.feature_maps import Convolutions, Cosine, FeatureMap, Raw
 from fedsw.transport.pairs import Pairs
+from fedsw.transport.scattering import Scattering
 from fedsw.transport.sketch_parts import GaussianKernel, Indicators, Part, SlicedCramer
 from fedsw.transport.sketches import Law, Sketcher
 
@@ -117,4 +118,6 @@ def _part(spec: SketchPart) -> Part:
 def _map(spec: SketchPart) -> FeatureMap:
     if spec.map == "cosine":
         return Cosine(spec.decay)
-    return Raw() if spec.map == "raw" else Convolutions(spec.filters, spec.kernel, spec.stride)
+    if spec.map == "convolutions":
+        return Convolutions(spec.filters, spec.kernel, spec.stride)
+    return Raw() if spec.map == "raw" else Scattering(spec.scales, spec.orientations, spec.order)

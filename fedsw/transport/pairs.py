@@ -70,6 +70,10 @@ class PairsOfCodes(Measured):
     Args:
         sizes: codes of each column, with sum q.
         singles: see `Pairs`.
+
+    Attributes:
+        single, pair: what a code, and a product of two, is multiplied by.
+        first, second: the codes of every product, by their places (coordinates - q,) among all.
     """
 
     def __init__(self, sizes: tuple[int, ...], singles: float) -> None:
@@ -77,8 +81,8 @@ class PairsOfCodes(Measured):
         self.sizes = sizes
         count = len(sizes)
         single = singles if count > 1 else 1.0
-        self._single = math.sqrt(single / count)
-        self._pair = math.sqrt((1 - single) / max(1, count * (count - 1) // 2))
+        self.single = math.sqrt(single / count)
+        self.pair = math.sqrt((1 - single) / max(1, count * (count - 1) // 2))
         column = torch.repeat_interleave(torch.arange(count), torch.tensor(sizes))
         first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
         self.first: Tensor
@@ -91,7 +95,7 @@ class PairsOfCodes(Measured):
         """The vectors (n, coordinates) of rows (n, q): singles, then products in the order of (first, second)."""
         codes = self._codes(rows)
         return torch.cat(
-            [self._single * codes, self._pair * codes[:, self.first] * codes[:, self.second]],
+            [self.single * codes, self.pair * codes[:, self.first] * codes[:, self.second]],
             dim=1,
         )
 
@@ -103,10 +107,10 @@ class PairsOfCodes(Measured):
             own = codes * chosen.unsqueeze(1)
             products = own.T @ codes
             pairs = products[self.first, self.second]
-            sums.append(torch.cat([self._single * own.sum(dim=0), self._pair * pairs]))
+            sums.append(torch.cat([self.single * own.sum(dim=0), self.pair * pairs]))
         squares = torch.stack([part.square().sum(dim=1) for part in torch.split(codes, list(self.sizes), dim=1)], dim=1)
         pairs_squared = (squares.sum(dim=1).square() - squares.square().sum(dim=1)) / 2
-        norms = self._single**2 * squares.sum(dim=1) + self._pair**2 * pairs_squared
+        norms = self.single**2 * squares.sum(dim=1) + self.pair**2 * pairs_squared
         return torch.stack(sums), members @ norms
 
     def _codes(self, rows: Tensor) -> Tensor:

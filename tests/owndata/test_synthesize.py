@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,13 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def local(place) -> Path:
+    """A run of the same tables in which every client noises its own sketch."""
+    assert synthesize(place, "none.toml", "local.csv", "--trust", "sketch-local", "training.rounds=1") == 0
+    return run_of(place, "local.csv")
+
+
 def synthesize(folder: Path, experiment: str, output: str, *more: str) -> int:
     words = [str(folder / experiment), "--data-dir", str(folder / "DATA"), "--runs", str(folder / "runs" / output)]
     return main(["synthesize", *words, "-o", str(folder / output), "--rows", "800", "--quiet", *more])
@@ -159,19 +167,52 @@ def test_fair_labels_do_not_depend_on_the_group_and_groups_keep_their_numbers(pl
     assert "Labels do not depend on the group" in (place / "fair.md").read_text()
 
 
-def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(place, capsys):
-    assert synthesize(place, "none.toml", "local.csv", "--trust", "sketch-local", "training.rounds=1") == 0
-    run = run_of(place, "local.csv")
+def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(
+    place, local, capsys
+):
     assert "the server too" in (place / "local.md").read_text()
-    capsys.readouterr()
-    assert main(["distance", str(run), "--json"]) == 0
+    assert main(["distance", str(local), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["distances"]
     assert found["differ"] and found["records"][0] < found["distance"] < found["records"][1]
     reference = write(place / "reference.csv", rows(3000, 7, age=40))
-    assert main(["distance", str(run), "--reference", str(reference), "--json"]) == 0
+    assert main(["distance", str(local), "--reference", str(reference), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["distances"]
     assert first["one"] == "client 0" and first["distance"] < second["distance"]
     assert not first["differ"] and second["differ"]
+
+
+def test_the_column_that_one_client_has_otherwise_is_ranked_first_and_no_charge_is_added(tmp_path, capsys):
+    for client in range(3):
+        write(tmp_path / "DATA" / str(client) / "train.csv", rows(2500, client, gone=0.8 if client == 1 else 0.1))
+    (tmp_path / "none.toml").write_text(OWN.format(held_out=""))
+    few = ("training.rounds=1", "federation.clients=3")
+    assert synthesize(tmp_path, "none.toml", "local.csv", "--trust", "sketch-local", *few) == 0
+    run = run_of(tmp_path, "local.csv")
+    before = {path: path.read_bytes() for path in run.rglob("*.sqlite")}
+    capsys.readouterr()
+    assert main(["distance", str(run), "--by-column", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["columns"]
+    first = found[0]
+    assert (first["one"], first["other"], first["column"]) == ("client 1", "the other clients", "dose")
+    law = 0.7 * math.hypot(1, 1 / 2)  # what is missing more, and each of four parts of the range that has less
+    assert first["differ"] and first["populations"][0] < law < first["populations"][1] < law + 0.5
+    assert len(found) == 3 * 5 and {line["column"] for line in found if line["one"] == "client 0"} == set(HEADER)
+    assert not any(line["differ"] for line in found if line["column"] != "dose")
+    assert [line["doubt"] for line in found] == sorted(line["doubt"] for line in found)
+    assert main(["distance", str(run), "--by-column"]) == 0
+    assert "client 1" in capsys.readouterr().out
+    assert before and before == {path: path.read_bytes() for path in run.rglob("*.sqlite")}
+
+
+def test_two_clients_are_compared_once_and_each_with_a_public_table(place, local, capsys):
+    assert main(["distance", str(local), "--by-column", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["columns"]
+    assert {(line["one"], line["other"]) for line in found} == {("client 0", "client 1")}
+    assert found[0]["column"] == "age" and len(found) == 5
+    reference = write(place / "columns.csv", rows(3000, 7, age=40))
+    assert main(["distance", str(local), "--by-column", "--reference", str(reference), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["columns"]
+    assert (found[0]["one"], found[0]["column"]) == ("client 1", "age") and len(found) == 10
 
 
 def test_one_sketch_of_all_clients_has_no_two_sides(place, capsys):

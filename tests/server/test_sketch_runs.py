@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.errors import FederationError
-from fedsw.experiment import ExperimentError
+from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.sketches import sketch_budget
 from fedsw.federation.node.node import Node
@@ -28,7 +28,7 @@ from fedsw.tasks.sketch_sums import law_of_problem
 from fedsw.transport.sketches import STEP
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
-from tests.server.sketch_runs import LOCAL, NOISELESS, exact, sketched
+from tests.server.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
 
 
 def stored(experiment, directory):
@@ -333,6 +333,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         (("model.kind=generator",), "use 'vector-generator', 'image-generator' or 'table-generator'"),
         (("sketch.harmonics=3",), "harmonics is for kind 'cramer'"),
         (("sketch.decay=1.0",), "decay is for map 'cosine'"),
+        (("sketch.orientations=3",), "orientations is for map 'scattering'"),
         (("sketch.fractions=[1.0]",), "fractions has 1 numbers for 2 bandwidths"),
         (("sketch.pairs=1",), "pairs is 1 for 2 bandwidths"),
         (("sketch.kind=code", "sketch.bandwidths=[0.7,1.2,2.0,3.5]", "sketch.pairs=600"), "name them in columns"),
@@ -354,6 +355,7 @@ def test_a_sketch_section_without_a_sketch_is_refused():
     [
         ("sketch.map=cosine",),
         ("sketch.map=convolutions",),
+        ("sketch.map=scattering",),
         ("model.kind=image-generator",),
         ("sketch.also=[{columns=[2]}]",),
     ],
@@ -369,3 +371,14 @@ def test_several_parts_and_the_cramer_distance_are_sketched_too(federation):
     summary = federation.run(chosen)
     assert summary["sketch"]["coordinates"] == 2 * 12 + 2 * 6
     assert torch.equal(stored(chosen, federation.folder / "run1").sketch.value, exact(chosen))
+
+
+def test_a_generator_of_images_learns_through_the_scattering_map(federation):
+    scattering = ("sketch.map=scattering", "sketch.scales=2", "sketch.orientations=2", "sketch.order=2")
+    images = ("model.kind=image-generator", "model.hidden=[8,4]", "sketch.bandwidths=[1.0,3.0]", "training.rounds=30")
+    chosen = parse_experiment({**SKETCH, "data": {"source": "digits"}}, (NOISELESS, *images, *scattering))
+    summary = federation.run(chosen)
+    assert torch.equal(stored(chosen, federation.folder / "run1").sketch.value, exact(chosen))
+    lines = [json.loads(line) for line in (federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()]
+    distances = [line["distance"] for line in lines if "distance" in line]
+    assert summary["sketch"]["coordinates"] == 2 * 12 and distances[-1] < 0.7 * distances[0]

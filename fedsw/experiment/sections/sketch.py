@@ -18,6 +18,7 @@ _READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
     "cosine": ("decay",),
     "convolutions": ("filters", "kernel", "stride"),
+    "scattering": ("scales", "orientations", "order"),
 }
 
 
@@ -36,7 +37,8 @@ class SketchPart(Section):
             single columns have, pairs have the rest.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
-            weighted by frequency with `decay`; or "convolutions", `filters` fixed random ones of side `kernel`.
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`; or
+            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
@@ -51,11 +53,14 @@ class SketchPart(Section):
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: Literal["raw", "cosine", "convolutions"] = "raw"
+    map: Literal["raw", "cosine", "convolutions", "scattering"] = "raw"
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
     stride: PositiveInt = 1
+    scales: PositiveInt = 2
+    orientations: PositiveInt = 4
+    order: Literal[1, 2] = 1
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
