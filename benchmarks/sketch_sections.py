@@ -92,7 +92,7 @@ def one_message(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## One message beside rounds\n",
-            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10, each row at the settings of its figure; "
+            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10, each row at the settings of its figure (the autoencoder as printed: at the paper's rounds); "
             f"{stored['rounds']} rounds were measured after warm-up and are extrapolated to all, with what happens once. A round of a "
             "sketch is a step of its generator and sends nothing. Minutes are the processor's, server and clients "
             "together, on one thread.\n",
