@@ -94,4 +94,8 @@ def _axis(text: str) -> list[str]:
 
 
 def _rates(base: Experiment) -> list[str]:
-    return [f"training.learning_rate={base.training.learning_rate * factor:.3g}" for factor in _FACTORS]
+    """Learning rates around the experiment's: with `preset = "auto"` around the planned one."""
+    from fedsw.engines.settle import settled
+
+    planned = settled(base).training.learning_rate
+    return [f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]

@@ -50,6 +50,7 @@ def _on_objects(experiment: Experiment, clients: int) -> Experiment:
         "source": "object",
         "data_dir": None,
         "held_out": None,
+        "held_out_to": "operator",
         "held_out_overlap": "allow",  # twins are nobody: equal rows give nothing away
         "account": None,
     }

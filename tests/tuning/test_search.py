@@ -8,7 +8,8 @@ import math
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.experiment import ExperimentError
+from fedsw.engines.settle import settled
+from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.tuning.candidates import candidates, metric_of, score_of
 from fedsw.tuning.search import search
 from tests.owndata.test_check import FINE, write
@@ -44,6 +45,25 @@ def test_every_combination_is_tried_and_the_best_comes_first(own):
     assert tried[0].candidate.settings == ("training.rounds=3", "training.learning_rate=0.1")
     assert [each.score for each in tried] == sorted((each.score for each in tried), reverse=True)
     assert len(search(found, lambda one: 0.0, most=4)) == 4
+
+
+def test_without_values_to_try_rates_are_around_the_experiment_s_or_around_the_planned_one(own, tmp_path):
+    def rates(text: str) -> list[float]:
+        own.write_text(text)
+        tried = candidates(own, [], [f"data.data_dir={data}"])
+        return [each.experiment.training.learning_rate for each in tried]
+
+    data = tmp_path / "data"
+    for client in range(2):
+        (data / str(client)).mkdir(parents=True)
+        lines = [f"{20 + row % 60},{'ab'[row % 2]},{('female', 'male')[row // 2 % 2]},{('low', 'high')[row // 4 % 2]}"
+                 for row in range(400)]  # fmt: skip
+        (data / str(client) / "train.csv").write_text("\n".join(["age,work,sex,income", *lines]))
+    assert sorted(rates(OWN))[len(rates(OWN)) // 2] == 0.05
+    auto = OWN.replace("rounds = 3\nbatch_fraction = 0.5\n", 'preset = "auto"\n')
+    planned = settled(load_experiment(own, [f"data.data_dir={data}"])) if rates(auto) else None
+    assert planned.training.learning_rate != 0.05
+    assert sorted(rates(auto))[len(rates(auto)) // 2] == pytest.approx(planned.training.learning_rate, rel=0.01)
 
 
 def test_a_candidate_that_fails_says_why_and_the_others_go_on(own):
