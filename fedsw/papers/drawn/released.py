@@ -85,7 +85,7 @@ def oracle(study: Study) -> Mapping[str, Figure]:
     axes.axhline(0.26, color="0.3", linestyle="--", linewidth=1, label="the mean image")
     axes.set_xticks(np.arange(len(names)) + 0.19, [name.replace("-", "\nε = ") for name in names])
     axes.set(ylabel="root mean squared error of a pixel", yscale="log")
-    axes.legend(fontsize=7.5)
+    figure.legend(loc="outside lower center", ncols=3)
     figure.suptitle(f"{study.figure.source}: wavelets tuned on the clean images")
     return {"": figure}
 
