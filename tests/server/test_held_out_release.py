@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.accounting import Ledger
+from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
@@ -239,6 +239,19 @@ def test_a_client_answers_nothing_of_kept_records_in_a_run_that_releases_nothing
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="agreed to a run that releases nothing of them"):
         client.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32))
+
+
+def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *LOCAL)
+    nodes._nodes.clear()
+    node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
+    theta, place = torch.zeros(node.task.parameters, dtype=torch.float64), tmp_path / "client-0.sqlite"
+    released = client.noised_tally(node, place, theta, 3, 0, 180)
+    assert released.value.shape == (2, 4) and released.sigma > 0
+    for round_, attempt in ((3, 0), (3, 1), (1, 0), (9, 5)):
+        with pytest.raises((BudgetExhausted, AlreadySpent)):
+            client.noised_tally(node, place, theta, round_, attempt, 180)
+    assert sum(entry.sampling_rate for entry in entries(place) if entry.group == HELD_OUT) == 1.0
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])
