@@ -26,6 +26,14 @@ from tests.noises import require_gaussian
 from tests.server.kept_runs import LOCAL, NOBODY, SITE, entries, exact, frame, kept_run, released, tables, written
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_remembered():
+    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
+    nodes._nodes.clear()
+    yield
+    nodes._nodes.clear()
+
+
 @pytest.mark.parametrize("sites", [1, 3])
 @pytest.mark.parametrize("regression", [False, True])
 def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, federation, sites, regression):
