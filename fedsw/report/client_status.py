@@ -80,7 +80,7 @@ def own_ledger(path: Path) -> OwnLedger:
         with Ledger.open(path, read_only=True) as ledger:
             return OwnLedger(
                 int(path.stem.removeprefix("client-")),
-                ledger.run,
+                ledger.run.partition(".")[0],
                 ledger.replay(),
                 ledger.budget,
                 ledger.delta,

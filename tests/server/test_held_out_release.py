@@ -15,9 +15,11 @@ from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY
 from fedsw.federation.node import node as nodes
+from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.server.held_out import keep
 from fedsw.federation.trust.held_out import client
+from fedsw.federation.trust.local_gradient.client import promise
 from fedsw.owndata.evaluate import evaluate
 from fedsw.runs.recovery import StorageFault
 from fedsw.tasks.problem import Problem
@@ -260,6 +262,21 @@ def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
         with pytest.raises((BudgetExhausted, AlreadySpent)):
             client.noised_tally(node, place, theta, round_, attempt, 180)
     assert sum(entry.sampling_rate for entry in entries(place) if entry.group == HELD_OUT) == 1.0
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"held_out_fraction": 0.5}])
+def test_a_run_does_not_go_on_under_another_split_so_nobody_is_both_trained_on_and_counted(tmp_path, change):
+    """Whom a client trained on, a server that is not trusted could else have counted under the same run's name."""
+    data, place = tables(tmp_path / "data", 40, 60, 80), tmp_path / "client-0.sqlite"
+    config = {"partition-id": 0, "num-partitions": 3}
+    first = nodes.join(kept_run(data, *LOCAL).model_dump_json(), "run", 1, config)
+    theta = torch.zeros(first.task.parameters, dtype=torch.float64)
+    client.noised_tally(first, place, theta, 3, 0, 180)
+    other = nodes.join(kept_run(data, *LOCAL, **change).model_dump_json(), "run", 2, config)
+    with pytest.raises(ValueError, match="accounts for another run"):
+        client.noised_tally(other, place, theta, 3, 1, 180)
+    with pytest.raises(ValueError, match="accounts for another run"):
+        spent_epsilon(place, lambda delta: promise(other, delta))
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

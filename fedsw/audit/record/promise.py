@@ -67,7 +67,7 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     name = folder.directory / "run.name"
     if folder.local and name.is_file():
         known = name.read_text(encoding="ascii").strip()
-        faults.require(own.get("run") == known, f"{where} is of another run")
+        faults.require(str(own.get("run")).partition(".")[0] == known, f"{where} is of another run")
     groups = {"records"} if folder.local else set(folder.sizes)
     groups |= {HELD_OUT} if folder.releases_kept else set()
     faults.require(set(own["groups"]) == groups, f"{where} accounts for {own['groups']}, the plan for {sorted(groups)}")

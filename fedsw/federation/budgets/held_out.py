@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,18 @@ def idle(experiment: Experiment) -> list[Charge]:
 def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
     """The groups of a run's ledger."""
     return (*groups, HELD_OUT) if experiment.data.held_out_released else tuple(groups)
+
+
+def run_with_split(run: str, experiment: Experiment) -> str:
+    """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
+
+    A server that nobody trusts could else go on with a run under another split, and have records counted that were
+    trained on: each part would stay within its epsilon, and one record would have paid both.
+    """
+    if not experiment.data.held_out_released:
+        return run
+    deciding = experiment.model_dump_json(include={"data", "objective", "partition", "federation"})
+    return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
 def covering(training: Counts, budget: HeldOutBudget) -> Counts:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, tally_of, with_held_out
+from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, run_with_split, tally_of, with_held_out
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
@@ -196,7 +196,8 @@ def promised(node: Node, divided: split.BudgetSplit, delta: float) -> account.Pr
     experiment = node.task.experiment
     groups = with_held_out((split.GROUP,), experiment)
     nominal = experiment.seed is not None
-    return account.Promise(node.run, divided.epsilon, delta, experiment.privacy.accountant, nominal, groups)
+    run = run_with_split(node.run, experiment)
+    return account.Promise(run, divided.epsilon, delta, experiment.privacy.accountant, nominal, groups)
 
 
 def _own(node: Node) -> tuple[int, ...]:
