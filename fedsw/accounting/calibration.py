@@ -50,21 +50,21 @@ def noise_multiplier(
             accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta, device=device
         )
 
-    def meets(multiplier: float) -> bool:
+    def excess(multiplier: float) -> float:
+        """Log of epsilon / the wish's; at most 0 where the wish is met."""
         try:
-            return found(multiplier) <= epsilon
+            read = found(multiplier)
         except DeltaTooSmall:  # of less noise the round-off is larger
-            return False
+            return math.inf
+        far = math.log(read) - math.log(epsilon) if 0.0 < read < math.inf else read - epsilon
+        return min(far, 0.0) if read <= epsilon else max(far, 1e-16)  # rounding decides nothing
 
     if found(_MOST_MULTIPLIER) > epsilon:
         raise ValueError(
             f"no noise multiplier meets epsilon {epsilon} at delta {delta} in {steps} steps: that is beyond "
             "floating point. Raise epsilon or delta, or lower the number of steps."
         )
-    low, high = _bracket(meets)
-    while high > (1 + 5e-6) * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
+    high = _least_that_meets(excess, 1 + 5e-6)
     return _round_up(high * (1 + 1e-6))
 
 
@@ -117,14 +117,44 @@ def largest_count(fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _bracket(meets: Callable[[float], bool]) -> tuple[float, float]:
-    """Multipliers a factor 2 apart of which only the larger meets the budget (or the least one twice)."""
+def _least_that_meets(excess: Callable[[float], float], ratio: float) -> float:
+    """A multiplier whose excess is at most 0, where less by the ratio has a positive one (or the least multiplier).
+
+    Log epsilon is nearly a line in the log of the multiplier: false position closes the bracket, an end that stays
+    has its excess halved (Illinois), and every fourth step, or where an excess is infinite, is a bisection.
+    """
+    (low, above), (high, below) = _bracket(excess)
+    left, right, least = math.log(low), math.log(high), math.log(ratio)
+    tried, stays = 0, 0
+    while right - left > least:
+        tried += 1
+        slope = above - below
+        share = above / slope if math.isfinite(slope) and slope > 0.0 and tried % 4 else 0.5
+        middle = min(max(left + share * (right - left), left + 0.45 * least), right - 0.45 * least)
+        found = excess(math.exp(middle))
+        if found <= 0.0:
+            right, below, above = middle, found, above / 2 if stays == 1 else above
+            stays = 1
+        else:
+            left, above, below = middle, found, below / 2 if stays == -1 else below
+            stays = -1
+    return math.exp(right)
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two multipliers a factor 2 apart with their excesses; only the larger meets the budget (or the least, twice)."""
     high = 1.0
-    while not meets(high):
-        high *= 2.0
-    while high > _LEAST_MULTIPLIER and meets(high / 2):
-        high /= 2
-    return (high, high) if high <= _LEAST_MULTIPLIER else (high / 2, high)
+    below, above = excess(high), math.inf
+    if below > 0.0:
+        while below > 0.0:
+            high, above, below = 2 * high, below, excess(2 * high)
+        return (high / 2, above), (high, below)
+    while high > _LEAST_MULTIPLIER:
+        above = excess(high / 2)
+        if above > 0.0:
+            return (high / 2, above), (high, below)
+        high, below = high / 2, above
+    return (high, below), (high, below)
 
 
 def _round_up(value: float) -> float:

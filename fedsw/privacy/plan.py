@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class Plan:
         return "\n".join(f"{name:17} {value}" for name, value in rows)
 
 
+@functools.lru_cache(maxsize=64)
 def calibrated(
     epsilon: float | None,
     multiplier: float | None,
