@@ -178,7 +178,7 @@ def test_wishes_out_of_range_and_used_up_deltas_are_named():
 
 def test_multipliers_meet_their_wishes_and_waste_little():
     draw = np.random.default_rng(1)
-    rows = [Wish(row.sampling_rate, float(draw.uniform(0.3, 9.0)), row.steps, row.delta) for row in table(20, seed=2)]
+    rows = [Wish(row.sampling_rate, float(draw.uniform(0.3, 9.0)), row.steps, row.delta) for row in table(10, seed=2)]
     found = noise_multipliers(rows)
     met = epsilons([(row.sampling_rate, sigma, row.steps, row.delta) for row, sigma in zip(rows, found, strict=True)])
     for row, sigma, value in zip(rows, found, met, strict=True):

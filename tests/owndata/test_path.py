@@ -106,6 +106,7 @@ def test_three_folders_of_tables_become_predictions_by_the_readme_s_commands(tmp
     require_decision(follow(capsys), Path("held-out.csv"), "income")
 
 
+@pytest.mark.slow
 def test_without_a_table_at_the_server_a_drafted_run_is_measured_on_what_its_clients_kept(
     tmp_path, monkeypatch, capsys
 ):

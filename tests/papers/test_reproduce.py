@@ -180,6 +180,7 @@ def test_a_figure_that_contradicts_itself_is_refused(change: dict[str, Any], wor
         a_figure(**change)
 
 
+@pytest.mark.slow
 def test_the_commands_path_from_quick_runs_to_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
