@@ -1,0 +1,154 @@
+"""What every handler does: the node that was greeted, the request decoded, what its clients release, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+
+from fedsw.accounting import BudgetExhausted
+from fedsw.federation import messages, wire
+from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.node.account import Due, ledger_path, paid_together
+from fedsw.federation.node.node import Node, join
+from fedsw.privacy.release import Paid
+
+STATE = "fedsw"
+Down = TypeVar("Down", bound=messages.Message)
+Up = TypeVar("Up", bound=messages.Message)
+
+
+def each_pays(
+    due: Callable[[Node, Down], Due | None], release: Callable[[Node, Down, Paid | None], Up]
+) -> Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]]:
+    """Of a site: its clients pay together, and then release one after the other.
+
+    Args:
+        due: what a client pays; None where nothing is accounted for.
+        release: what it releases for that.
+    """
+
+    def together(site: Node, asked: Down, positions: Sequence[int]) -> Mapping[int, Up | Exception]:
+        found: dict[int, Up | Exception] = {}
+        dues: dict[int, Due] = {}
+        for position in positions:
+            try:
+                if (own := due(site.alone(position), asked)) is not None:
+                    dues[position] = own
+            except Exception as fault:  # of this client alone: the others answer
+                found[position] = fault
+        paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
+        for position in [each for each in positions if each not in found]:
+            said = paid.get(position)
+            try:
+                found[position] = said if isinstance(said, Exception) else release(site.alone(position), asked, said)
+            except Exception as fault:
+                found[position] = fault
+        return found
+
+    return together
+
+
+def released(
+    exchange: Exchange[Down, Up],
+    message: Message,
+    context: Context,
+    release: Callable[[Node, Down], Up],
+    together: Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]],
+) -> Message:
+    """What the asked clients of this node release, each by its own ledger and noise; or why one releases nothing.
+
+    A node of one client answers as that client. A site packs what each of its clients would have answered.
+
+    Args:
+        release: for a node of one client.
+        together: for a site: what its clients at some positions release, or why one releases nothing.
+    """
+    node = _joined(exchange, context)
+    if len(node.clients) == 1:
+        try:
+            return answered(release(node, asked_of(exchange, message.content, Terms.of(node.task))), node, message)
+        except BudgetExhausted as exhausted:
+            return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    content, positions = messages.opened(message.content, len(node.clients))
+    asked = asked_of(exchange, content, Terms.of(node.task))
+    terms, found = Terms.of(node.task), together(node, asked, positions)
+    answers = {position: _packable(found[position], terms) for position in positions}
+    return Message(messages.packed(answers), reply_to=message)
+
+
+def _packable(answer: messages.Message | Exception, terms: Terms) -> RecordDict | messages.Refusal:
+    """A client's answer, or why it has none."""
+    if isinstance(answer, BudgetExhausted):
+        return messages.Refusal(str(answer), wire.BUDGET_EXHAUSTED)
+    if isinstance(answer, Exception):
+        return messages.Refusal(f"{type(answer).__name__}: {answer}", wire.APP_RAISED)
+    return messages.encode(answer, terms)
+
+
+def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
+    """This node and the request, decoded."""
+    node = _joined(exchange, context)
+    return node, asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+
+
+def _joined(exchange: Exchange[Down, Up], context: Context) -> Node:
+    """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
+    if STATE not in context.state:
+        raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
+    state = state_of_node(context)
+    node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+    if (agreed := node.task.experiment.privacy.trust) not in exchange.trusts:
+        trusts = " or ".join(exchange.trusts)
+        raise RuntimeError(f"this message belongs to trust {trusts}; this node agreed to {agreed}")
+    return node
+
+
+def asked_of(exchange: Exchange[Down, Up], content: RecordDict, terms: Terms) -> Down:
+    """The server's request, decoded and checked.
+
+    Raises:
+        ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
+    """
+    try:
+        return messages.decode(exchange.down, content, terms)
+    except messages.Malformed as fault:
+        raise ValueError(f"{fault}. This client refuses {exchange.kind} and charged nothing") from None
+
+
+def answered(answer: messages.Message, node: Node, message: Message, **sizes: int) -> Message:
+    """The reply that carries an answer."""
+    return Message(messages.encode(answer, Terms.of(node.task, **sizes)), reply_to=message)
+
+
+def ledger_of(node: Node, context: Context) -> Path:
+    """The file of the ledger of the client that a node is alone with."""
+    return ledger_path(context.node_config, int(node.clients[0]))
+
+
+def ledgers_of(site: Node, context: Context, positions: Sequence[int]) -> dict[int, Path]:
+    """The files of the ledgers of some of a site's clients, by position."""
+    return {each: ledger_path(context.node_config, int(site.clients[each])) for each in positions}
+
+
+def state_of_node(context: Context) -> dict[str, Any]:
+    """What this node keeps between messages; Flower's record behaves like a dict of it."""
+    return cast(dict[str, Any], context.state[STATE])
+
+
+def state_of_client(node: Node, context: Context) -> dict[str, Any]:
+    """What one client keeps between messages."""
+    name = f"{STATE}-{int(node.clients[0])}"
+    if name not in context.state:
+        context.state[name] = ConfigRecord()
+    return cast(dict[str, Any], context.state[name])
+
+
+def state_of_site(context: Context) -> dict[str, Any]:
+    """What a site keeps of all of its clients between messages."""
+    name = f"{STATE}-site"
+    if name not in context.state:
+        context.state[name] = ConfigRecord()
+    return cast(dict[str, Any], context.state[name])
