@@ -168,6 +168,11 @@ def test_settings_that_do_not_fit_are_refused_by_name(settings: tuple[str, ...],
         shipped("dp-swd", *settings)
 
 
+def test_particles_may_have_the_classes_of_their_records_beside_them() -> None:
+    flow = ("local.algorithm=flow", "model.kind=particles", "training.optimizer=sgd", "training.averaging=0")
+    assert shipped("dp-swd", *flow, "data.code=3.0").data.code == 3.0
+
+
 def test_a_domains_side_of_a_shipped_experiment_is_the_transported_one() -> None:
     from fedsw.tasks.problem import Problem
     from fedsw.tasks.public_side import public_side_of

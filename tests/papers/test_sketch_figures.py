@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedsw import data
+from fedsw.models import Particles
 from fedsw.papers.derived.sketches import price_of_trust
 from fedsw.papers.figure import load_figure
 from fedsw.papers.finished import Finished
+from fedsw.papers.measures.labelled import beside_sketches
 from fedsw.papers.measures.synthesis import labelled
 from fedsw.papers.study import Result, Study
 
@@ -49,6 +51,28 @@ def test_generated_labels_are_judged_as_they_are_generated(shift: int, least: fl
     assert found.arrays["images"].shape == (40, 64)
 
 
+@pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.8, 1.0), (1, 0.0, 0.2)])
+def test_particles_are_judged_by_the_class_that_stands_beside_each(shift: int, least: float, most: float) -> None:
+    digits = data.digits(seed=0)
+
+    def coded(part: Any, moved: int) -> Tensor:
+        return torch.cat([part.features, 3.0 * nn.functional.one_hot((part.target + moved) % 10, 10)], dim=1)
+
+    cloud = Particles(len(digits.train.target), 74)
+    with torch.no_grad():
+        cloud.points.copy_(coded(digits.train, shift))
+    run = SimpleNamespace(
+        model=cloud,
+        problem=SimpleNamespace(classes=10),
+        dataset=SimpleNamespace(test=SimpleNamespace(features=coded(digits.test, 0), target=digits.test.target)),
+        record=SimpleNamespace(summary={"bytes_up": 7, "seconds": 120.0}),
+    )
+    found = beside_sketches(cast(Finished, run))
+    assert least <= found.values["accuracy_generated"] <= most
+    assert (found.values["bytes"], found.values["minutes"]) == (7, 2.0)
+    assert found.arrays["images"].shape == (40, 64)
+
+
 def test_the_price_of_trust_is_the_difference_at_equal_epsilon_and_data() -> None:
     def result(series: str, epsilon: float, seed: int, accuracy: float) -> Result:
         point: dict[str, Any] = {"source": "mnist", "epsilon": epsilon}
@@ -58,6 +82,7 @@ def test_the_price_of_trust_is_the_difference_at_equal_epsilon_and_data() -> Non
         result("best", 10.0, 0, 0.90),
         result("best", 10.0, 1, 0.92),
         result("nobody trusted", 10.0, 0, 0.89),
+        result("DP-SWD", 10.0, 0, 0.30),
         result("best", 1.0, 0, 0.80),
     )
     (found,) = price_of_trust(Study(load_figure("sketches/images"), results, 0))

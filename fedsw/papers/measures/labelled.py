@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.models import LabelledImages
+from fedsw.models import LabelledImages, Particles
 from fedsw.papers.finished import Finished
 from fedsw.papers.store import Measured
 from fedsw.tasks.generation import classifier_accuracy
@@ -37,6 +37,30 @@ def accuracy(run: Finished) -> Measured:
     }
     shown = [made[labels == each][:_SHOWN] for each in range(classes)]
     return Measured(values, {"images": np.stack([_bytes(each) for each in shown])})
+
+
+def beside_sketches(run: Finished) -> Measured:
+    """The numbers of `synthesis.labelled`, for images that carry their class beside them: of a generator or a cloud.
+
+    `accuracy_generated`: of a perceptron of width 100 on held-out images, trained on 60 000 generated ones, or on as
+    many points as there are, over and over. Also `bytes`, sent to the server, and `minutes` of the whole run. `images`
+    (classes * 4, side^2) has samples of every class, as bytes.
+    """
+    classes, summary, test = run.problem.classes, run.record.summary, run.dataset.test
+    if isinstance(run.model, Particles):
+        points = run.model.points.detach()
+        made, labels = points[:, :-classes], points[:, -classes:].argmax(dim=1)
+        times = -(-_GENERATED // len(points))
+        made, labels = made.repeat(times, 1)[:_GENERATED], labels.repeat(times)[:_GENERATED]
+    else:
+        made, labels = generated(run, _GENERATED)
+    accuracy = classifier_accuracy(made, labels, test.features[:, :-classes], test.target, epochs=5)
+    shown = torch.zeros(classes, 4, made.shape[1])
+    for each in range(classes):
+        own = made[labels == each][:4]
+        shown[each, : len(own)] = own
+    values = {"accuracy_generated": accuracy, "bytes": summary["bytes_up"], "minutes": summary["seconds"] / 60}
+    return Measured(values, {"images": _bytes(shown.flatten(0, 1))})
 
 
 def generated(run: Finished, count: int) -> tuple[Tensor, Tensor]:

@@ -62,8 +62,8 @@ class Generation(Task):
     def misfit(cls, settings: Settings) -> str | None:
         """A weight that leaves room for another loss."""
         alpha, data, model = settings.objective.alpha, settings.data, settings.model
-        labelled = model.kind in ("labelled-images", "blocked-images")
-        if labelled != (data.code is not None) or (data.code or model.code) != model.code:
+        labelled, cloud = model.kind in ("labelled-images", "blocked-images"), model.kind == "particles"
+        if not cloud and (labelled != (data.code is not None) or (data.code or model.code) != model.code):
             return (
                 f"model.kind {model.kind!r} with model.code {model.code:g}, data.code {data.code}: 'labelled-images' "
                 "and 'blocked-images' make images with their classes, for records that have theirs beside them: give "
