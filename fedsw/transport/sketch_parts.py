@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -192,6 +192,12 @@ class Waves(Measured):
         angles = (turned - turned.detach().round()) * (2 * math.pi)
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
+    def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Measured.summed`, without the vectors: amplitudes come after the sum, and every row's norm is known."""
+        cosines, sines = _summed_waves(self.looked_at(rows) @ self.turns, members)
+        norm = self.amplitudes.square().sum()
+        return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm
+
     def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
         """Uniformly drawn frequencies, with the places (m,) of their cosines, then of their sines."""
         count = self.coordinates // 2
@@ -200,6 +206,30 @@ class Waves(Measured):
             return super().some(fraction, generator)
         chosen = torch.randperm(count, generator=generator)[:taken]
         return _Chosen(self, chosen), torch.cat([chosen, count + chosen]), math.sqrt(count / taken)
+
+
+class _SummedWaves(torch.autograd.Function):
+    """Sums by cell of the cosines and sines of turns (n, D); its derivative needs no cosine or sine of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+        """(cells, D) twice."""
+        angles = (turned - turned.round()).mul_(2 * math.pi)
+        cosines, sines = angles.cos(), angles.sin_()
+        ctx.save_for_backward(cosines, sines, members)
+        return members @ cosines, members @ sines
+
+    @staticmethod
+    def backward(ctx: Any, by_cosines: Tensor, by_sines: Tensor) -> tuple[Tensor, None]:
+        """(n, D)."""
+        cosines, sines, members = ctx.saved_tensors
+        found = (members.T @ by_sines).mul_(cosines)
+        return found.addcmul_(members.T @ by_cosines, sines, value=-1).mul_(2 * math.pi), None
+
+
+def _summed_waves(turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
+    return cosines, sines
 
 
 class _Chosen(Waves):

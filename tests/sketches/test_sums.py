@@ -12,7 +12,7 @@ from torch import nn
 from fedsw.transport import sketches
 from fedsw.transport.feature_maps import Convolutions, Cosine
 from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import STEP, Law, count_steps
+from fedsw.transport.sketches import STEP, BatchSums, Law, count_steps, sums_of_vectors
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 
@@ -238,3 +238,20 @@ def test_the_sum_is_made_on_the_device_of_the_records():
     total = law.drawn().to("cuda").sums(rows.cuda(), cells.cuda())
     assert total.device.type == "cuda"
     torch.testing.assert_close(total.cpu(), law.drawn().sums(rows, cells), rtol=0, atol=50 * 2e-6)
+
+
+@pytest.mark.parametrize("name", sorted(LAWS))
+def test_sums_for_a_distance_and_their_gradients_are_those_of_the_vectors(name: str) -> None:
+    law = LAWS[name]
+    sketcher = law.drawn(torch.float64)
+    rows, cells = normal(40, law.features).requires_grad_(), cells_of(law, 40)
+    found = sketcher.by_cell(rows, cells)
+    wanted = sums_of_vectors(sketcher(rows), cells, law.cells)
+    for mine, naive in ((found.sums, wanted.sums), (found.squares, wanted.squares), (found.counts, wanted.counts)):
+        torch.testing.assert_close(mine, naive)
+
+    def slope(batch: BatchSums) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad((batch.sums.sin() * 3).sum() + batch.squares.square().sum(), rows)
+        return gradient
+
+    torch.testing.assert_close(slope(found), slope(wanted))
