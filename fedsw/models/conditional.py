@@ -78,7 +78,7 @@ class ImageGenerator(Proportioned):
             *(nn.Flatten(1), nn.Sigmoid()),
         )
 
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which torch does not declare
 
     def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
         """Images (m, side^2) of noise (m, latent) and cells (m,)."""
