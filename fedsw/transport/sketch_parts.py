@@ -193,7 +193,7 @@ class Waves(Measured):
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
     def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Measured.summed`, without the vectors: amplitudes come after the sum, and every row's norm is known."""
+        """As `Measured.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
         cosines, sines = _summed_waves(self.looked_at(rows) @ self.turns, members)
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm

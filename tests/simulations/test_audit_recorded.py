@@ -376,7 +376,7 @@ def test_a_run_that_broke_off_passes_and_passes_again_once_it_was_resumed(tmp_pa
     without_seconds(directory)
     whole = audit(directory)
     assert failed(whole) == [] and whole.details["status"].startswith(("completed", "stopped"))
-    assert broken.shown < whole.shown <= 9.0
+    assert broken.shown < whole.shown <= 9.0 * (1 + 1e-5)  # its own upper bound, on another grid
 
 
 def test_clients_that_dropped_out_leave_larger_rates_and_sensitivities_and_pass(tmp_path):
