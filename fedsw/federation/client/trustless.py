@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from flwr.app import Context, Message
+from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.client.answers import each_pays, ledger_of, ledgers_of, released, state_of_client, state_of_site
+from fedsw.federation.client.answers import (
+    Up,
+    each_pays,
+    ledger_of,
+    ledgers_of,
+    released,
+    state_of_client,
+    state_of_site,
+)
 from fedsw.federation.node.account import Due
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.held_out import client as held_out
@@ -34,12 +43,7 @@ def noised_tables(message: Message, context: Context) -> Message:
         request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
         places, theta = ledgers_of(site, context, positions), asked.theta.tensor()
         found = local_gradient_site.noised_tables(site, places, theta, request, state_of_site(context))
-        return {
-            position: each
-            if isinstance(each, Exception)
-            else messages.NoisedTable(each.epsilon, each.values, each.sigma)
-            for position, each in found.items()
-        }
+        return _as(messages.NoisedTable, found)
 
     return released(messages.TABLES, message, context, release, together)
 
@@ -62,12 +66,7 @@ def local_gradients(message: Message, context: Context) -> Message:
         table = None if asked.tables is None else asked.tables.tensor()
         state = state_of_site(context)
         found = local_gradient_site.noised_contributions(site, places, theta, request, table, state)
-        return {
-            position: each
-            if isinstance(each, Exception)
-            else messages.NoisedContribution(each.epsilon, each.values, each.sigma)
-            for position, each in found.items()
-        }
+        return _as(messages.NoisedContribution, found)
 
     return released(messages.LOCAL_GRADIENTS, message, context, release, together)
 
@@ -132,3 +131,13 @@ def noised_tally(message: Message, context: Context) -> Message:
         return held_out.tally_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
 
     return released(messages.NOISY_TALLY, message, context, release, each_pays(due, release))
+
+
+def _as(
+    kind: Callable[[float, Tensor, float], Up], found: Mapping[int, local_gradient.Answer | Exception]
+) -> dict[int, Up | Exception]:
+    """What clients of a site noised, as messages."""
+    return {
+        position: each if isinstance(each, Exception) else kind(each.epsilon, each.values, each.sigma)
+        for position, each in found.items()
+    }
