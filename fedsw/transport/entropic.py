@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.transport.l1 import l1_distances
 from fedsw.transport.sinkhorn import entropic_plan, plain_plan
 
 Order = Literal[1, 2]
@@ -94,13 +95,16 @@ def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Matching
     """
     import ot  # only here and below: it takes a second to import, and few runs need it
 
-    costs = _costs(generated, released, order)
+    with torch.no_grad():
+        costs = _costs(generated, released, order)
     n, m = costs.shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the log's own warning is read below
-        plan, log = ot.emd(_uniform(n), _uniform(m), costs.detach().numpy(), numItermax=_PIVOTS, log=True)
+        plan, log = ot.emd(_uniform(n), _uniform(m), costs.numpy(), numItermax=_PIVOTS, log=True)
     error = math.inf if log["warning"] is not None else _marginal_error(plan)
-    return Matching((torch.from_numpy(plan) * costs).sum(), error, 1e-9)
+    rows, columns = plan.nonzero()  # n + m - 1 at most: the loss and its gradient need no other pair
+    moves = (generated.to(torch.float64)[rows] - released.to(torch.float64)[columns]).abs() ** order
+    return Matching((torch.from_numpy(plan[rows, columns]) * moves.sum(dim=1)).sum(), error, 1e-9)
 
 
 def sinkhorn_divergence(
@@ -144,7 +148,7 @@ def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:
         )
     x, y = generated.to(torch.float64), released.to(torch.float64)
     if order == 1:
-        costs: Tensor = torch.cdist(x, y, p=1.0)
+        costs = l1_distances(x, y)
     else:
         centre = y.detach().mean(dim=0)  # distances do not depend on it; nearer to zero they lose fewer digits
         x, y = x - centre, y - centre
