@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from benchmarks.malformed import CASES, TABLE, Case, Outcome, outcome_of, page
+from benchmarks.malformed.case import Case, Outcome, outcome_of
+from benchmarks.malformed.page import CASES, TABLE, page
 
 
 @pytest.fixture(scope="module")

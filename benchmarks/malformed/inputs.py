@@ -1,0 +1,198 @@
+"""Tables, arrays, images and folders that the cases begin with, in the current directory."""
+
+from __future__ import annotations
+
+import csv
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+OWN = """
+name = "own"
+[data]
+source = "files"
+data_dir = "data"
+[data.columns]
+features = [{name = "age", low = 0, high = 100}, {name = "work", categories = ["private", "public"]}]
+sensitive = {name = "sex", values = ["female", "male"]}
+target = {name = "income", values = ["low", "high"]}
+[training]
+rounds = 2
+[privacy]
+noise_multiplier = 2.0
+[federation]
+clients = 2
+"""
+IMAGES = """
+name = "images"
+[data]
+source = "files"
+data_dir = "data"
+[data.columns]
+features = [{name = "pixel", count = 64, low = 0, high = 255}]
+target = {name = "kind", values = [0, 1]}
+[model]
+kind = "generator"
+[objective]
+task = "generation"
+penalty = "distribution-matching"
+alpha = 1.0
+[federation]
+clients = 2
+"""
+HEADER = ["age", "work", "sex", "income"]
+
+
+def rows(count: int = 40) -> list[list[object]]:
+    work, sex, income = ("private", "public"), ("female", "male"), ("low", "high")
+    return [[20 + i, work[i % 2], sex[i // 2 % 2], income[i % 2]] for i in range(count)]
+
+
+def table(*changes: tuple[int, int, object], count: int = 40, header: list[str] = HEADER) -> Callable[[], None]:
+    """own.toml and data/train.csv, with cells (record, column, value) replaced."""
+
+    def prepare() -> None:
+        Path("own.toml").write_text(OWN)
+        Path("data").mkdir()
+        cells = rows(count)
+        for record, column, value in changes:
+            cells[record][column] = value
+        with Path("data/train.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *(row[: len(header)] for row in cells)])
+
+    return prepare
+
+
+def edited(*changes: tuple[str, str], cell: tuple[int, int, object] = (0, 0, 20)) -> Callable[[], None]:
+    """The same as `table`, with texts of own.toml replaced, and a cell."""
+
+    def prepare() -> None:
+        table(cell)()
+        text = OWN
+        for before, after in changes:
+            assert before in text, before
+            text = text.replace(before, after)
+        Path("own.toml").write_text(text)
+
+    return prepare
+
+
+def limited() -> None:
+    """own.toml and its table, and an account of the data set `people` with next to no room."""
+    from fedsw.accounting.lifetime import DatasetAccount, accounts_folder
+
+    table()()
+    DatasetAccount(accounts_folder(), "people").limit(0.1, 1e-6)
+
+
+def folders(*numbers: int, spoiled: bool = False) -> Callable[[], None]:
+    """own.toml and data/0, data/1, ... with a train.csv each; a cell of the last one may be none."""
+
+    def prepare() -> None:
+        table()()
+        Path("data/train.csv").unlink()
+        for number in numbers:
+            Path(f"data/{number}").mkdir()
+            cells = rows()
+            cells[7][0] = "x" if spoiled and number == numbers[-1] else 30
+            with Path(f"data/{number}/train.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([HEADER, *cells])
+
+    return prepare
+
+
+def visits(*changes: tuple[int, int, object], held: int = 0) -> Callable[[], None]:
+    """Tables of persons with two rows each, with cells (record, column, value) replaced; the server's has `held`."""
+
+    def prepare() -> None:
+        table()()
+        cells = [[*row[:2], ("female", "male")[i // 2 % 2], row[3], f"p{i // 2}"] for i, row in enumerate(rows())]
+        for record, column, value in changes:
+            cells[record][column] = value
+        other = [[80, *row[1:4], row[4] if i < 2 * held else f"h{i}"] for i, row in enumerate(cells[:8])]
+        for name, found in (("data/train.csv", cells), ("held-out.csv", other)):
+            with Path(name).open("w", newline="") as file:
+                csv.writer(file).writerows([[*HEADER, "patient"], *found])
+
+    return prepare
+
+
+def semicolons() -> None:
+    table()()
+    path = Path("data/train.csv")
+    path.write_text(path.read_text().replace(",", ";"))
+
+
+def one_group() -> None:
+    table(*((record, 2, "female") for record in range(40)))()
+
+
+def held_out(private: int) -> Callable[[], None]:
+    """The same, and held-out.csv with that many of its 10 rows private."""
+
+    def prepare() -> None:
+        table()()
+        cells = [[20.5 + i if i >= private else 20 + i, *row[1:]] for i, row in enumerate(rows(10))]
+        with Path("held-out.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([HEADER, *cells])
+
+    return prepare
+
+
+def undecodable() -> None:
+    table()()
+    path = Path("data/train.csv")
+    path.write_bytes(path.read_bytes().replace(b"30,private", b"30,priv\xe9"))
+
+
+def arrays(*, objects: bool = False, kept: float = 1.0) -> Callable[[], None]:
+    def prepare() -> None:
+        table()()
+        Path("data/train.csv").unlink()
+        columns = {name: np.array([row[place] for row in rows()]) for place, name in enumerate(HEADER)}
+        if objects:
+            columns["age"] = columns["age"].astype(object)
+        np.savez("data/train.npz", **columns)
+        cut("data/train.npz", kept)
+
+    return prepare
+
+
+def parquet() -> None:
+    from pyarrow import parquet as files
+    from pyarrow import table as arrow
+
+    table()()
+    Path("data/train.csv").unlink()
+    columns = {name: [row[place] for row in rows()] for place, name in enumerate(HEADER)}
+    files.write_table(arrow(columns), "data/train.parquet")
+    cut("data/train.parquet", 0.6)
+
+
+def images() -> None:
+    Path("images.toml").write_text(IMAGES)
+    Path("data").mkdir()
+    pixels = np.zeros((10, 8, 8), dtype=np.uint8)
+    Path("data/train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, *pixels.shape) + pixels.tobytes())
+    Path("data/train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 10) + bytes(10))
+    cut("data/train-images-idx3-ubyte", 0.5)
+
+
+def cut(path: str, kept: float) -> None:
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: int(kept * len(content))])
+
+
+def written(name: str, text: str) -> Callable[[], object]:
+    return lambda: Path(name).write_text(text)
+
+
+def two_files() -> None:
+    arrays()()
+    Path("data/train.csv").touch()
+
+
+def nothing() -> None:
+    """No file is needed."""
