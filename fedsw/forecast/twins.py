@@ -1,18 +1,21 @@
 """Training on public twins with the noise that a run would have: free of charge, since nobody's record is in it.
 
-The step is a run's own: the same objective, clips, sensitivity, noise and optimizer, on one machine.
+The step is a run's own: the same objective, clips, sensitivity, noise and optimizer, on one machine. Where clients add
+noise of their own it is the noise of all of them, and ranks come from noised histograms (`fedsw.forecast.tabled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from fedsw.accounting import Charge
 from fedsw.experiment import Experiment
 from fedsw.forecast.law import PublicRecords
+from fedsw.forecast.tabled import Tabled, summed_noise
 from fedsw.models import flatten
 from fedsw.objectives import Clip
 from fedsw.privacy.release import release
@@ -59,7 +62,7 @@ def trained(
     Args:
         problem: of the twins' columns; what it says of training and clips is not looked at.
         experiment: with every setting of training and of the clips.
-        multiplier: sigma / Delta of every round; 0 without noise.
+        multiplier: sigma / Delta of every round, a client's own under `local-gradient`; 0 without noise.
         seed: of batches and noise.
 
     Raises:
@@ -89,6 +92,13 @@ def trained(
         **batches,
     )
     noisy = replace(quiet, multiplier=multiplier)
+    if multiplier and experiment.privacy.local:
+        noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
+        noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
+        if noise.count:
+            objective = _objective(
+                problem, experiment, partial(Tabled, bins=experiment.local.bins, deviation=noise.count, seed=seed)
+            )
     model = problem.build_model()
     trainer = Trainer(flatten(model), settings)
     records = replace(twins, features=problem.inputs(twins).float())
@@ -98,9 +108,9 @@ def trained(
     return _score(problem, problem.prepared(model, trainer.model), held_out)
 
 
-def _objective(problem: Problem, experiment: Experiment) -> Objective:
+def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective) -> Objective:
     slicing = experiment.slicing
-    return Objective(
+    return made(
         problem.task,
         composite_of(experiment, problem.shape).penalties,
         classes=problem.classes,

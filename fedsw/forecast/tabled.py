@@ -1,0 +1,83 @@
+"""Twins in place of clients that trust nobody: the noise of all of them together, and ranks from noised histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw.experiment import Experiment
+from fedsw.federation.budgets import split
+from fedsw.objectives import Clip, histograms
+from fedsw.objectives import Objective as Compared
+from fedsw.single.batches import Batch
+from fedsw.single.objective import Objective
+from fedsw.tasks.problem import Problem
+from fedsw.transport.sliced import orthogonal_spread
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Standard deviations of the noise that all clients of a round add together: in every count, and the gradient."""
+
+    count: float
+    gradient: float
+
+
+def summed_noise(
+    problem: Problem, experiment: Experiment, clip: Clip, batch: Sequence[int], *, multiplier: float
+) -> Summed:
+    """What `local-gradient` adds to a batch of twins, as many clients as the experiment has, each with its own noise.
+
+    Args:
+        batch: twins of every stratum in a batch.
+        multiplier: noise multiplier of a client's round, tables and contribution together.
+    """
+    compared, local = problem.objective, experiment.privacy.trust == "local-gradient"
+    assert isinstance(compared, Compared) and local
+    share = experiment.local.table_share if split.asks_tables(experiment) else 0.0
+    divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
+    k = problem.directions(0, 0).shape[1]
+    fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
+    spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
+    noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
+    together = math.sqrt(experiment.federation.clients)
+    return Summed(together * noise.table, together * noise.contribution)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tabled(Objective):
+    """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does.
+
+    Attributes:
+        bins: of every histogram.
+        deviation: of the noise in every count.
+        seed: of that noise.
+    """
+
+    bins: int
+    deviation: float
+    seed: int
+
+    def _cotangents(
+        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
+    ) -> Sequence[Sequence[Tensor]]:
+        ((outputs,), (theta,), (compared,)) = by_stratum, thetas, self.composite.parts
+        assert isinstance(compared, Compared)
+        chance, radius = np.random.default_rng([10, self.seed, batch.round]), clip.output
+        counts = []
+        for rows in outputs:
+            clean = histograms.histograms(rows, theta, radius, self.bins)
+            noise = torch.from_numpy(chance.standard_normal(tuple(clean.shape)))
+            counts.append(histograms.monotone(clean + self.deviation * noise, len(rows)))
+        tables = histograms.matched(counts, compared, radius)
+        return [
+            [
+                histograms.cotangents(rows, theta, table, compared, cell=cell, size=len(rows), radius=radius)
+                for cell, (rows, table) in enumerate(zip(outputs, tables, strict=True))
+            ]
+        ]
