@@ -47,8 +47,13 @@ def report(stored: dict[str, Any]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     parts = {"forecast": forecast_table(cells), "cells": cells_table(cells), "search": search_table(stored["search"])}
     for mark, table in parts.items():
-        text = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
+        text = replaced(text, mark, table)
     PAGE.write_text(text, encoding="utf-8")
+
+
+def replaced(text: str, mark: str, table: str) -> str:
+    """The page with a table between its marks."""
+    return re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
 
 
 def joined(stored: dict[str, Any]) -> list[Row]:
