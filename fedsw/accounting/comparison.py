@@ -15,6 +15,9 @@ from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta,
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
+_LEAST_MU = 1e-7
+"""Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 to any divergence up to order 1024."""
+
 
 @dataclass(frozen=True)
 class Accountant:
@@ -250,11 +253,11 @@ def _by_order(counts: Sequence[tuple[Step, int]]) -> Iterator[list[tuple[float, 
 
 @lru_cache(maxsize=4096)
 def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
-    """One step's Renyi divergences at dp_accounting's default orders."""
+    """One step's Renyi divergences at dp_accounting's default orders; never too small."""
     from dp_accounting import dp_event, privacy_accountant, rdp
 
     size = 10**12
-    release = dp_event.GaussianDpEvent(1 / mu)
+    release = dp_event.GaussianDpEvent(1 / max(mu, _LEAST_MU))
     event = dp_event.SampledWithoutReplacementDpEvent(size, math.ceil(sampling_rate * size), release)
     accountant = rdp.RdpAccountant(neighboring_relation=privacy_accountant.NeighboringRelation.REPLACE_ONE)
     accountant.compose(event)

@@ -57,6 +57,16 @@ def test_noise_and_steps_of_slices_meet_epsilon_and_waste_little(slicing):
     assert multiplier == pytest.approx(plain * math.sqrt(slicing.share), rel=0.1)
 
 
+@pytest.mark.parametrize("accountant", ["bernstein", "bernstein-published", "clt"])
+def test_the_papers_accountants_find_noise_for_slices_of_whole_images(accountant):
+    """Of 784 pixels: calibration begins where noise is so large that dp_accounting's formulas leave floating point."""
+    pytest.importorskip("dp_accounting")
+    asked = {"sampling_rate": 0.0083, "steps": 40, "slicing": Slicing(784, 70), "accountant": accountant}
+    multiplier = noise_multiplier(10.0, 1e-5, **asked)
+    step = Step(0.0083, 1 / multiplier, slicing=Slicing(784, 70))
+    assert 9.99 < epsilon_by(accountant, {step: 40}, 1e-5) <= 10.0
+
+
 def test_poisson_needs_less_noise_for_its_weaker_relation():
     poisson = noise_multiplier(1.0, 1e-5, sampling_rate=0.01, steps=1000, sampling="poisson")
     assert poisson < noise_multiplier(1.0, 1e-5, sampling_rate=0.01, steps=1000)

@@ -1,6 +1,7 @@
 """Other accountants, reproduced from their sources and labelled for what they are."""
 
 import importlib.util
+import itertools
 import math
 
 import pytest
@@ -85,6 +86,17 @@ def test_no_steps_cost_nothing_and_no_noise_costs_everything_in_every_accountant
         assert epsilon_by(name, {}, 1e-5) == 0.0
         assert epsilon_by(name, {Step(0.1, math.inf): 1}, 1e-5) == math.inf
     assert epsilon_by("gdp-clt-uniform", {Step(0.1, 40.0): 1}, 1e-5) == math.inf  # e^1600
+
+
+def test_whatever_the_noise_every_accountant_reads_an_epsilon_that_falls_with_it():
+    pytest.importorskip("dp_accounting")
+    for name, accountant in ACCOUNTANTS.items():
+        slicing = Slicing(784, 70) if accountant.covers == "sliced" else None
+        sampling = "poisson" if name == "gdp-clt-poisson" else "without-replacement"
+        read = [
+            epsilon_by(name, {Step(0.01, 10.0**-exponent, sampling, slicing): 100}, 1e-5) for exponent in range(-1, 15)
+        ]
+        assert all(0 <= after <= before + 1e-12 for before, after in itertools.pairwise(read)), (name, read)
 
 
 def test_the_gaussian_epsilon_is_the_known_one():
