@@ -16,7 +16,7 @@ from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
 _LEAST_MU = 1e-7
-"""Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 to any divergence up to order 1024."""
+"""Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 up to order 1024."""
 
 
 @dataclass(frozen=True)
