@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw.models.channels import Unflattened, innermost
 from fedsw.models.initial import Seed, convolution, generator_of, linear
 
 
@@ -35,14 +36,6 @@ class Proportioned(nn.Module):
         super().__init__()
         self.latent, self.cells = latent, cells
         self.register_buffer("proportions", torch.full((cells,), 1 / cells))
-
-
-class ChannelsLast(nn.Module):
-    """The same numbers with channels innermost in memory: convolutions of few channels take half the time."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (m, channels, height, width) as they came."""
-        return images.contiguous(memory_format=torch.channels_last)
 
 
 class ImageGenerator(Proportioned):
@@ -72,13 +65,12 @@ class ImageGenerator(Proportioned):
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
             *(linear(latent + cells, first * quarter**2, generator), nn.BatchNorm1d(first * quarter**2), nn.ReLU()),
-            *(nn.Unflatten(1, (first, quarter, quarter)), ChannelsLast(), nn.UpsamplingNearest2d(scale_factor=2)),
+            *(Unflattened(first, quarter), nn.UpsamplingNearest2d(scale_factor=2)),
             *(convolution(first, second, 5, generator), nn.BatchNorm2d(second), nn.ReLU()),
             *(nn.UpsamplingNearest2d(scale_factor=2), convolution(second, 1, 5, generator)),
             *(nn.Flatten(1), nn.Sigmoid()),
         )
-
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which torch does not declare
+        innermost(self)
 
     def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
         """Images (m, side^2) of noise (m, latent) and cells (m,)."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw.models.channels import Unflattened
 from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear
 
 _GROUPS = 4
@@ -52,7 +53,7 @@ class LabelledImages(nn.Module):
         self.side, self.classes, self.weight = side, classes, weight
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
-            *(linear(latent, first * quarter**2, generator), nn.Unflatten(1, (first, quarter, quarter))),
+            *(linear(latent, first * quarter**2, generator), Unflattened(first, quarter)),
             *(nn.GroupNorm(_GROUPS, first), nn.ReLU(), nn.UpsamplingNearest2d(scale_factor=2)),
             *(convolution(first, second, 5, generator), nn.GroupNorm(_GROUPS, second), nn.ReLU()),
             *(nn.UpsamplingNearest2d(scale_factor=2), convolution(second, 1, 5, generator)),
