@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,26 +51,26 @@ def methods(study: Study) -> Mapping[str, Figure]:
 
 def budgets(study: Study) -> Mapping[str, Figure]:
     """Samples of a generator at every budget: a row a series, a column an epsilon; needs `released.samples`."""
-    values, series = study.along("epsilon"), study.series
-    figure, panels = new_panels(len(series), len(values), size=(2.3 * len(values) + 0.4, 2.6 * len(series) + 0.3))
-    for line, name in enumerate(series):
-        for axes, value in zip(panels[line * len(values) : (line + 1) * len(values)], values, strict=True):
-            found = study.of(name, epsilon=value)
-            _images(axes, found[0].arrays["samples"][:64] if found else None, _title(name, value, found), in_row=8)
-    figure.suptitle(f"{study.figure.source}: samples of the generator")
-    return {"": figure}
+    return {"": _grid(study, study.along("epsilon"), size=(2.3, 2.6), images=64, in_row=8)}
 
 
 def pair(study: Study) -> Mapping[str, Figure]:
-    """The two budgets in the middle of `budgets`, ten samples each."""
-    values, series = study.along("epsilon")[1:3], study.series
-    figure, panels = new_panels(len(series), 2, size=(6.4, 1.5 * len(series) + 0.3))
+    """The two budgets in the middle of `budgets`, ten samples each; of a few results those that there are."""
+    values = study.along("epsilon")
+    return {"": _grid(study, values[1:3] or values, size=(3.2, 1.5), images=10, in_row=5)}
+
+
+def _grid(study: Study, values: Sequence[Value], *, size: tuple[float, float], images: int, in_row: int) -> Figure:
+    series, (width, height) = study.series, size
+    figure, panels = new_panels(len(series), len(values), size=(width * len(values) + 0.4, height * len(series) + 0.3))
     for line, name in enumerate(series):
-        for axes, value in zip(panels[2 * line : 2 * line + 2], values, strict=True):
+        for axes, value in zip(panels[line * len(values) : (line + 1) * len(values)], values, strict=True):
             found = study.of(name, epsilon=value)
-            _images(axes, found[0].arrays["samples"][:10] if found else None, _title(name, value, found), in_row=5)
+            _images(
+                axes, found[0].arrays["samples"][:images] if found else None, _title(name, value, found), in_row=in_row
+            )
     figure.suptitle(f"{study.figure.source}: samples of the generator")
-    return {"": figure}
+    return figure
 
 
 def oracle(study: Study) -> Mapping[str, Figure]:
