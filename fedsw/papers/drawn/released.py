@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +94,13 @@ def oracle(study: Study) -> Mapping[str, Figure]:
 def law(result: Result) -> str:
     """`Laplace, ε = 196`: the noise of a run's release, and the true epsilon where that is larger."""
     asked = result.about["settings"].get("local", {})
-    words = f"{asked.get('mechanism', 'gaussian').capitalize()}, {name_of('epsilon', result.point['epsilon'])}"
     true, nominal = float(result.about["epsilon"]), float(result.point["epsilon"])
-    return words if true < 1.01 * nominal else f"{words} (truly {true:.3g})"
+    words = f"{asked.get('mechanism', 'gaussian').capitalize()}, ε = {_whole(nominal)}"
+    return words if true < 1.01 * nominal else f"{words} (truly {_whole(true)})"
+
+
+def _whole(epsilon: float) -> str:
+    return f"{epsilon:,.0f}" if 1000 <= epsilon < math.inf else number(epsilon)
 
 
 def _title(series: str, epsilon: Value, found: list[Result]) -> str:
