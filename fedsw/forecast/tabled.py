@@ -37,8 +37,8 @@ def summed_noise(
         batch: twins of every stratum in a batch.
         multiplier: noise multiplier of a client's round, tables and contribution together.
     """
-    compared, local = problem.objective, experiment.privacy.trust == "local-gradient"
-    assert isinstance(compared, Compared) and local
+    compared = problem.objective
+    assert isinstance(compared, Compared)
     share = experiment.local.table_share if split.asks_tables(experiment) else 0.0
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
     k = problem.directions(0, 0).shape[1]

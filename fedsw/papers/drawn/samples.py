@@ -76,9 +76,7 @@ def _grids(title: str, pictures: Sequence[NDArray[np.uint8]], titles: Sequence[s
         axes.imshow(_tiled(images, columns), cmap="gray_r", vmin=0, vmax=255)
         axes.set_title(words, fontsize=7.5)
     figure.suptitle(title)
-    figure.set_layout_engine(
-        "constrained", wspace=0.06
-    )  # between samples of two budgets, more than between two samples
+    figure.set_layout_engine("constrained", wspace=0.06)  # budgets stand apart, samples of one do not
     return figure
 
 
