@@ -74,6 +74,15 @@ def test_errors_stand_over_the_noise_that_a_run_had() -> None:
         np.testing.assert_allclose(y, factor * np.array([1790.0, 503.0, 1.0]))
 
 
+def test_no_two_methods_of_the_ring_have_the_same_line() -> None:
+    names = [series.name for series in load_figure("rll/ring-budgets").series]
+    found = study("rll/ring-budgets", *(result(name, {"sw2": 1.0}, epsilon=e) for name in names for e in (1.0, 3.0)))
+    with house_style():
+        (axes,) = errors.against_epsilon(found)[""].axes
+    lines = [curve[0] for curve in axes.containers]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(names) == 9
+
+
 def test_every_series_has_a_curve_for_train_and_test_over_the_records() -> None:
     values = {"w2_train": 1.0, "w2_test": 2.0, "fit_train": 3.0, "fit_test": 4.0}
     found = study("rco/fig8", *(result("best", values, most_records=n) for n in (1000.0, 3000.0)))

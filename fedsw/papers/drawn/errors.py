@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsw.papers.figure import Value
 from fedsw.papers.study import Study
-from fedsw.report.figures import colour, marker, new_panels
+from fedsw.report.figures import COLOURS, colour, marker, new_panels
 from fedsw.text import to_float
 
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ def against_epsilon(study: Study) -> Mapping[str, Figure]:
     """The distance of held-out records to the samples over epsilon: a curve a method, on logarithmic axes."""
     figure, (axes,) = new_panels(1, 1, size=(6.8, 4.2))
     for position, series in enumerate(study.series):
-        _curve(axes, study, series, "epsilon", "sw2", position, places=None)
+        style = "-" if position < len(COLOURS) else "--"  # a colour that comes again comes with another line
+        _curve(axes, study, series, "epsilon", "sw2", position, style=style)
     axes.axhline(_WORKS, color="0.4", linestyle=":", linewidth=1.2)
     axes.text(
-        0.99, _WORKS, "the ring is seen", ha="right", va="bottom", fontsize=8, transform=axes.get_yaxis_transform()
+        0.99, _WORKS * 0.97, "the ring is seen", ha="right", va="top", fontsize=8, transform=axes.get_yaxis_transform()
     )
     axes.set(xscale="log", yscale="log", xlabel="ε of the release", ylabel="sliced W₂ to held-out records")
     figure.legend(loc="outside right center", fontsize=8)
