@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedsw.papers.figure import figures
 from fedsw.papers.study import Study
 from fedsw.papers.work import function
 from fedsw.report.figures import house_style, new_panels, save
@@ -30,9 +31,15 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
 
 def pictures_of(folder: Path, figure: str) -> list[Path]:
-    """The pictures of a figure that there are."""
+    """The pictures of a figure that there are, and none of a figure whose name goes on from this one's."""
+    longer = [each for each in figures() if each.startswith(f"{figure}-")]
+    found = [path for path in folder.glob(f"{figure.replace('/', '-')}*.png") if _is_of(path, figure)]
+    return sorted(path for path in found if not any(_is_of(path, each) for each in longer))
+
+
+def _is_of(picture: Path, figure: str) -> bool:
     stem = figure.replace("/", "-")
-    return sorted(path for path in folder.glob(f"{stem}*.png") if path.stem == stem or path.stem.startswith(f"{stem}-"))
+    return picture.stem == stem or picture.stem.startswith(f"{stem}-")
 
 
 def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | None:

@@ -16,6 +16,7 @@ from fedsw.papers import work
 from fedsw.papers.cells import cells_of, computation_of
 from fedsw.papers.figure import Figure, Row, chosen, figures, load_figure
 from fedsw.papers.page import BEST, PRINTED, goals, page_text
+from fedsw.papers.pictures import pictures_of
 from fedsw.papers.store import Measured, Stored, read, write
 from fedsw.papers.study import Measurement, measured, read_study
 from fedsw.papers.work import fail, make, missing, pieces_of
@@ -241,3 +242,16 @@ def _fail_in_the_second() -> Any:
         return step(self, *arguments, **named)
 
     return failing
+
+
+def test_a_picture_belongs_to_one_figure_though_names_go_on_from_each_other(tmp_path: Path) -> None:
+    names = ("rll-fig5.png", "rll-fig5-communities.png", "rll-fig2-best-generated.png", "rll-fig22.png")
+    for name in names:
+        (tmp_path / name).touch()
+    found = {figure: [path.name for path in pictures_of(tmp_path, figure)] for figure in figures()}
+    assert {figure: pictures for figure, pictures in found.items() if pictures} == {
+        "rll/fig5": ["rll-fig5.png"],
+        "rll/fig5-communities": ["rll-fig5-communities.png"],
+        "rll/fig2": ["rll-fig2-best-generated.png"],
+        "rll/fig22": ["rll-fig22.png"],
+    }
