@@ -36,7 +36,7 @@ PAPERS = """
 
 `fedsw reproduce --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
 rows that ours or the paper's settings shall reach: *as printed* has the paper's bound, clip, accountant, network and
-rounds, *best* is ours at the same (epsilon, delta).
+rounds (fewer where the figure says so), *best* is ours at the same (epsilon, delta).
 """
 
 SYNTHETIC = """
