@@ -58,9 +58,10 @@ def goals(studies: Iterable[Study]) -> str:
 _ABOUT = """\
 Written by `fedsw reproduce` from the JSON under `benchmarks/results/papers/`; nothing here is typed by hand. *Paper* is
 the printed value; *as printed* has the paper's bound, clip, accountant, network and rounds (fewer where the figure says
-so), run here; *best* is ours at the same (ε, δ). Sampling and noise are secret unless a line says "nominal". Metrics are
-measured on held-out records, outside the guarantee. A number stands for one run; `a ± b (s)` is the mean and the standard
-deviation over s seeds. Every run's ε is for its release alone: all the runs of this page on the same records compose."""
+so), run here; *best* is ours at the same (ε, δ). Sampling and noise are secret unless a line says "nominal". Metrics
+are measured on held-out records, outside the guarantee. A number stands for one run; `a ± b (s)` is the mean and the
+standard deviation over s seeds. Every run's ε is for its release alone: all the runs of this page on the same records
+compose."""
 
 
 def _section(study: Study, pictures: Sequence[Path], page: Path) -> list[str]:
