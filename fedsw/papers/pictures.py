@@ -31,7 +31,7 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
 
 def pictures_of(folder: Path, figure: str) -> list[Path]:
-    """The pictures of a figure that there are, and none of a figure whose name goes on from this one's."""
+    """The pictures of a figure that there are, without those of figures whose names begin with its name."""
     longer = [each for each in figures() if each.startswith(f"{figure}-")]
     found = [path for path in folder.glob(f"{figure.replace('/', '-')}*.png") if _is_of(path, figure)]
     return sorted(path for path in found if not any(_is_of(path, each) for each in longer))

@@ -69,7 +69,7 @@ def _grids(title: str, pictures: Sequence[NDArray[np.uint8]], titles: Sequence[s
     """One panel for each set of images (n, side^2), `columns` images wide; three panels a row."""
     across = min(3, len(pictures))
     down = -(-len(pictures) // across)
-    longest = max((len(images) // columns / columns for images in pictures), default=1.0)
+    longest = max(len(images) // columns / columns for images in pictures)
     high = min(2.1, 3.5 * longest + 0.45)  # no taller than what a panel of this width shows
     figure, panels = new_panels(down, across, size=(3.6 * across, high * down + 0.6))
     for axes in panels:
