@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 2
+# Hundreds of processes are started by the tests: each would compile the whole package and all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow mutants lint bench clean
+.PHONY: demo test test-slow mutants lint bench reproduce sbom lock clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -31,7 +34,25 @@ bench: $(READY)
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(READY): pyproject.toml constraints.txt
+# Everything that is installed, as CycloneDX: for who looks after known vulnerabilities.
+sbom: $(READY)
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(VENV)
+
+# A paper's figure or table, or all of a paper: make reproduce FIGURE=rll/fig13
+reproduce: $(READY)
+	$(BIN)/python -m simulations.papers $(FIGURE)
+
+# After a change of constraints.txt or of what pyproject.toml asks for. WHEELS: builds of torch that are not on the index.
+lock: $(READY)
+	$(BIN)/python .ci/lock.py $(WHEELS)
+
+# pip compares every file with locks/; fedsw itself is then installed without looking for anything. The line about nvidia:
+# torch as PyPI has it for Linux needs CUDA's libraries, a CPU build does not.
+$(READY): pyproject.toml locks/dev.txt locks/cuda.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) --no-deps --require-hashes --requirement locks/dev.txt
+	$(BIN)/python -c 'from importlib.metadata import requires; exit("nvidia" in str(requires("torch")))' || \
+		$(PIP) --no-deps --require-hashes --requirement locks/cuda.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $(READY)

@@ -20,7 +20,7 @@ from fedsw import markdown
 from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.text import json_text, number
+from fedsw.text import downward, json_text, number, upward
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audits"
@@ -97,12 +97,12 @@ def attackers(folder: Path) -> str:
         found = read_finding(path)
         if found["audit"] == "one-run":
             shown = [
-                f"{each['correct']} of {each['guesses']}, {number(each['shown_epsilon'])} ({each['share_of_claimed']:.2f})"
+                f"{each['correct']} of {each['guesses']}, {downward(each['shown_epsilon'])} ({each['share_of_claimed']:.2f})"
                 for each in (found["attackers"]["final"], found["attackers"]["all"])
             ]
             published = found["published"]
-            best = f"{published['share']:.2f} of ε = {published['epsilon']:g} on {published['data']}"
-            rows.append([path.stem, found["canaries"], number(found["claimed_epsilon"]), *shown, best])
+            best = f"{published['share']:.2f} of ε = {upward(published['epsilon'])} on {published['data']}"
+            rows.append([path.stem, found["canaries"], upward(found["claimed_epsilon"]), *shown, best])
     return markdown.table(_ATTACKERS, rows)
 
 
@@ -126,11 +126,11 @@ def _row(name: str, found: dict[str, Any]) -> list[str]:
         f"{_subject(found)}{f' `{settings}`' if settings else ''}",
         number(found.get("sampling_rate")),
         str(found.get("rounds", "–")),
-        number(found["delta"]),
-        number(found["claimed_epsilon"]),
-        number(found.get("bracket_lower")),
-        number(found.get("instance_epsilon")),
-        number(found["shown_epsilon"]),
+        upward(found["delta"]),
+        upward(found["claimed_epsilon"]),
+        downward(found.get("bracket_lower")),
+        upward(found.get("instance_epsilon")),
+        (upward if found["audit"] == "record" else downward)(found["shown_epsilon"]),
         "–" if confidence is None else f"{confidence:g}",
         f"{'passed' if found['passed'] else 'FAILED'}: {found['verdict']}",
     ]

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.machine import describe
 from fedsw.engines.driver import Engine, run
 from fedsw.experiment import load_experiment
-from fedsw.runs.pace import round_seconds
+from fedsw.runs.files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "deployed.json"
 EXPERIMENT = Path(__file__).parents[1] / "simulations" / "experiments" / "fair-classification.toml"

@@ -27,14 +27,13 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from fedsw.accounting import Charge
-from fedsw.accounting.comparison import gaussian_epsilon
-from fedsw.data.toys import gaussians, mode_centres
+from fedsw.accounting.accountants import gaussian_epsilon
+from fedsw.data.synthetic import gaussians, mode_centres
 from fedsw.privacy.release import Part, pay, release_paid
 from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices
 from fedsw.randomness import Stream
-from fedsw.transport.flow import draw_stored, flow_step
+from fedsw.transport.flow import Slices, draw_stored, flow_step
 from fedsw.transport.sliced import sliced_w2
-from fedsw.transport.slices import Slices
 
 RESULT = Path(__file__).parent / "results" / "flow.json"
 MODES, CIRCLE, STD = 5, 1.5, 0.15

@@ -23,7 +23,7 @@ from benchmarks.machine import describe
 from fedsw import markdown
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.forecast.planning import planned
+from fedsw.planning.plan import planned
 
 RESULT = Path(__file__).parent / "results" / "forecast_local.json"
 RECORDS = 10_000

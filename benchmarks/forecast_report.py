@@ -11,19 +11,26 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from fedsw import markdown
-from fedsw.forecast.forecast import FEASIBLE
+from fedsw.planning.forecast import FEASIBLE
 from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
-from fedsw.text import number
+from fedsw.text import number, upward
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "plan.md", ROOT / "docs" / "images" / "plan-forecast.png"
 DESIGNED = ("synthetic-classification", "synthetic-regression", "adult")
 """Tasks that the rules were designed on; the others were held back."""
+HARD = ("communities-low", "communities-tight", "communities-high-tight", "law-school-rare", "adult-small-group")
+"""Tasks as owners bring them: off the middle, columns that use little of their bounds, rare classes, small groups."""
 _NAMES = {
     "law-school": "law school, grade",
     "law-school-high": "law school, grade above 3.25",
     "communities": "communities, crimes",
     "communities-high": "communities, crimes above 0.15",
+    "communities-low": "communities, a tenth of crimes",
+    "communities-tight": "communities, crimes, tight columns",
+    "communities-high-tight": "communities, crimes above 0.15, tight columns",
+    "law-school-rare": "law school, the best 2 %",
+    "adult-small-group": "adult, a group of 3 %",
 }
 _EXPECTED = {
     "synthetic-classification": "much",
@@ -33,6 +40,11 @@ _EXPECTED = {
     "law-school-high": "little",
     "communities": "much",
     "communities-high": "much",
+    "communities-low": "much",
+    "communities-tight": "much",
+    "communities-high-tight": "much",
+    "law-school-rare": "little",
+    "adult-small-group": "some",
 }
 """What `--expect` says of how much the columns tell of the target, as the literature does."""
 _POINT = 0.01
@@ -79,11 +91,20 @@ def joined(stored: dict[str, Any]) -> list[Row]:
                     "score": score,
                     "kept": (score - constant) / learnable if learnable / unit_of(constant) >= 1 else 0.0,
                     "predicted": said["kept"][epsilon],
+                    "after": _known(said, epsilon),
+                    "tight": said["tight"][epsilon],
+                    "moments": said["after"][epsilon] is not None,
                     "surely": min(each[epsilon] for each in said["by_law"].values()),
                     "expected": said["by_law"][_EXPECTED[found["task"]]][epsilon],
                 }
             )
     return rows
+
+
+def _known(said: Row, epsilon: str) -> float:
+    """What is said once moments are released, or without where a run releases none."""
+    found: float | None = said["after"][epsilon]
+    return said["kept"][epsilon] if found is None else found
 
 
 def unit_of(constant: float) -> float:
@@ -108,7 +129,7 @@ def draw(cells: Sequence[Row]) -> Path:
                 [loss(row["predicted"]) for row in own],
                 [loss(row["kept"]) for row in own],
                 s=[12 + 9 * (1 + (row["records"] > 500) + (row["records"] > 2_000) + (row["records"] > 5_000)) for row in own],
-                marker=MARKERS[place],
+                marker=MARKERS[place % len(MARKERS)],
                 color=colour(place),
                 alpha=0.75,
                 linewidths=0,
@@ -132,30 +153,37 @@ def forecast_table(cells: Sequence[Row]) -> str:
         ("designed on", [row for row in cells if row["task"] in DESIGNED], "predicted"),
         ("held back", held_back, "predicted"),
         ("all", cells, "predicted"),
+        ("off the middle, tight, rare, small", [row for row in cells if row["task"] in HARD], "predicted"),
+        ("the same, after moments", [row for row in cells if row["task"] in HARD], "after"),
+        ("all, after moments", cells, "after"),
         ("all, under every law", cells, "surely"),
         ("held back, `--expect`", held_back, "expected"),
         ("all, `--expect`", cells, "expected"),
     ):
-        if not own:
-            continue
         pairs = [(row[key], row["kept"]) for row in own]
-        right = [(said < FEASIBLE) == (kept < FEASIBLE) for said, kept in pairs]
-        below = [row for row in own if row[key] >= FEASIBLE and points_above_constant(row) < -1]
+        claims = [(claimed(row, key), row["kept"] >= FEASIBLE) for row in own]
+        below = [row for row in own if claimed(row, key) and points_above_constant(row) < -1]
         correlation = spearmanr([loss(said) for said, _ in pairs], [loss(kept) for _, kept in pairs]).statistic
         rows.append(
             [
                 what,
                 len(own),
                 f"{correlation:.2f}",
-                f"{100 * statistics.mean(right):.0f} %",
-                sum(said >= FEASIBLE > kept for said, kept in pairs),
-                sum(kept >= FEASIBLE > said for said, kept in pairs),
+                f"{100 * statistics.mean(said == true for said, true in claims):.0f} %",
+                sum(said and not true for said, true in claims),
+                sum(true and not said for said, true in claims),
                 len(below),
                 f"{statistics.median(abs(loss(said) - loss(kept)) for said, kept in pairs):.2f}",
             ]
         )
     head = ["data sets", "cells", "rank correlation", "feasible or not: right", "wrongly feasible", "wrongly not"]
     return markdown.table([*head, "feasible, and over a point below a constant", "median error of the loss"], rows)
+
+
+def claimed(row: Row, key: str) -> bool:
+    """Whether the plan says "feasible": also if columns use a small part of their bounds, unless moments tell."""
+    unknown = key == "predicted" or (key == "after" and not row["moments"])
+    return row[key] >= FEASIBLE and not (unknown and row["tight"] is not None and row["tight"] < FEASIBLE)
 
 
 def points_above_constant(row: Row) -> float:
@@ -180,7 +208,7 @@ def cells_table(cells: Sequence[Row]) -> str:
             ]
         )
     return markdown.table(
-        ["task", "records", "constant", "without noise", *(f"ε = {number(e)}" for e in epsilons)], rows
+        ["task", "records", "constant", "without noise", *(f"ε = {upward(e)}" for e in epsilons)], rows
     )
 
 
@@ -194,7 +222,7 @@ def search_table(search: Sequence[Row]) -> str:
             [
                 _NAMES.get(row["task"], row["task"].replace("-", ", ")),
                 f"{row['records']:,}",
-                number(row["epsilon"]),
+                upward(row["epsilon"]),
                 *(number(abs(value)) for value in (row["constant"], own, best)),
                 f"{gaps[-1]:+.1f}",
             ]

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe
-from fedsw.privacy.gaussian import exact_normals, noised
+from fedsw.privacy.noise import exact_normals, noised
 from fedsw.randomness import BLOCK, Stream, box_muller
 
 RESULT = Path(__file__).parent / "results" / "noise.json"

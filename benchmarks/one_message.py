@@ -30,10 +30,10 @@ from fedsw.experiment.catalogue import find_experiment
 from fedsw.federation.server.synthesis import settings_of
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.sketches import stored_sketch
-from fedsw.single.generators import fit_generator
+from fedsw.runs.releases import stored_sketch
+from fedsw.sketches.fit import fit_generator
+from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import law_of_problem, sketcher_of
 
 RESULT = Path(__file__).parent / "results" / "one_message.json"
 PAPERS = Path(__file__).parents[1] / "simulations" / "papers"

@@ -1,15 +1,17 @@
-"""Draw who sees what under each trust model: docs/images/trust-*.png.
+"""Draw who sees what under each trust model: docs/images/trust-*.png; make committed pictures small.
 
-python -m benchmarks.pictures
+python -m benchmarks.pictures [--compact PICTURE ...]
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw.report.figures import COLOURS, house_style, new_panels, save
+from fedsw import files
+from fedsw.report.figures import COLOURS, compact, house_style, new_panels, save
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PRIVATE, NOISED, PUBLIC = COLOURS[1], COLOURS[0], COLOURS[2]
@@ -108,8 +110,13 @@ def draw(model: Model) -> Any:
 
 
 def main() -> None:
-    """Write the pictures."""
-    for model in MODELS:
+    """Write the pictures, or write those that are named again, small."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compact", nargs="+", type=Path, metavar="PICTURE", help="PNG files, encoded again in place")
+    asked = parser.parse_args()
+    for path in asked.compact or ():
+        files.replace(path, compact(path.read_bytes()), durable=False)
+    for model in MODELS if asked.compact is None else ():
         print(save(draw(model), IMAGES / f"trust-{model.name}.png"))
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks import sections, sketch_sections
 from fedsw import markdown
-from fedsw.papers.figure import figures, load_figure
-from fedsw.papers.page import goals
-from fedsw.papers.study import read_study
+from simulations.papers.figure import figures, load_figure
+from simulations.papers.page import goals
+from simulations.papers.study import read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -34,7 +34,7 @@ records composes, and so do the runs that settings were tuned on.
 PAPERS = """
 ## The papers, figure by figure
 
-`fedsw reproduce --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
+`python -m simulations.papers --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
 rows that ours or the paper's settings shall reach: *as printed* has the paper's bound, clip, accountant, network and
 rounds (fewer where the figure says so), *best* is ours at the same (epsilon, delta).
 """
@@ -53,7 +53,7 @@ RLL = """
 
 `python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging: where the bound decides more. The
 learning rate is 0.5, as above, and the accountant exact; with the paper's rate of 0.05 and its accountant it is
-`fedsw reproduce rll/fig12`.
+`python -m simulations.papers rll/fig12`.
 """
 
 ADULT = """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import markdown
+from fedsw.text import upward
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -22,10 +23,7 @@ def comparison(stored: dict[str, Any]) -> str:
         rows = []
         for row in group["rows"]:
             measured = [_mean(row["metrics"].get(name)) for name in names]
-            epsilon = (
-                "∞" if isinstance(row["epsilon"], str) or row["epsilon"] == float("inf") else f"{row['epsilon']:.3g}"
-            )
-            delta = "–" if row["delta"] is None else f"{row['delta']:.2g}"
+            epsilon, delta = upward(row["epsilon"]), upward(row["delta"], 2)
             traffic = [f"{row['bytes_up'] / 1e6:.1f}", f"{row['bytes_down'] / 1e6:.1f}"]
             seconds = f"{row['seconds']:.0f}"
             rows.append([row["method"], epsilon, delta, *measured, row["rounds"], *traffic, seconds, row["seeds"]])
@@ -200,7 +198,7 @@ def keep_comparison(folder: Path, results: Path) -> None:
 
 def _command(stored: dict[str, Any]) -> str:
     """The command that makes a comparison's table."""
-    budgets = ",".join(f"{epsilon:g}" for epsilon in stored["epsilons"])
+    budgets = ",".join(upward(epsilon, 6) for epsilon in stored["epsilons"])
     nominal = " --nominal" if stored["nominal"] else ""
     chosen = f"--methods {','.join(stored['methods'])} --epsilon {budgets} --seeds {stored['seeds']}{nominal}"
     return f"fedsw compare {stored['task']} {chosen}"

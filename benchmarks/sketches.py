@@ -21,12 +21,12 @@ from typing import Any
 from benchmarks.machine import describe
 from fedsw.data.images import MNIST_SIDE, mnist
 from fedsw.data.records import Dataset
-from fedsw.models.conditional import ImageGenerator
-from fedsw.papers.computed.labels import BANDWIDTHS, released
-from fedsw.single.generators import Progress, Settings, fit_generator, generate, sketch_distance
+from fedsw.models.labelled import ImageGenerator
+from fedsw.sketches.fit import Progress, Settings, fit_generator, generate, sketch_distance
+from fedsw.sketches.law import Law, Sketcher
+from fedsw.sketches.parts import GaussianKernel
 from fedsw.tasks.generation import classifier_accuracy
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import Law, Sketcher
+from simulations.papers.computed.labels import BANDWIDTHS, released
 
 DELTA = 1e-5
 GENERATED, EPOCHS = 60_000, 5

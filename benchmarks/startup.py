@@ -34,7 +34,7 @@ LIMITS = {"--help": 0.4, "list": 0.6, BUDGET: 2.5, FIRST_ROUND: 4.0}
 
 _TO_FIRST_ROUND = """
 import os, pathlib, tempfile
-import fedsw.cli.app, fedsw.cli.execution
+import fedsw.cli.app, fedsw.cli.options
 from fedsw.engines.driver import run
 from fedsw.runs.observer import NoObserver
 class First(NoObserver):

@@ -31,20 +31,19 @@ import torch
 
 from benchmarks.machine import describe
 from fedsw.accounting import Ledger
-from fedsw.columns import Columns
-from fedsw.columns.coded import Coded, coded_columns, ranges
+from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.data import Records
 from fedsw.data.adult import CATEGORIES, CLASSES, COLUMNS, read_rows
 from fedsw.data.codes import cells_of_table, codes_of, one_hot, records_of_table
 from fedsw.data.files import find_data
-from fedsw.models.conditional import VectorGenerator
-from fedsw.owndata.synthesis import STEPS
-from fedsw.single.generators import Settings, fit_generator
+from fedsw.models.labelled import VectorGenerator
+from fedsw.own_data.synthesis import STEPS
 from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.tasks.tables import made_table
-from fedsw.transport.noised_sketches import NoisedSketch, pooled
-from fedsw.transport.pairs import Pairs
-from fedsw.transport.sketches import Law
+from fedsw.sketches.fit import Settings, fit_generator
+from fedsw.sketches.law import Law
+from fedsw.sketches.noised import NoisedSketch, pooled
+from fedsw.sketches.tables import Pairs
+from fedsw.tasks.measures import made_table
 
 RESULT = Path(__file__).parent / "results" / "synthetic_tables.json"
 DELTA, CLIENTS = 1e-9, 10

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from fedsw.engines.driver import resume, run
     from fedsw.experiment import Experiment, load_experiment
     from fedsw.objectives import Clip
-    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
-    from fedsw.objectives.stated import Stated
+    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, ToSample
     from fedsw.privacy.release import Bounded, Released, release
     from fedsw.privacy.sensitivity import Sensitivity
-    from fedsw.single.generators import fit_generator, generate
     from fedsw.single.objective import Objective
     from fedsw.single.plan import Plan, plan
     from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
     from fedsw.single.trainer import PrivateTrainer, set_gradient
+    from fedsw.sketches.fit import fit_generator, generate
     from fedsw.tasks.task import Task
     from fedsw.use.trained import TrainedModel, load
 
@@ -41,14 +40,14 @@ _HOMES = {
     "PrivateTrainer": "single.trainer",
     "Released": "privacy.release",
     "Sensitivity": "privacy.sensitivity",
-    "Stated": "objectives.stated",
+    "Stated": "objectives.penalties",
     "Task": "tasks.task",
     "ToSample": "objectives.penalties",
     "TrainedModel": "use.trained",
     "SketchPlan": "single.sketching",
     "as_records": "data",
-    "fit_generator": "single.generators",
-    "generate": "single.generators",
+    "fit_generator": "sketches.fit",
+    "generate": "sketches.fit",
     "load": "use.trained",
     "load_experiment": "experiment",
     "plan": "single.plan",

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
+PRIVATE = 0o600
+"""The mode of what is written here, whatever the umask: its owner reads and writes it, and nobody else."""
+PRIVATE_FOLDER = 0o700
 PART = ".part"
 """What the name of a file ends in while it is written."""
-_AT_ONCE = 32
+AT_ONCE = 32
 """Files that wait for the disk together: it takes hardly longer for many than for one."""
+_LOOK_SECONDS = 0.002
 
 
 def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
@@ -32,13 +39,42 @@ def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> N
         OSError: if the disk does not take it; `path` is then what it was.
     """
     draft = path.with_name(path.name + PART)
-    with draft.open("wb") as file:
+    with opened(draft) as file:
         for part in content:
             file.write(part)
     if durable:
         settle(draft, path)
     else:
         os.replace(draft, path)
+
+
+def opened(path: Path, mode: str = "wb") -> IO[Any]:
+    """A private file, open to be written; one that is there is made private.
+
+    Args:
+        mode: as of `open`: "wb" or "w" for a new content, "ab" or "a" to go on.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        handle = os.open(name, flags, PRIVATE)
+        os.fchmod(handle, PRIVATE)
+        return handle
+
+    encoding = None if "b" in mode else "utf-8"
+    return open(path, mode, encoding=encoding, opener=opener)
+
+
+def private(path: Path) -> Path:
+    """Make a file that is there private: one that a library wrote; returns its path."""
+    path.chmod(PRIVATE)
+    return path
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner can enter, with its parents as usual; one that is there is closed to others."""
+    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    path.chmod(PRIVATE_FOLDER)
+    return path
 
 
 def settle(draft: Path, path: Path) -> None:
@@ -64,7 +100,7 @@ def sync_all(paths: Sequence[Path]) -> list[OSError | None]:
         What the disk said of each file, in their order: None where its content and its name are on it.
     """
     folders = sorted({path.parent for path in paths})
-    with ThreadPoolExecutor(min(_AT_ONCE, len(paths) + len(folders)) or 1) as waiting:
+    with ThreadPoolExecutor(min(AT_ONCE, len(paths) + len(folders)) or 1) as waiting:
         own = list(waiting.map(_synced, paths))
         named = dict(zip(folders, waiting.map(_synced, folders), strict=True))
     return [fault or named[path.parent] for path, fault in zip(paths, own, strict=True)]
@@ -79,7 +115,7 @@ def overwrite(path: Path, content: bytes) -> None:
     Raises:
         OSError: if the disk does not take it.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
         os.pwrite(handle, content, 0)
     finally:
@@ -98,13 +134,35 @@ def lock(path: Path) -> int:
     Raises:
         BlockingIOError: if somebody has it. OSError: if the file cannot be opened, or its file system has no locks.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(handle)
         raise
     return handle
+
+
+@contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold a lock that others hold for moments only; waits for it.
+
+    Raises:
+        BlockingIOError: if somebody has it for longer. OSError: as `lock`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            handle = lock(path)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def is_locked(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -56,6 +57,13 @@ class Stream:
         self._fill(words)
         return words.astype(np.uint64, copy=False)
 
+    def words_of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """64-bit words (n,) of some numbers (n,), by a keyed hash: a number's word does not depend on the others."""
+        cells = np.ascontiguousarray(numbers, dtype="<i8").tobytes()
+        keyed = functools.partial(hashlib.blake2b, key=self._key, digest_size=8, person=b"fedsw words of")
+        words = b"".join(keyed(cells[start : start + 8]).digest() for start in range(0, len(cells), 8))
+        return np.frombuffer(words, dtype="<u8").astype(np.uint64)
+
     def uniforms(self, count: int) -> NDArray[np.float64]:
         """Uniforms (count,) in the open interval (0, 1), multiples of 2^-52 shifted by half a step."""
         words = self.words(count)
@@ -68,7 +76,7 @@ class Stream:
     def normals(self, count: int) -> NDArray[np.float64]:
         """Standard normals (count,) by the Box-Muller transform, float64, at most 9.5 in absolute value.
 
-        For directions, tests and simulations. What hides a record is added by `privacy.gaussian.noised`, since the last
+        For directions, tests and simulations. What hides a record is added by `privacy.noise.noised`, since the last
         bits of these numbers are those of floating-point functions: they depend on the processor and the builds of
         numpy and torch, and could be used against the guarantee.
         """

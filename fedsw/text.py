@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
+
+_MOST_DIGITS = 15
+_ROUND_OFF = 1e-9
+MOST_SHOWN = 500
+"""Letters of a text from another machine that are shown here, or of one of ours that is sent there."""
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
@@ -32,6 +39,98 @@ def number(value: Any, digits: int = 3) -> str:
     if math.isinf(known):
         return "∞" if known > 0 else "-∞"
     return f"{known:.{digits}g}"
+
+
+def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
+    """Two numbers in a short form with as many digits as it takes to see that they differ."""
+    while digits < _MOST_DIGITS and one != other and number(one, digits) == number(other, digits):
+        digits += 1
+    return number(one, digits), number(other, digits)
+
+
+def between(interval: Sequence[Any]) -> str:
+    """An interval for people: 0.21 to 0.4."""
+    low, high = interval
+    return f"{number(low)} to {number(high)}"
+
+
+def measured(value: Any, interval: Sequence[Any] | None) -> str:
+    """A number that was measured, with the interval that it stands for: 0.29 (0.08 to 0.5).
+
+    What noise moved to where no true value can be is not cut: it says so, and where the true value lies.
+    """
+    if interval is None:
+        return number(value)
+    known, low, high = (to_float(each) for each in (value, *interval))
+    if known is None or math.isnan(known):
+        return f"not to be seen ({between(interval)})"
+    if low is not None and known < low - _ROUND_OFF * abs(low):
+        return f"below what the noise allows to see ({between(interval)})"
+    if high is not None and known > high + _ROUND_OFF * abs(high):
+        return f"above what the noise allows to see ({between(interval)})"
+    return f"{number(value)} ({between(interval)})"
+
+
+def upward(value: Any, digits: int = 3) -> str:
+    """`number`, never below the value: how an epsilon or a delta that is claimed is written."""
+    return _rounded(value, digits, up=True)
+
+
+def downward(value: Any, digits: int = 3) -> str:
+    """`number`, never above the value: how an epsilon that an attack shows is written, or room that is left."""
+    return _rounded(value, digits, up=False)
+
+
+def _rounded(value: Any, digits: int, *, up: bool) -> str:
+    known = to_float(value)
+    if known is None or known == 0 or not math.isfinite(known):
+        return number(value, digits)
+    text = f"{known:.{digits}g}"
+    if float(text) < known if up else float(text) > known:
+        unit = Decimal(10) ** (Decimal(known).adjusted() + 1 - digits)
+        text = f"{float(Decimal(text) + (unit if up else -unit)):.{digits}g}"
+    return text
+
+
+def shown(text: object) -> str:
+    """A text that came from another machine, or goes there, in one line that moves no cursor.
+
+    It is cut after `MOST_SHOWN` letters, however long it is.
+    """
+    found = str(text)
+    plain = "".join(letter if letter.isprintable() else " " for letter in found[:MOST_SHOWN])
+    return plain if len(found) <= MOST_SHOWN else f"{plain[:-3]}..."
+
+
+class Short:
+    """What prints in one line, and in a notebook as a small table: its `_facts`, and nothing else of it.
+
+    A dataclass that is one has `repr=False`, or Python writes a line of all its fields.
+    """
+
+    def _facts(self) -> Mapping[str, object]:
+        """What whoever sees a screen or a notebook may know, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value}" for name, value in self._facts().items())
+        return shown(f"{type(self).__name__}({facts})")
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{html.escape(shown(name))}</th><td>{html.escape(shown(value))}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        return f"<table><caption>{html.escape(type(self).__name__)}</caption>{rows}</table>"
+
+
+def run_facts(name: str, directory: object, summary: Mapping[str, Any]) -> dict[str, object]:
+    """What a finished run prints of itself: how it ended, and its guarantee for whoever reads all that it shows."""
+    epsilon, reader = summary.get("epsilon"), summary.get("epsilon_of_reader")
+    differs = {"epsilon of the reader": upward(reader, 6)} if to_float(reader) != to_float(epsilon) else {}
+    ended = {"status": summary.get("status"), "rounds": summary.get("released_rounds")}
+    guarantee = (summary.get("guarantee") or {}).get("statement", "")
+    return {"experiment": name, **ended, **differs, "directory": directory, "guarantee": guarantee}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

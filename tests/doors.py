@@ -13,7 +13,7 @@ from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
 from fedsw.randomness import Stream
-from fedsw.transport.slices import Slices
+from fedsw.transport.flow import Slices
 
 
 class Unaccounted:

@@ -8,6 +8,7 @@ values. What an accelerator refuses, arithmetic between its tensors and the host
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw.engines import _flower
+from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid
 
 ELSEWHERE = torch.device("meta")
@@ -203,11 +204,11 @@ class DirectGrid(InProcessGrid):
         """Answer all of them."""
         ids = []
         for message in messages:
-            ids.append(str(next(self._ids)))
-            _flower.number(message, ids[-1])
+            ids.append(secrets.token_hex(16))
+            inprocess.number(message, ids[-1])
             with self._pretended.part(message.metadata.message_type):
                 reply = self._answer(message)
-            _flower.number(reply, "r" + ids[-1])
+            inprocess.number(reply, "r" + ids[-1])
             self._waiting[ids[-1]] = reply
         return ids
 

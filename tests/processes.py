@@ -22,8 +22,9 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interruptible() -> None:
-    """Before a program starts: heed Ctrl-C, which whoever runs the tests in the background has switched off."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Before a program starts: heed the signals that whoever runs the tests in the background has switched off."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def of_this_test(having: str = _TEST) -> dict[int, str]:

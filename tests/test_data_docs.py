@@ -42,7 +42,7 @@ def test_the_examples_in_python_run_one_after_the_other(tmp_path, monkeypatch, c
         exec(compile(block, "docs/data.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "torch.Size([400, 5]) {'age<30': " in printed and "[(300, 5), (300, 5), (300, 5)] (300, 1)" in printed
-    assert "(2, 0.000333)-differential privacy" in printed and names["result"].summary["status"] == "completed"
+    assert "(2, 0.000334)-differential privacy" in printed and names["result"].summary["status"] == "completed"
     assert names["result"].experiment.data.objects[0].kind == "pandas.DataFrame"
 
 

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment, resolve_delta
+from fedsw.accounting.composition import SMALLEST_DELTA
+from fedsw.audit.record.promise import resolved
+from fedsw.experiment import (
+    Experiment,
+    ExperimentError,
+    load_experiment,
+    parse_experiment,
+    read_delta,
+    resolve_delta,
+)
+from fedsw.experiment.sections.privacy import LEAST_DELTA
 
 LEAF_SETTINGS = {
     "data.source=adult": ("data", "source", "adult"),
@@ -241,7 +251,14 @@ def test_json_keeps_an_experiment_whole_without_infinity_literals(overrides: tup
 
 
 @pytest.mark.parametrize(
-    ("delta", "value"), [("0.1/n", 0.1 / 5000), ("1/n^2", 1 / 5000**2), (" 1 / n ^ 1.5 ", 5000**-1.5), (1e-5, 1e-5)]
+    ("delta", "value"),
+    [
+        ("0.1/n", 0.1 / 5000),
+        ("1/n^2", 1 / 5000**2),
+        (" 1 / n ^ 1.5 ", 5000**-1.5),
+        (1e-5, 1e-5),
+        ("auto", 1 / 5000**2),
+    ],
 )
 def test_delta_is_a_number_or_an_expression_in_the_number_of_records(delta: float | str, value: float) -> None:
     assert resolve_delta(delta, records=5000) == pytest.approx(value, rel=1e-12)
@@ -259,6 +276,17 @@ def test_a_delta_that_a_published_record_would_satisfy_draws_a_warning() -> None
 def test_a_delta_outside_its_range_is_refused(delta: float | str) -> None:
     with pytest.raises(ExperimentError, match="strictly between 0 and 1"):
         resolve_delta(delta, records=3)
+
+
+def test_an_expression_that_accounts_could_not_tell_from_round_off_is_refused_with_what_fits() -> None:
+    assert LEAST_DELTA == SMALLEST_DELTA
+    with pytest.raises(ExperimentError, match=r"'1/n\^2' is 1e-12 for 1000000 records.*'auto', which is 1e-09 here"):
+        resolve_delta("1/n^2", records=10**6)
+
+
+@pytest.mark.parametrize("records", [1, 7, 100, 31_622, 31_623, 10**5, 10**7])
+def test_auto_delta_is_that_of_the_audit_bit_for_bit(records: int) -> None:
+    assert resolved("auto", records) == read_delta("auto", records=records)
 
 
 def test_a_delta_too_small_for_a_float_is_refused() -> None:

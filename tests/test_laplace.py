@@ -11,9 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.privacy import laplace
-from fedsw.privacy.gaussian import spacing
-from fedsw.privacy.laplace import laplace_noised
+from fedsw.privacy import noise
+from fedsw.privacy.noise import laplace_noised, spacing
 from fedsw.randomness import BLOCK, Stream
 
 GOLDEN = [-2539, 692, 733]  # steps of a release
@@ -55,15 +54,15 @@ def test_every_coordinate_is_the_exact_sum_rounded_to_the_grid(scale):
 
 
 DOUBTS = pytest.mark.parametrize(
-    ("doubt", "exact"), [(laplace._DOUBT, True), (-1.0, False)], ids=["as it is", "mutant: float64 believed"]
+    ("doubt", "exact"), [(noise._DOUBT, True), (-1.0, False)], ids=["as it is", "mutant: float64 believed"]
 )
 
 
 @DOUBTS
 def test_sums_that_float64_cannot_round_are_rounded_exactly(monkeypatch, doubt, exact):
     vector = _on_boundaries(0.7, 400, seed=2)
-    monkeypatch.setattr(laplace, "_DOUBT", doubt)
-    monkeypatch.setattr(laplace, "_LEAST", laplace._LEAST if exact else 0.0)
+    monkeypatch.setattr(noise, "_DOUBT", doubt)
+    monkeypatch.setattr(noise, "_LEAST", noise._LEAST if exact else 0.0)
     agree = laplace_noised(vector, 0.7, Stream.seeded(2)) == _exactly(vector, 0.7, Stream.seeded(2))
     assert agree.all() if exact else (~agree).sum() > 20
 
@@ -84,9 +83,9 @@ class _Elsewhere:
 @DOUBTS
 def test_the_last_bits_of_logarithms_change_nothing(monkeypatch, doubt, exact):
     vector = _on_boundaries(0.7, 400, seed=3)
-    monkeypatch.setattr(laplace, "_DOUBT", doubt)
+    monkeypatch.setattr(noise, "_DOUBT", doubt)
     here = laplace_noised(vector, 0.7, Stream.seeded(3))
-    monkeypatch.setattr(laplace, "np", _Elsewhere())
+    monkeypatch.setattr(noise, "np", _Elsewhere())
     assert torch.equal(here, laplace_noised(vector, 0.7, Stream.seeded(3))) is exact
 
 
@@ -133,7 +132,7 @@ def test_a_uniform_is_extended_until_its_ends_round_alike(zeros, word):
             taken, self.drawn = self.drawn[:count], self.drawn[count:]
             return np.array(taken, dtype=np.uint64)
 
-    move = laplace._exact_move(word, 0.25, 3000.0, More())
+    move = noise._exact_move(word, 0.25, 3000.0, More())
     length = [3, 4, 8, 16, 32]
     used = next(total for total in np.cumsum(length) if total > zeros)
     with mp.workdps(900):
@@ -154,8 +153,8 @@ def test_float64_sums_are_as_accurate_as_the_proof_asks(monkeypatch):
             sums.extend(values.tolist())
             return np.rint(values)
 
-    monkeypatch.setattr(laplace, "np", Watched())
-    laplace._moves(np.zeros(3000), 4095.0, _Scripted(words.tolist()).after_the_key(), Stream.seeded(6))
+    monkeypatch.setattr(noise, "np", Watched())
+    noise._laplace_moves(np.zeros(3000), 4095.0, _Scripted(words.tolist()).after_the_key(), Stream.seeded(6))
     with mp.workdps(60):
         pairs = zip(words.tolist(), sums, strict=True)
         assert max(abs(float(4095 * _standard([word]) - found)) for word, found in pairs) < 2.0**-28

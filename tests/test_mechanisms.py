@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from fedsw.privacy.gaussian import spacing
 from fedsw.privacy.mechanisms import gaussian_sigma, laplace_scale
+from fedsw.privacy.noise import spacing
 from fedsw.randomness import Stream
 from tests.doors import privatised
 

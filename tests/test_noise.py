@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw.privacy import gaussian as noise
-from fedsw.privacy.gaussian import exact_normals, noised, spacing
-from fedsw.privacy.laplace import laplace_noised
+from fedsw.privacy import noise
+from fedsw.privacy.noise import exact_normals, laplace_noised, noised, spacing
 from fedsw.randomness import BLOCK, Stream, box_muller
 
 DIGITS = 150

@@ -38,7 +38,7 @@ def subnormals_left() -> int:
     return int((torch.full((MANY,), 1e-30) * 1e-10 != 0).sum())
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 def test_all_threads_of_a_computation_flush_and_no_other_does(threads):
     """In a process of its own: threads that were started before keep what they inherited."""
     script = THREADS.replace("THREADS", str(threads))

@@ -83,8 +83,8 @@ COMMANDS = (
     ),
     Case(
         "a preset, and nobody to count the records",
-        "server own.toml training.preset=auto --certs certs",
-        table(),
+        "tune own.toml training.preset=auto",
+        written("own.toml", OWN.replace('data_dir = "data"\n', "")),
         ("training.preset", "`fedsw plan EXPERIMENT --records N`"),
     ),
     Case(

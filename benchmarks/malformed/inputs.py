@@ -119,6 +119,16 @@ def visits(*changes: tuple[int, int, object], held: int = 0) -> Callable[[], Non
     return prepare
 
 
+def shared_visits() -> None:
+    """Two clients' tables of the same persons."""
+    visits()()
+    whole = Path("data/train.csv")
+    for client in ("0", "1"):
+        Path("data", client).mkdir()
+        Path("data", client, whole.name).write_bytes(whole.read_bytes())
+    whole.unlink()
+
+
 def semicolons() -> None:
     table()()
     path = Path("data/train.csv")

@@ -37,7 +37,7 @@ SETTINGS = (
         "a delta that round-off uses up",
         "budget --delta 1e-10 -p 1e-4 --steps 1000000 --noise-multiplier 1",
         nothing,
-        ("1e-10", "1000000 steps", "2.2e-10"),
+        ("1e-10", "1000000 steps", "2.3e-10"),
     ),
     Case(
         "an unknown key", "run fair-classification training.roundz=3", nothing, ("training.roundz", "training.rounds")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.malformed.case import Case
-from benchmarks.malformed.inputs import edited, folders, nothing, semicolons, table, visits
+from benchmarks.malformed.inputs import edited, folders, nothing, semicolons, shared_visits, table, visits
 
 TABLES = (
     Case("a cell is NaN", "run own.toml", table((11, 0, "NaN")), ("train.csv", "row 13", "'age'", "'NaN'")),
@@ -111,6 +111,12 @@ TABLES = (
         "run own.toml data.unit=patient data.held_out=held-out.csv",
         visits(held=2),
         ("held-out.csv", "2 values", "'patient'"),
+    ),
+    Case(
+        "persons at two clients",
+        "run own.toml data.unit=patient federation.clients=2",
+        shared_visits,
+        ("20 values", "'patient'", "clients 0 and 1", "give them to one client"),
     ),
     Case(
         "a draft with a unit that there is not",

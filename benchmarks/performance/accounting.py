@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fedsw.accounting import Composition, Setting, Step, epsilon, epsilons, noise_multiplier
+from fedsw.text import upward
 
 RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 5000, 1e-5
 STEP = Step(RATE, 1 / MULTIPLIER)
@@ -29,7 +30,9 @@ def measure(quick: bool) -> Iterator[dict[str, object]]:
     turns = 3 if quick else 15
     spacing = _spacing()
     times = _in_turns({"ours": _ours, "dp": lambda: _dp_accounting(spacing), "opacus": lambda: _opacus(spacing)}, turns)
-    what = f"epsilon, {STEPS} steps without replacement, p = {RATE}, sigma / Delta = {MULTIPLIER}, delta = {DELTA:g}"
+    what = (
+        f"epsilon, {STEPS} steps without replacement, p = {RATE}, sigma / Delta = {MULTIPLIER}, delta = {upward(DELTA)}"
+    )
     yield _limited(what, times["ours"], LIMIT_EPSILON)
     note = "theirs is of Poisson sampling"
     for name, other in (("dp_accounting's PLD", times["dp"]), ("Opacus' PRV", times["opacus"])):

@@ -16,6 +16,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.exchanges import Exchange
+from fedsw.federation.messages.terms import WITH_MOMENTS
 from fedsw.federation.trust.plan import most_drawn
 
 _WIDTHS = {"run": 4, "float64": 8, "int64": 8}
@@ -53,9 +54,11 @@ class Round:
 
 
 def message_bytes(kind: type[Message], lengths: Mapping[str, int]) -> int:
-    """Bytes of the arrays of one message, with the lengths of the table's symbols."""
+    """Bytes of the arrays of one message of a run without moments, with the lengths of the table's symbols."""
     total = 0
     for field in fields_of(kind).values():
+        if field.when is WITH_MOMENTS:
+            continue
         if isinstance(field, ArrayField) and not isinstance(field, RecordIds):
             numbers = math.prod(lengths[symbol] for symbol in field.shape)
             total += numbers * _WIDTHS[field.precision] + KEY_BYTES

@@ -25,9 +25,9 @@ def measure(quick: bool) -> list[dict[str, object]]:
     settle()
     rows: list[dict[str, object]] = []
     for name in NETWORKS:
-        for batch in (64,) if quick else (64, 512, 4096):
+        for batch in (4,) if quick else (64, 512, 4096):
             batch = min(batch, LARGEST[name])
-            turns = 3 if quick else 9 if batch < 1000 else 3
+            turns = 1 if quick else 9 if batch < 1000 else 3
             rows += _rows(name, batch, turns, quick)
     return rows
 

@@ -20,10 +20,10 @@ from fedsw.transport import sliced
 
 def measure(quick: bool) -> list[Row]:
     """Exponents of the cotangents' cost in n, k and d, and of the clipped step's in the number of parameters."""
-    turns, few = (2, 3) if quick else (5, 5)
+    turns, few = (2, 2) if quick else (5, 5)
     n = [2_000 * 4**i for i in range(few)]
     k = [8 * 2**i for i in range(few)]
-    d = [8 * 4**i for i in range(3)]
+    d = [8 * 4**i for i in range(2 if quick else 3)]
     widths = [64 * 2**i for i in range(few)]
     return [
         _curve("cotangents, d = 2, k = 20, in n", n, _of_cotangents(lambda size: (size, 2, 20)), 1.3, "the sort", turns),

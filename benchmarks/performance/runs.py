@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.engines.driver import run
-from fedsw.runs.pace import round_seconds
+from fedsw.runs.files import round_seconds
 
 ROOT = Path(__file__).parents[2]
 

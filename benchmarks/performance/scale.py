@@ -21,7 +21,7 @@ from benchmarks.performance.timing import in_turns, spread
 from fedsw import markdown
 from fedsw.data.synthetic import synthetic as draw
 from fedsw.models import mlp
-from fedsw.single.batches import draw_batch
+from fedsw.single.objective import draw_batch
 
 PAGE = table.ROOT / "docs" / "scale.md"
 CLIENTS = tuple(10**power for power in range(3, 9))

@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import fedsw
-from fedsw.models.conditional import ImageGenerator
-from fedsw.single.generators import Settings
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import Law
+from fedsw.models.labelled import ImageGenerator
+from fedsw.sketches.fit import Settings
+from fedsw.sketches.law import Law
+from fedsw.sketches.parts import GaussianKernel
 
 PRIVATE = 1437
 

@@ -5,11 +5,10 @@ Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivit
 and mu = Delta / sigma is its inverse.
 """
 
-from fedsw.accounting.batch import Setting, Wish, epsilons, noise_multipliers
+from fedsw.accounting.accountants import ACCOUNTANTS, epsilon_by
 from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
-from fedsw.accounting.comparison import ACCOUNTANTS, epsilon_by
 from fedsw.accounting.composition import (
     Composition,
     DeltaTooSmall,
@@ -36,21 +35,17 @@ __all__ = [
     "LedgerBusy",
     "LedgerDamaged",
     "LedgerReplaced",
-    "Setting",
     "Slicing",
     "Spending",
     "Step",
-    "Wish",
     "budget_report",
     "delta_of",
     "epsilon",
     "epsilon_bracket",
     "epsilon_by",
-    "epsilons",
     "joint",
     "lower_epsilon",
     "noise_multiplier",
-    "noise_multipliers",
     "slicing_rdp",
     "spend_together",
     "step_profile",

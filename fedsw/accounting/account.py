@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from fedsw.accounting.comparison import epsilon_by
+from fedsw.accounting.accountants import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
 from fedsw.accounting.profiles import Step, stated_step
+from fedsw.accounting.selection import Selection
 from fedsw.accounting.stated import Pure
 
 _Steps = tuple[tuple[str, Step], ...]
@@ -116,3 +117,23 @@ class Account:
                 self._compositions[group].add(step)
         self._waiting.clear()
         return self._compositions
+
+
+class SelectedAccount(Account):
+    """The account of a run that is the best of several: its epsilon is the selection's, whose delta is the only one."""
+
+    def __init__(self, groups: Iterable[str], accountant: str, selection: Selection) -> None:
+        super().__init__(groups, accountant)
+        self._selection = selection
+
+    def by_group(self, delta: float) -> dict[str, float]:
+        """The selection's epsilon for each group that took a step; inf where it took more than was planned."""
+        return {group: self._selection.epsilon_of(counts) for group, counts in self._counts.items()}
+
+    def epsilon(self, delta: float) -> float:
+        """That of the worst group."""
+        return max(self.by_group(delta).values())
+
+    def epsilon_after(self, more: int, steps: Mapping[str, Step], delta: float) -> float:
+        """That of the worst group if it takes its step ``more`` times again."""
+        return max(self._selection.epsilon_of(self._counts[g] + Counter({step: more})) for g, step in steps.items())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
-from fedsw.accounting.comparison import epsilon_by
-from fedsw.accounting.composition import DeltaTooSmall
+from fedsw.accounting.accountants import epsilon_by
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts
 from fedsw.accounting.profiles import Sampling, Step
 from fedsw.accounting.slicing import Slicing
 
@@ -28,14 +28,19 @@ def noise_multiplier(
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
     slicing: Slicing | None = None,
+    beside: StepCounts = (),
     device: torch.device | str = "cpu",
 ) -> float:
     """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
 
-    Guarantee: epsilon of ``steps`` steps at the returned multiplier, as computed by the accountant, is at most
-    ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of sigma / sensitivity. Noise
-    multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the add/remove sensitivity; random
-    slices, ``slicing``: the diameter of the features). A ledger on the same ``device`` reads no more.
+    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them, as computed
+    by the accountant, is at most ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of
+    sigma / sensitivity. Noise multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the
+    add/remove sensitivity; random slices, ``slicing``: the diameter of the features). A ledger on the same ``device``
+    reads no more.
+
+    Args:
+        beside: other steps on the same records, whose noise is settled already.
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
@@ -44,11 +49,11 @@ def noise_multiplier(
     _check(epsilon, sampling_rate)
     if steps < 1:
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
+    settled = list(beside.items() if isinstance(beside, Mapping) else beside)
 
     def found(multiplier: float) -> float:
-        return epsilon_by(
-            accountant, {Step(sampling_rate, 1 / multiplier, sampling, slicing): steps}, delta, device=device
-        )
+        rounds = (Step(sampling_rate, 1 / multiplier, sampling, slicing), steps)
+        return epsilon_by(accountant, [rounds, *settled], delta, device=device)
 
     def excess(multiplier: float) -> float:
         """Log of epsilon / the wish's; at most 0 where the wish is met."""

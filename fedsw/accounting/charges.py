@@ -34,7 +34,10 @@ class Charge:
 
 @dataclass(frozen=True)
 class Entry:
-    """One group's part of one release, as it stands in the ledger (see ``Charge`` and ``Ledger.spend``)."""
+    """One group's part of one release, as it stands in the ledger (see ``Charge`` and ``Ledger.spend``).
+
+    ``lost`` marks what was charged afterwards, for a release whose own row is lost (``Ledger.charge_lost``).
+    """
 
     sequence: int
     round: int
@@ -45,6 +48,7 @@ class Entry:
     sampling: Sampling
     sigma: float
     slicing: Slicing | None = None
+    lost: bool = False
 
 
 def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> dict[str, Step]:
@@ -111,6 +115,7 @@ def entries_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
                 sampling=charge.sampling,
                 sigma=row["sigma"],
                 slicing=charge.slicing,
+                lost=bool(row.get("lost", False)),
             )
 
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import torch
 
-from fedsw.accounting.devices import CPU, accounting_device
-from fedsw.accounting.harmonics import Harmonics
-from fedsw.accounting.pld import LARGEST_GRID, Distribution, Spectrum, Spread, round_off
-from fedsw.accounting.profiles import Orientation, Step, orientations
-from fedsw.accounting.triangle import LARGEST_MU
+from fedsw.accounting.discretise import Harmonics
+from fedsw.accounting.pld import CPU, LARGEST_GRID, Distribution, Spectrum, Spread, accounting_device, round_off
+from fedsw.accounting.profiles import LARGEST_MU, Orientation, Step, orientations
+from fedsw.text import upward
 
 SMALLEST_DELTA = 1e-10
 """Below it, floating point would decide: delta is refused."""
 
+_SMALL_DELTA = 1e-8
 _LARGEST_MU = 1e4
 _SMALLEST_MU = 1e-9
 _SMALLEST_RATE = 1e-15
@@ -43,7 +43,7 @@ class Composition:
         steps: steps and how often each is taken.
         device: where losses are put on grids and composed, in float64: on the processor instead of a device that has
             none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below
-            the processor's (`fedsw.accounting.devices`). Windows and spacings are chosen on the processor.
+            the processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor.
         sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
 
     Source: docs/guarantees.md, "Composition on a grid".
@@ -112,8 +112,10 @@ class Composition:
         if self._noiseless or not count or aside < delta:
             return None
         return (
-            f"delta is {delta:g}, and {aside:.2g} of it is set aside for the floating-point round-off of {count} steps "
-            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of {2 * aside:.1e} or "
+            f"delta is {upward(delta, 6)}, and {aside:.2g} of it is set aside for the floating-point round-off of "
+            f"{count} steps "
+            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of "
+            f"{upward(2 * aside, 2)} or "
             "more, or fewer steps."
         )
 
@@ -159,6 +161,17 @@ class Composition:
             return math.isinf(epsilon)
         grids = (self._on_grid(side, self._first_spacing(side, _quantile(delta))) for side in self._sides)
         return all(grid.delta(epsilon) <= delta for grid in grids)
+
+    def reading(self) -> Distribution | Harmonics:
+        """One grid that bounds delta(epsilon) from above at every epsilon, fine enough for all that are not tiny.
+
+        Raises:
+            ValueError: for no steps, steps without noise, and those of which two pairs are to be compared.
+        """
+        if self._noiseless or len(self._sides) != 1:
+            raise ValueError("there is no one grid for these steps")
+        (side,) = self._sides
+        return self._on_grid(side, self._refine(side, _SMALL_DELTA)[1])
 
     @property
     def _sides(self) -> tuple[Orientation, ...]:
@@ -252,7 +265,7 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
         sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
         smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
         replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
-        (`fedsw.accounting.triangle`; left out for mu above 10, for slices that may leave any share of mu, and without
+        (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
         sampling, where it is the first).
         For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
 

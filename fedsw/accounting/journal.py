@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ CREATE TRIGGER header_remains BEFORE DELETE ON header BEGIN SELECT RAISE(ABORT, 
 CREATE TRIGGER rows_stay BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'rows are final'); END;
 CREATE TRIGGER rows_remain BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'rows are final'); END;
 """
+
+_STATEMENTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 
 
 class LedgerBusy(RuntimeError):
@@ -65,6 +69,7 @@ class Journal:
         self._database: sqlite3.Connection | None = None
         try:
             self._database = _connect(path, "ro" if lock is None else "rw")
+            self._require_schema()
             self.header, self._origin = self._read_header()
             self.refresh()
             self._synchronous = "FULL"
@@ -211,6 +216,16 @@ class Journal:
             os.close(self._lock)
             self._lock = None
 
+    def _require_schema(self) -> None:
+        """Refuse a file with other tables, views or triggers than ours: their statements would run here.
+
+        Raises:
+            LedgerDamaged: naming what is not ours.
+        """
+        found = {str(name): statement for name, statement in self._query(_STATEMENTS)}
+        if other := sorted(name for name in found.keys() | _ours().keys() if found.get(name) != _ours().get(name)):
+            raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")
+
     def _read_header(self) -> tuple[dict[str, Any], str]:
         headers = self._query("SELECT body, digest FROM header")
         if len(headers) != 1 or hashlib.sha256(headers[0][0].encode()).hexdigest() != headers[0][1]:
@@ -273,7 +288,7 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
     draft = path.with_name(path.name + ".new")
     for leftover in (draft, *_companions(draft)):
         leftover.unlink(missing_ok=True)
-    draft.touch()
+    files.opened(draft).close()  # SQLite gives its log and index the mode of the database
     body = _canonical(header)
     database = _connect(draft, "rw")
     try:
@@ -291,6 +306,17 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
 
 
+@functools.cache
+def _ours() -> dict[str, str]:
+    """The statement of every table and trigger of a journal, by name, as SQLite keeps it."""
+    database = sqlite3.connect(":memory:")
+    try:
+        database.executescript(_SCHEMA)
+        return dict(database.execute(_STATEMENTS))
+    finally:
+        database.close()
+
+
 def _companions(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
 
@@ -301,3 +327,25 @@ def _canonical(value: dict[str, Any]) -> str:
 
 def _digest(previous: str, sequence: int, key: str, body: str) -> str:
     return hashlib.sha256(json.dumps([previous, sequence, key, body]).encode()).hexdigest()
+
+
+_BYTES = 128
+
+
+def memory_of(path: Path) -> Path:
+    """The file beside a journal."""
+    return path.with_suffix(".head")
+
+
+def remember(path: Path, head: Head) -> None:
+    """Write the last row beside the journal, before anything that rests on it leaves."""
+    files.overwrite(memory_of(path), json.dumps(asdict(head)).encode("ascii").ljust(_BYTES))
+
+
+def remembered(path: Path) -> Head | None:
+    """The row that is remembered; None without one, or where a machine that died emptied the file."""
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+        kept = json.loads(memory_of(path).read_text(encoding="ascii"))
+        head = Head(int(kept["sequence"]), str(kept["digest"]))
+        return head if head.sequence else None
+    return None

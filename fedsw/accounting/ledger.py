@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from uuid import uuid4
 import torch
 
 from fedsw import files
-from fedsw.accounting.account import Account
+from fedsw.accounting.account import Account, SelectedAccount
+from fedsw.accounting.accountants import ACCOUNTANTS
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
 from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
-from fedsw.accounting.comparison import ACCOUNTANTS
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
 from fedsw.accounting.profiles import Step
+from fedsw.accounting.selection import Selection
+from fedsw.text import upward
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
@@ -63,6 +66,9 @@ class Limiter(Protocol):
     def admit(self, taken: Mapping[str, Mapping[Step, int]]) -> None:
         """Agree to what each group has taken, the next release included, or raise before anything is written."""
 
+    def charged(self, ledger: Ledger) -> None:
+        """Take note of the ledger's last row, which is on disk, or raise before anything is released for it."""
+
 
 class AlreadySpent(ValueError):
     """This attempt at this round is in the ledger; a replayed batch is not a new step."""
@@ -84,6 +90,8 @@ class Ledger:
         accountant: "pld", or the comparison accountant that decides instead.
         nominal: whether the run's sampling and noise are reproducible.
         run: the run it accounts for, by a name that stays when the run is resumed; "" where the place says it.
+        selection: what the run costs if it is the best of several: its epsilon is then the selection's from the first
+            release on, and more releases than were planned are refused; None for any other run.
         device: where epsilon is computed (:class:`fedsw.accounting.Composition`); no part of the file.
         limiter: who else must agree before a charge is written; no part of the file.
 
@@ -100,6 +108,8 @@ class Ledger:
         self.accountant = str(header["accountant"])
         self.nominal = bool(header["nominal"])
         self.run = str(header.get("run", ""))
+        selection = header.get("selection")
+        self.selection = None if selection is None else Selection.of(selection)
         self._journal = journal
         self._mutex = threading.RLock()
         self._account: Account | None = self._replayed()
@@ -116,6 +126,7 @@ class Ledger:
         accountant: str = "pld",
         nominal: bool = False,
         run: str = "",
+        selection: Selection | None = None,
         device: torch.device | str = "cpu",
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
@@ -123,10 +134,11 @@ class Ledger:
         Args:
             path: of the file.
             plan: gives groups, delta, epsilon, accountant and ``nominal``, which are then left out.
-            groups, delta, epsilon, accountant, nominal, run, device: see the class.
+            groups, delta, epsilon, accountant, nominal, run, selection, device: see the class.
 
         Raises:
-            ValueError: for no, an empty or a repeated group, or a delta, epsilon or accountant out of range.
+            ValueError: for no, an empty or a repeated group, a delta, epsilon or accountant out of range, or an
+                (epsilon, delta) that is not the selection's.
             FileExistsError: if there is a file already.
             LedgerBusy: if another process is making it.
         """
@@ -150,6 +162,13 @@ class Ledger:
             "nominal": bool(nominal),
             "run": run,
         }
+        if selection is not None:
+            if (epsilon, delta) != (selection.epsilon, selection.delta):
+                raise ValueError(
+                    f"the ledger of a selected run has the selection's epsilon {selection.epsilon} and delta "
+                    f"{selection.delta}, not {epsilon} and {delta}."
+                )
+            header["selection"] = selection.as_dict()
         return cls(Journal.create(Path(path), header), device)
 
     @classmethod
@@ -185,8 +204,41 @@ class Ledger:
             AlreadySpent: if this (round, attempt) was charged before.
             ValueError: if a group is missing, repeated or unknown, or a number is out of range.
             LedgerBusy: if this process may not write. In all these cases nothing is written.
+            LedgerReplaced: if the run went on in another copy of its folder. The charge stays, and nothing may be
+                released for it.
         """
-        return self._spend(round, attempt, charges, sigma, self._journal.append)
+        with self._mutex:
+            total = self._spend(round, attempt, charges, sigma, self._journal.append)
+            self._announce()
+        return total
+
+    def charge_lost(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> None:
+        """Charge what may have been released before, by a row that is lost; it counts although it exceeds the budget.
+
+        Nothing may be released for it. The row is marked.
+
+        Raises:
+            AlreadySpent, ValueError, LedgerBusy: as `spend`; nothing is written.
+        """
+        with self._mutex:
+            self._journal.require_writer()
+            steps = as_steps(charges, sigma, self.groups)
+            row = {**as_row(round, attempt, charges, sigma), "lost": True}
+            with self._current() as account:
+                self._require_fresh(account, round, attempt)
+                account.add(round, attempt, steps)
+                self._journal.append(f"{row['round']}/{row['attempt']}", row)
+
+    def _require_fresh(self, account: Account, round: int, attempt: int) -> None:
+        if (round, attempt) in account.spent:
+            raise AlreadySpent(
+                f"round {round}, attempt {attempt} is charged in {self._journal.path}; make a fresh attempt."
+            )
+
+    def _announce(self) -> None:
+        """Let whoever limits this ledger know its last row, before anything is released for it."""
+        if self.limiter is not None:
+            self.limiter.charged(self)
 
     def _spend(
         self, round: int, attempt: int, charges: Sequence[Charge], sigma: float, append: Callable[..., None]
@@ -197,17 +249,16 @@ class Ledger:
             steps = as_steps(charges, sigma, self.groups)
             row = as_row(round, attempt, charges, sigma)
             with self._current() as account:
-                if (round, attempt) in account.spent:
-                    raise AlreadySpent(
-                        f"round {round}, attempt {attempt} is charged in {self._journal.path}; make a fresh attempt."
-                    )
+                self._require_fresh(account, round, attempt)
                 account.add(round, attempt, steps)
                 total = account.epsilon(self.delta)
                 if total > self._limit:
                     used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
                     raise BudgetExhausted(
-                        f"round {round} would bring epsilon to {total:.4f} at delta {self.delta:g}{used_up}; the "
-                        f"budget is {self.budget:g}. Stop here, or plan a new run with more noise or fewer rounds."
+                        f"round {round} would bring epsilon to {upward(total, 5)} at delta "
+                        f"{upward(self.delta, 6)}{used_up}; the "
+                        f"budget is {upward(self.budget, 6)}. Stop here, or plan a new run with more noise or fewer "
+                        "rounds."
                     )
                 if self.limiter is not None:
                     self.limiter.admit(account.steps_by_group())
@@ -228,6 +279,16 @@ class Ledger:
         """How often each group was charged for which step."""
         with self._mutex, self._current() as account:
             return account.steps_by_group()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._journal.path
+
+    @property
+    def identity(self) -> str:
+        """A random name that the ledger was made with; its copies have it, too."""
+        return str(self._journal.header["ledger"])
 
     @property
     def is_open(self) -> bool:
@@ -272,6 +333,11 @@ class Ledger:
         with self._mutex, self._current():
             return self._journal.head
 
+    def passes(self, head: Head) -> bool:
+        """Whether a row is one of this account's: false for an older copy, and for one that went on otherwise."""
+        with self._mutex:
+            return self._journal.passes(head)
+
     def require(self, head: Head, by: str) -> None:
         """Refuse a file that was put back from an earlier copy, or that belongs to another run.
 
@@ -308,7 +374,8 @@ class Ledger:
             }
         target = Path(path)
         draft = target.with_name(f"{target.name}.{os.getpid()}{files.PART}")  # others may write it at the same time
-        draft.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with files.opened(draft, "w") as file:
+            file.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
         files.settle(draft, target)
 
     def close(self) -> None:
@@ -329,7 +396,11 @@ class Ledger:
         return self.budget * (1 + _TOLERANCE)
 
     def _replayed(self) -> Account:
-        account = Account(self.groups, self.accountant, self.device)
+        account = (
+            Account(self.groups, self.accountant, self.device)
+            if self.selection is None
+            else SelectedAccount(self.groups, self.accountant, self.selection)
+        )
         for row in self._journal.rows():
             account.add(row["round"], row["attempt"], as_steps(charges_of(row), row["sigma"], self.groups))
         return account
@@ -389,7 +460,20 @@ def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
         if said is not None:
             spendings[place].ledger.close()  # its file is read again before anything more is charged to it
             found[place] = said
+    limited = [p for p in written if not isinstance(found[p], Exception) and spendings[p].ledger.limiter is not None]
+    with ThreadPoolExecutor(min(files.AT_ONCE, len(limited)) or 1) as waiting:
+        refusals = waiting.map(_announced, [spendings[place].ledger for place in limited])
+        for place, refusal in zip(limited, refusals, strict=True):
+            found[place] = refusal or found[place]
     return found
+
+
+def _announced(ledger: Ledger) -> Exception | None:
+    try:
+        ledger._announce()
+    except Exception as fault:
+        return fault
+    return None
 
 
 def _number(value: float) -> float | str:

@@ -1,4 +1,4 @@
-"""Privacy loss distributions: composed in Fourier space on a grid, read as epsilon or as delta."""
+"""Privacy loss distributions on a grid, composed by Fourier transforms on a device with float64."""
 
 from __future__ import annotations
 
@@ -10,11 +10,40 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fedsw.accounting.devices import CPU, round_off_factor
-from fedsw.accounting.discretise import TRUNCATION, grid_masses, rates, step_moments
-from fedsw.accounting.harmonics import Harmonics
+from fedsw.accounting.discretise import TRUNCATION, Harmonics, grid_masses, rates, step_moments
 from fedsw.accounting.profiles import Orientation, Step
 from fedsw.accounting.slicing import lost
+
+CPU = torch.device("cpu")
+
+ROUND_OFF = 3
+"""How many times the round-off that the processor sets aside is set aside elsewhere.
+
+Its own transforms and profiles may err by as much; and twice more, so that epsilon is nowhere below the processor's.
+"""
+
+_FLOAT64 = ("cpu", "cuda")
+
+
+def accounting_device(wanted: torch.device | str) -> torch.device:
+    """The device, or the processor where the device has no float64, which every bound is computed in (mps).
+
+    Raises:
+        ValueError: if torch knows no such device, or this machine has none.
+    """
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise ValueError(f"accounting device is {str(wanted)!r}; choose one of {', '.join(_FLOAT64)}.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"accounting device is {str(wanted)!r}, but this machine offers none to torch; use 'cpu'.")
+    return device if device.type in _FLOAT64 else CPU
+
+
+def round_off_factor(device: torch.device) -> int:
+    """By how much the round-off set aside on the processor is multiplied on the device."""
+    return 1 if device.type == "cpu" else ROUND_OFF
+
 
 TAIL = 1e-13
 """Mass of a composition above its window, which counts in full as delta."""
@@ -46,18 +75,35 @@ class Distribution:
     mass: Tensor
     excess: float
 
+    @property
+    def end(self) -> float:
+        """A loss beyond which there is no mass but the excess."""
+        return (self.grid.first + self.grid.size) * self.grid.spacing
+
     def delta(self, epsilon: float) -> float:
         """Upper bound on delta(epsilon), for epsilon >= 0."""
         share = -torch.expm1((epsilon - self._losses()).clamp(max=0.0))
         return min(1.0, float((self.mass * share).sum()) + self.excess)
+
+    def deltas(self, epsilons: Tensor) -> Tensor:
+        """Upper bounds on delta (n,), for many epsilon >= 0, (n,)."""
+        p_above, log_q_above = (torch.cat([part, part.new_full((1,), end)]) for part, end in self._above())
+        node = (epsilons / self.grid.spacing).ceil().long().sub(self.grid.first).clamp(0, self.grid.size)
+        found = p_above[node] - torch.exp(epsilons + log_q_above[node])
+        return (found.clamp(min=0.0) + self.excess).clamp(max=1.0)
+
+    def _above(self) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
+        """P(L >= node) and ln Q(L >= node) for every node, each with what it is beyond the last."""
+        p_above = self.mass.flip(0).cumsum(0).flip(0)
+        log_q_above = torch.logcumsumexp((self.mass.log() - self._losses()).flip(0), 0).flip(0)
+        return (p_above, 0.0), (log_q_above, -math.inf)
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
         """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none. Where to search is no help."""
         if self.excess >= delta:
             return math.inf
         losses = self._losses()
-        p_above = self.mass.flip(0).cumsum(0).flip(0)
-        log_q_above = torch.logcumsumexp((self.mass.log() - losses).flip(0), 0).flip(0)
+        (p_above, _), (log_q_above, _) = self._above()
         too_much = p_above - torch.exp(losses + log_q_above) > delta - self.excess
         node = int(too_much.nonzero().max()) + 1 if bool(too_much.any()) else 0
         # Between the node before and this one, delta(eps) = P(L >= node) - e^eps Q(L >= node) + excess.
@@ -157,9 +203,10 @@ class Spread:
 def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
     """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles.
 
-    On another device than the processor it is several times as much (`fedsw.accounting.devices`).
+    On another device than the processor it is several times as much (`fedsw.accounting.pld`).
     """
     each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
+    each += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
     return round_off_factor(device) * (1e-12 + TAIL + each + left_out)
 

@@ -1,4 +1,4 @@
-"""Mechanisms of which only a profile is known: a pure epsilon, or Renyi divergences. They compose like any other step.
+"""Mechanisms of which only a profile is known: a pure epsilon, Renyi divergences, a table. They compose like any step.
 
 Source: docs/guarantees.md, "One account for one data set".
 """
@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor
 
 _LONGEST = 600.0
@@ -28,6 +29,7 @@ class Pure:
     """
 
     epsilon: float
+    left_out = 0.0
 
     @property
     def size(self) -> float:
@@ -58,6 +60,7 @@ class Renyi:
 
     orders: tuple[float, ...]
     divergences: tuple[float, ...]
+    left_out = 0.0
 
     def __post_init__(self) -> None:
         if not self.orders or len(self.orders) != len(self.divergences):
@@ -85,13 +88,7 @@ class Renyi:
 
     def profile(self, epsilon: Tensor) -> Tensor:
         """delta(epsilon), for epsilon >= 0, of any shape: the largest profile that `delta` allows."""
-        losses, values = _hull(self)
-        at = epsilon.detach().cpu().numpy().clip(0.0, losses[-1])
-        left = np.clip(np.searchsorted(losses, at, side="right") - 1, 0, len(losses) - 2)
-        width = np.expm1(losses[left + 1] - losses[left])
-        weight = np.expm1(at - losses[left]) / width
-        found = values[left] + weight * (values[left + 1] - values[left])
-        return torch.from_numpy(found).to(epsilon)
+        return _between(*_hull(self), epsilon)
 
     def reach(self, tail: float) -> float:
         """The loss beyond which its profile is at most `tail`."""
@@ -108,7 +105,56 @@ class Renyi:
         return found
 
 
-Stated = Pure | Renyi
+@dataclass(frozen=True)
+class Tabled:
+    """Any mechanism whose profile is at most that of a table, plus what is left out.
+
+    Attributes:
+        losses: 0 and upwards.
+        values: delta at them, from `convex_below`: linear in e^loss in between, convex, and 0 at the last.
+        left_out: delta that counts in full beside it.
+    """
+
+    losses: tuple[float, ...]
+    values: tuple[float, ...]
+    left_out: float
+
+    @property
+    def size(self) -> float:
+        """mu of a Gaussian release of the same delta at loss 0, at most one that reaches as far."""
+        at_zero = 2 * float(special.ndtri((1 + min(self.values[0], 1.0)) / 2))
+        return max(min(at_zero, math.sqrt(2 * self.losses[-1])), 1e-9)
+
+    def profile(self, epsilon: Tensor) -> Tensor:
+        """delta(epsilon) without what is left out, for epsilon >= 0, of any shape."""
+        return _between(np.array(self.losses), np.array(self.values), epsilon)
+
+    def reach(self, tail: float) -> float:
+        """The loss beyond which its profile is at most `tail`."""
+        return self.losses[-1]
+
+
+Stated = Pure | Renyi | Tabled
+
+
+def convex_below(losses: _Array, values: _Array) -> tuple[_Array, _Array]:
+    """The largest function of e^loss that is convex and nowhere above the values at these losses, by its corners."""
+    kept: list[int] = []
+    for new in range(len(losses)):
+        while len(kept) > 1 and _slope(losses, values, kept[-2], kept[-1]) >= _slope(losses, values, kept[-1], new):
+            kept.pop()
+        kept.append(new)
+    return losses[kept], values[kept]
+
+
+def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
+    """A function of e^loss that is linear between these losses."""
+    at = epsilon.detach().cpu().numpy().clip(0.0, losses[-1])
+    left = np.clip(np.searchsorted(losses, at, side="right") - 1, 0, len(losses) - 2)
+    width = np.expm1(losses[left + 1] - losses[left])
+    weight = np.expm1(at - losses[left]) / width
+    found = values[left] + weight * (values[left + 1] - values[left])
+    return torch.from_numpy(found).to(epsilon)
 
 
 def _log_factor(order: _Array) -> _Array:
@@ -130,19 +176,14 @@ def _hull(curve: Renyi) -> tuple[_Array, _Array]:
     down = up[:0:-1]
     losses = np.concatenate([-down, up])
     values = np.concatenate([-np.expm1(-down) + np.exp(-down) * bound[:0:-1], bound])
-    kept: list[int] = []
-    for new in range(len(losses)):
-        while len(kept) > 1 and _slope(losses, values, kept[-2], kept[-1]) >= _slope(losses, values, kept[-1], new):
-            kept.pop()
-        kept.append(new)
-    corners = np.array(kept)
-    start = int(np.searchsorted(losses[corners], 0.0))
-    if losses[corners[start]] > 0.0:
-        left, right = corners[start - 1], corners[start]
+    losses, values = convex_below(losses, values)
+    start = int(np.searchsorted(losses, 0.0))
+    if losses[start] > 0.0:
+        left, right = start - 1, start
         part = -math.expm1(losses[left]) / (math.expm1(losses[right]) - math.expm1(losses[left]))
         middle = values[left] + part * (values[right] - values[left])
-        return np.append(0.0, losses[corners[start:]]), np.append(middle, values[corners[start:]])
-    return losses[corners[start:]], values[corners[start:]]
+        return np.append(0.0, losses[start:]), np.append(middle, values[start:])
+    return losses[start:], values[start:]
 
 
 def _slope(losses: _Array, values: _Array, left: int, right: int) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedsw.accounting import Step, lower_epsilon
-from fedsw.accounting.comparison import gaussian_epsilon
+from fedsw.accounting.accountants import gaussian_epsilon
 
 Scores = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.text import json_text, number
+from fedsw.text import downward, json_text, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,9 +72,12 @@ class Finding:
         rows.add_column(style="bold", no_wrap=True)
         rows.add_column(overflow="fold")
         rows.add_row("audit", f"{self.kind} of {self.subject}")
-        rows.add_row("claimed ε", f"{number(self.claimed)} at δ = {number(self.delta)}")
+        rows.add_row("claimed ε", f"{upward(self.claimed)} at δ = {upward(self.delta)}")
         sure = "" if self.confidence is None else f", at confidence {_confidence(self.confidence)}"
-        rows.add_row("recomputed ε" if self.kind == "record" else "shown ε", f"{number(self.shown)}{sure}")
+        if self.kind == "record":
+            rows.add_row("recomputed ε", f"{upward(self.shown)}{sure}")
+        else:
+            rows.add_row("shown ε", f"{downward(self.shown)}{sure}")
         for name, value in self.rows:
             rows.add_row(name, value)
         verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")

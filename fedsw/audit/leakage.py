@@ -1,15 +1,146 @@
-"""What a run's own privacy curve makes of right guesses: the family of its steps with more or less noise."""
+"""What the number of right guesses about many secret coins says about epsilon, from one run of a mechanism.
+
+Throughout, a mechanism sees m independent fair coins, each of which decides one record; an attacker who sees its
+output makes exactly r guesses about coins of its choice, and v of them are right. Flipping one coin replaces one
+record, so that a guarantee under replacement bounds how far it moves the law of the output. Nothing else is assumed:
+neither that guesses are independent of each other, nor how the attacker chooses among the coins.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from fedsw.accounting import Composition, Step
-from fedsw.audit.guesses import Least, curve_p_value, excludes, largest
+
+Least = Callable[[float], float]
+"""The least probability under Q of an event that has the given probability under P, for the pair of a trade-off curve.
+
+With f its trade-off function, the inverse of x -> 1 - f(x): non-decreasing, convex, at most the identity.
+"""
+
+_MOST_EPSILON = 60.0
+_LEAST_ERROR = 1e-300
+_ROUND_OFF = 1e-9  # relative, of sums of as many terms as there are guesses
+
+
+def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Most probability that an (epsilon, delta)-private mechanism gives to so many right guesses, or more.
+
+    With W binomial of `guesses` trials that succeed with probability e^epsilon / (1 + e^epsilon), which is exact for
+    randomised response: P(W >= v) + 2 m delta max over i of P(v - i <= W < v) / i.
+
+    Raises:
+        ValueError: unless 0 <= correct <= guesses <= canaries.
+
+    Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
+    the output's law (epsilon, delta)-close, so it is that of replacement as well.
+    """
+    _check(correct, guesses, canaries)
+    law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
+    tail = float(law.sf(correct - 1))
+    below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1)))
+    slope = float((below / np.arange(1, correct + 1)).max(initial=0.0))
+    return min(1.0, tail + 2 * canaries * delta * slope)
+
+
+def shown_epsilon(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
+    """A lower bound on epsilon, wrong with probability at most `error`, for a mechanism of that delta; 0 for none.
+
+    It is at most 60, where delta has long taken over.
+
+    Raises:
+        ValueError: as `p_value`, or unless 0 < error < 1.
+    """
+    _check(correct, guesses, canaries)
+    _check_error(error)
+
+    def excluded(epsilon: float) -> bool:
+        return p_value(correct, guesses, canaries, epsilon, delta) <= error
+
+    return largest(excluded, 0.0, _MOST_EPSILON)
+
+
+def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: float) -> bool:
+    """Whether so many right guesses, or more, have probability below `error` under every mechanism of a curve.
+
+    Let p_t be the probability of t right guesses, and f the trade-off function. Take a coin, the event E that it is
+    guessed right and at least t + 1 guesses are right, and flip the coin: in the other world E is a wrong guess, with
+    at least t right ones. Averaged over coins and positions (1 - f is concave)
+
+        R_{t+1} <= (1 - f)(H_t),      R_t = sum_{s >= t} s p_s / m,      H_t = sum_{s >= t} (r - s) p_s / m,
+
+    so H_t is at least `least(R_{t+1})`. If P(v or more) were `error`, the least masses below v that this allows,
+    taken one after the other from v - 1 down, are the smallest in total, and R_0 + H_0 must be r/m, no more.
+
+    Args:
+        least: see `Least`; of a curve that is the same for both orders of the neighbours.
+
+    Raises:
+        ValueError: as `shown_epsilon`.
+
+    Source: Mahloujifar, Melis, Chaudhuri 2025, "Auditing f-differential privacy in one run", Theorem 9 and
+    Algorithm 3, for two alternatives. The greedy choice is least because more mass above t asks for no less below:
+    a unit at s > t adds s to R, r - s to H, and s / (r - s) exceeds t / (r - t).
+    """
+    _check(correct, guesses, canaries)
+    _check_error(error)
+    right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+    whole = guesses / canaries * (1 + _ROUND_OFF)
+    for count in range(correct - 1, -1, -1):
+        more = max(0.0, least(right) - wrong)
+        wrong += more
+        right += more * count / (guesses - count)
+        if right + wrong > whole:
+            return True
+    return right + wrong > whole
+
+
+def curve_p_value(correct: int, guesses: int, canaries: int, least: Least) -> float:
+    """Most probability that a mechanism of the curve gives to so many right guesses, or more; from above."""
+
+    def excluded(exponent: float) -> bool:
+        return excludes(correct, guesses, canaries, least, error=math.exp(-exponent))
+
+    if correct == 0:
+        return 1.0
+    # The excluded probabilities are those above the answer, that is, the exponents below one.
+    return math.exp(-largest(excluded, 1e-12, -math.log(_LEAST_ERROR), otherwise=0.0))
+
+
+def largest(
+    holds: Callable[[float], bool], low: float, high: float, *, otherwise: float = 0.0, steps: int = 20
+) -> float:
+    """The largest value between two at which a predicate that only turns false holds, by so many halvings.
+
+    Never above it: the value returned is one at which the predicate was seen to hold; `otherwise` if there is none.
+    """
+    if not holds(low):
+        return otherwise
+    if holds(high):
+        return high
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _check(correct: int, guesses: int, canaries: int) -> None:
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(
+            f"{correct} right of {guesses} guesses about {canaries} coins: right guesses are at most the guesses, and "
+            "those at most the coins"
+        )
+
+
+def _check_error(error: float) -> None:
+    if not 0 < error < 1:
+        raise ValueError(f"error = {error}; the probability of being wrong lies between 0 and 1")
+
 
 _POINTS = 100  # of a composed curve, on each side of 0
 _TAIL = 1e-9  # of the profile, where the curve is cut off

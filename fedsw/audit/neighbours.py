@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw.accounting import Ledger
 from fedsw.data import Records
+from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, ExperimentError, Model
 from fedsw.experiment.sources import Shape
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.exchange.availability import Availability
+from fedsw.federation.exchange.cohort import gather, whole
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.node import node
+from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.node.partition import Held, held_records
+from fedsw.federation.server.preset import settled_among
+from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central.rounds import Aggregate, Rounds
+from fedsw.federation.trust.plan import draw, make_plan
+from fedsw.models import flatten
 from fedsw.objectives.matching import Matching
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.files import LEDGER
 from fedsw.tasks import own
 from fedsw.tasks import problem as problems
 from fedsw.tasks.problem import Problem
@@ -86,7 +107,7 @@ class Neighbours:
 
     Attributes:
         cell: the canary's.
-        client: who holds it; it is the first of its cell there.
+        client: who holds it; `canary_rows` says which it is there.
         why: what is worst about them, in words.
     """
 
@@ -105,10 +126,20 @@ class Neighbours:
             if own and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
                 at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
-                first = rows[:1]
-                whole = first if genuine.unit is None else genuine.unit == genuine.unit[int(first[0])]
-                features[whole] = _row(task, strength, at, towards=1.0)
+                features[canary_rows(genuine, rows)] = _row(task, strength, at, towards=1.0)
         return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
+
+
+def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All rows of the unit that has most of these (k,), which a client that errs shows best; the first of them without.
+
+    Of two with as many it is the one of the smaller identifier.
+    """
+    if records.unit is None:
+        return rows[:1]
+    unit = records.unit.numpy()
+    names, counts = np.unique(unit[rows], return_counts=True)
+    return np.flatnonzero(unit == names[counts.argmax()])
 
 
 def worst_neighbours(task: Problem, cell: int, client: int) -> Neighbours:
@@ -148,7 +179,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     try:
         with (
             _exchanged(node, "held_records", held),
-            _exchanged(problems, "_build", build),
+            _exchanged(problems, "of_shape", build),
             _exchanged(problems, "task_of", task_of),
         ):
             yield
@@ -188,3 +219,118 @@ def _exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
+
+
+_NUMBERS = 2**21  # of one release of many copies
+
+
+class Released:
+    """One data set behind the real apps: ServerApp and ClientApp code, messages, and a throw-away ledger.
+
+    A context manager. Its rounds are all at the initial model, which nothing released moves.
+
+    Args:
+        experiment: of trust `central`, without a seed: sampling and noise are drawn for real.
+        neighbours: whose records the clients hold; None for the experiment's own, to learn sizes from.
+        canary: which of the two data sets.
+        folder: for the ledger.
+    """
+
+    def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
+        folder.mkdir(parents=True)
+        clients = experiment.federation.clients
+        alone = experiment.federation.model_copy(update={"sites": clients})
+        experiment = experiment.model_copy(update={"federation": alone})
+        self._configs = node_configs(clients, folder)
+        self._grid = InProcessGrid(client_app, self._configs)
+        self._name = RunDirectory(folder).name()
+        try:
+            with staged(neighbours, canary=canary):
+                traffic = Traffic()
+                experiment = settled_among(self._grid, experiment, self._name, traffic)
+                self.task = Problem.from_experiment(experiment)
+                self.sites, _ = gather(self._grid, self.task, self._name, traffic)
+                self.plan = make_plan(self.task, self.sites)
+                self._theta = flatten(self.task.build_model())
+                availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
+                self._attempts = Counter[int]()
+                self._rounds = Rounds(self._grid, self.plan, self.sites, availability, traffic, self._begin)
+            self._ledger = Ledger.create(
+                folder / LEDGER,
+                groups=self.task.objective.cells,
+                delta=self.plan.delta,
+                epsilon=math.inf,
+                accountant=experiment.privacy.accountant,
+                nominal=False,
+            )
+        except BaseException:
+            self._grid.close()
+            raise
+
+    @property
+    def sigma(self) -> float:
+        """What the plan says of the noise's standard deviation."""
+        return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
+
+    def sum(self, round_: int) -> Aggregate:
+        """The un-noised sum of one real round, both exchanges, at a fresh attempt."""
+        return self._rounds.run(round_, self._theta)
+
+    def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
+        """`count` independent releases of a sum by `trust.central.server.release`, in parts (n, r), each call charged.
+
+        Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
+        law of as many releases of it.
+        """
+        while count > 0:
+            copies = min(count, max(1, _NUMBERS // aggregate.vector.numel()))
+            yield self._release(aggregate, copies)
+            count -= copies
+
+    def release_singly(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
+        """The same in parts (1, r), with one call and one row of the ledger for each."""
+        for _ in range(count):
+            yield self._release(aggregate, 1)
+
+    def times_drawn(self, neighbours: Neighbours, trials: int) -> int:
+        """In how many of so many draws, by server and client, the canary is in the batch."""
+        place = [int(site.clients[0]) for site in self.sites].index(neighbours.client)
+        node = self._node(neighbours.client)
+        canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[neighbours.cell])]
+        found = 0
+        for trial in range(trials):
+            counts = draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
+            records = node.draw(batch_key(self.task, 1, trial), counts)
+            found += int(torch.isin(records.ids, canary).any())
+        return found
+
+    def holder(self, cell: int) -> int:
+        """The client with most records of a cell."""
+        return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
+
+    def __enter__(self) -> Released:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._ledger.close()
+        self._grid.close()
+
+    def _node(self, client: int) -> Node:
+        """The client's node, as its first message made it."""
+        found = self.task.experiment.model_dump_json()
+        return join(found, self._name, self._grid.run_id, self._configs[client])
+
+    def _begin(self, round_: int) -> int:
+        self._attempts[round_] += 1
+        return self._attempts[round_]
+
+    def _release(self, aggregate: Aggregate, copies: int) -> NDArray[np.float64]:
+        size = aggregate.vector.numel()
+        many = dataclasses.replace(
+            aggregate, vector=aggregate.vector.repeat(copies), attempt=self._begin(aggregate.round)
+        )
+        released = central.release(many, self.plan, self._ledger).value
+        return torch.as_tensor(released).reshape(copies, size).numpy()

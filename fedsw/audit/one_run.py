@@ -1,32 +1,90 @@
-"""`fedsw audit --one-run K`: K canaries in one real training run, and what two attackers can claim afterwards."""
+"""The one-run audit: real training with canaries in it, and what guessing them shows of epsilon."""
 
 from __future__ import annotations
 
 import math
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedsw.audit.finding import Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import task_facts
-from fedsw.text import number
+from fedsw.report.figures import colour, histogram_by_group, house_style, new_panels
+from fedsw.text import downward, upward
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fedsw.audit.canaries import Canaries
-    from fedsw.audit.gradients import Attacker
+    from fedsw.audit.canaries import Attacker, Canaries, Guesses, Released, Scores
     from fedsw.audit.leakage import Leakage
-    from fedsw.audit.scores import Guesses, Released, Scores
     from fedsw.data import Records
-    from fedsw.runs.observer import Observer
-    from fedsw.runs.outcome import Outcome
+    from fedsw.runs.observer import Observer, Outcome
     from fedsw.tasks.problem import Problem
+
+
+@house_style()
+def draw_one_run(
+    attacks: Mapping[str, tuple[NDArray[np.float64], float]],
+    coins: NDArray[np.bool_],
+    *,
+    claimed: float,
+    title: str,
+    published: float,
+) -> Figure:
+    """Histograms of each attacker's scores by coin, and shown epsilon beside the claimed one.
+
+    Args:
+        attacks: by attacker, its scores (m,) and the epsilon that it shows.
+        coins: (m,).
+        published: the share of epsilon drawn as a line, of another audit.
+    """
+    figure, panels = new_panels(1, len(attacks) + 1, size=(3.3 * (len(attacks) + 1), 3.1))
+    for axes, (name, (scores, _)) in zip(panels, attacks.items(), strict=False):
+        _histograms(axes, scores / (scores.std() or 1.0), coins)
+        axes.set(title=name, xlabel="score, in standard deviations", ylabel="density")
+    panels[0].legend(fontsize="small")
+    _bars(panels[-1], {name: shown for name, (_, shown) in attacks.items()}, claimed, published)
+    figure.suptitle(f"{title}: one run, {len(coins)} canaries")
+    return figure
+
+
+def _histograms(axes: Axes, scores: NDArray[np.float64], coins: NDArray[np.bool_]) -> None:
+    most = float(np.abs(scores).max()) or 1.0
+    histogram_by_group(axes, scores, coins.astype(np.int64), limits=(-most, most), name=lambda coin: f"coin {coin}")
+
+
+def _bars(axes: Axes, shown: Mapping[str, float], claimed: float, published: float) -> None:
+    names = list(shown)
+    finite = math.isfinite(claimed)
+    heights = [shown[name] for name in names] + ([claimed] if finite else [])
+    labels = [name.replace(" ", "\n", 1) for name in names] + (["claimed"] if finite else [])
+    colours = [colour(2 + index) for index in range(len(names))] + ["0.6"]
+    axes.bar(range(len(heights)), heights, color=colours[: len(heights)], width=0.6)
+    for place, height in enumerate(heights):
+        axes.annotate(f"{height:.3g}", (place, height), ha="center", va="bottom", fontsize="small")
+    if finite:
+        axes.axhline(published * claimed, color="black", linestyle="--", linewidth=1.0)
+        axes.annotate(
+            f"{published} of ε: best published\nblack box (MNIST, ε = 10)",
+            (-0.4, published * claimed),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize="x-small",
+        )
+        axes.set_ylim(0, 1.12 * max(heights))
+    axes.set_xticks(range(len(heights)), labels)
+    axes.set(title="ε shown and claimed", ylabel="ε")
+
 
 CONFIDENCE = 0.95
 PUBLISHED = 0.72
@@ -36,6 +94,10 @@ Of many trainings on samples of 1000 records, from an initial model made for the
 Source: Annamalai and De Cristofaro 2024, "Nearly tight black-box auditing of differentially private machine learning".
 """
 
+UNSAFE = (
+    "epsilon = infinity for a reader of this finding: guesses, the choice of canaries and the share of the sensitivity "
+    "come from trainings without noise on private records; it is for who may see these records, not for publication"
+)
 _OPTIONS = 16  # pairs of which each canary is the strongest
 _MODELS = 5  # of a reference training, on which strength is measured
 _GUESSED = 0.2  # share of the coins that are guessed, fixed before anything is seen
@@ -55,8 +117,13 @@ class _Attack:
     refuted: bool
 
 
-def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: float = CONFIDENCE) -> Finding:
+def audit(
+    experiment: Experiment, *, canaries: int, show: bool, confidence: float = CONFIDENCE, unsafe: bool = False
+) -> Finding:
     """Train once with canaries, for real, and let two attackers guess which record of each pair was in the data.
+
+    What it finds is no private release: canaries are chosen, and guesses made, by trainings without noise on the same
+    records. So records of a user's own are refused unless `unsafe`, and the finding then says whom it is for.
 
     Sampling and noise are drawn as in any private run, also where the experiment has a seed. The probability of being
     wrong, 1 - confidence, is shared between the attackers in equal parts, and each guesses a fifth of the coins: both
@@ -65,12 +132,15 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
     Args:
         canaries: records replaced by canaries.
         show: whether a bar shows how the run goes on.
+        unsafe: let records of a user's own be attacked, for the eyes of who may see the records themselves.
 
     Raises:
-        ExperimentError: for a trust model or a task that these attackers do not know.
+        ExperimentError: for a trust model or a task that these attackers do not know, and for records of a user's own
+            unless `unsafe`; nothing was then read.
         ValueError: if there are fewer records than canaries.
     """
     _require_known(experiment)
+    _require_public(experiment, unsafe=unsafe)
     begun = time.monotonic()
     experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     task, attacker, placed, reference = _prepare(experiment, canaries)
@@ -90,7 +160,10 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
     claimed, shown = float(summary["epsilon"]), max(found.shown for found in attacks.values())
     used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
+    if experiment.data.own:
+        rows.insert(0, ("UNSAFE", UNSAFE))
     details = {
+        **({"unsafe": UNSAFE, "epsilon_of_reader": math.inf} if experiment.data.own else {}),
         "canaries": len(placed),
         "pairs_differ_in": placed.kind,
         "records": sum(attacker.sizes),
@@ -105,7 +178,7 @@ def audit(experiment: Experiment, *, canaries: int, show: bool, confidence: floa
     }
 
     def draw() -> Any:
-        from fedsw.audit.one_run_figure import draw_one_run
+        pass
 
         named = {_NAMES[name]: (found.scores, found.shown) for name, found in attacks.items()}
         return draw_one_run(named, placed.coins, claimed=claimed, title=experiment.name, published=PUBLISHED)
@@ -149,10 +222,24 @@ def _require_known(experiment: Experiment) -> None:
         )
 
 
+def _require_public(experiment: Experiment, *, unsafe: bool) -> None:
+    """Refuse to publish un-noised findings about records of a user's own.
+
+    Raises:
+        ExperimentError: naming what the finding would give away, and the remedy.
+    """
+    if experiment.data.own and not unsafe:
+        raise ExperimentError(
+            f"data.source is {experiment.data.source!r}, and --one-run would write how attackers who trained on these "
+            "records without noise guessed, which no guarantee covers. Audit a shipped data set, or --canary, or the "
+            "run's folder; --unsafe-finding writes it for readers who may see the records themselves"
+        )
+
+
 def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Canaries, list[Tensor]]:
     """The task, the attacker, the canaries, each the strongest of several, and the models of a reference training."""
     from fedsw.audit import canaries as pairs
-    from fedsw.audit.gradients import Attacker
+    from fedsw.audit.canaries import Attacker
     from fedsw.tasks.problem import Problem
 
     torch.set_num_threads(experiment.federation.threads)
@@ -210,7 +297,7 @@ class _Witness:
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
         """Keep a round."""
-        from fedsw.audit.scores import Released
+        from fedsw.audit.canaries import Released
 
         self.history.append(Released(round_, outcome.attempt, theta, outcome.vector))
 
@@ -226,7 +313,7 @@ def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leaka
 def _scores(
     attacker: Attacker, history: list[Released], final: Tensor, reference: list[Tensor], *, sigma: float
 ) -> tuple[dict[str, Scores], list[float]]:
-    from fedsw.audit import scores
+    from fedsw.audit import canaries as scores
 
     rounds = len(history)
     if not sigma:  # a small part of a signature, so that the scores tell them apart whatever overlaps
@@ -237,8 +324,8 @@ def _scores(
 
 
 def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
-    from fedsw.audit.guesses import shown_epsilon
-    from fedsw.audit.scores import Guesses
+    from fedsw.audit.canaries import Guesses
+    from fedsw.audit.leakage import shown_epsilon
 
     coins = len(placed)
     guesses = Guesses.surest(found, placed.coins, math.ceil(_GUESSED * coins))
@@ -270,8 +357,8 @@ def _rows(
             (
                 _NAMES[name],
                 f"{made.correct} of {made.made} guesses right ({found.accuracy:.1%} of all coins): ε ≥ "
-                f"{number(found.shown)}, {_share(found.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
-                f"{number(found.shown_without_curve)}",
+                f"{downward(found.shown)}, {_share(found.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
+                f"{downward(found.shown_without_curve)}",
             )
         )
     rows.append(
@@ -302,8 +389,10 @@ def _described(found: _Attack, claimed: float) -> dict[str, Any]:
 
 def _verdict(claimed: float, shown: float, *, passed: bool) -> str:
     if not passed:
-        return f"the guarantee does not hold: an attacker shows ε ≥ {number(shown)} where {number(claimed)} is claimed."
+        return (
+            f"the guarantee does not hold: an attacker shows ε ≥ {downward(shown)} where {upward(claimed)} is claimed."
+        )
     if not math.isfinite(claimed):
         return "nothing is claimed, so nothing contradicts it."
-    found = f"ε ≥ {number(shown)}" if shown else "nothing"
-    return f"nothing contradicts the claim: the attackers show {found} of ε = {number(claimed)}."
+    found = f"ε ≥ {downward(shown)}" if shown else "nothing"
+    return f"nothing contradicts the claim: the attackers show {found} of ε = {upward(claimed)}."

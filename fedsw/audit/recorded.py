@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 from fedsw.audit.finding import Finding
-from fedsw.audit.record import absent, chain, model, noise, picture, promise, spent
-from fedsw.audit.record.check import Check, made
-from fedsw.audit.record.folder import Book, Folder, read_folder
+from fedsw.audit.record import absent, chain, model, noise, promise, spent
+from fedsw.audit.record import spent as picture
+from fedsw.audit.record.folder import Book, Check, Folder, made, read_folder
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.stored import CodeRefused
 
 CHECKS = (
     (chain.NAME, chain.check),
@@ -22,17 +25,22 @@ CHECKS = (
 )
 
 
-def audit(directory: Path) -> Finding:
+def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     """Check a run's folder, finished, stopped or broken off; every check is made, whatever another one finds.
 
     What is shown is the epsilon of the recorded rows by an accountant that shares nothing with fedsw's; it is not
     random, so it has no confidence. Nothing here can tell rows that were never written, noise that was never added,
     or a folder that was put back as a whole from an earlier copy.
 
+    Args:
+        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+
     Raises:
+        CodeRefused: if the settings name another module; none of its code has run.
         ValueError: if the folder is no run, or the run is going on.
     """
-    folder = read_folder(directory)
+    folder = read_folder(directory, allow_modules)
+    _require_allowed(folder)
     checks = [made(name, of, folder) for name, of in CHECKS]
     failed = [check.name for check in checks if check.passed is False]
     left = [check.name for check in checks if check.passed is None]
@@ -58,6 +66,16 @@ def audit(directory: Path) -> Finding:
         },
         draw=functools.partial(picture.draw, folder, worst) if worst and picture.drawable(worst) else None,
     )
+
+
+def _require_allowed(folder: Folder) -> None:
+    """Refuse settings whose code is not allowed; what else is wrong with them, a check says."""
+    try:
+        _ = folder.settings
+    except CodeRefused:
+        raise
+    except (ExperimentError, LookupError):
+        return
 
 
 def _verdict(failed: list[str], left: list[str], count: int) -> str:

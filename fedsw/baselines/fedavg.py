@@ -1,23 +1,21 @@
-"""DP-FedAvg: every client trains with Opacus on its own records and keeps its own account, the server averages.
-
-Source: McMahan and others 2017, Communication-efficient learning, with the noise of Abadi and others 2016 at the
-clients; this is record-level privacy, not the client-level one of McMahan and others 2018.
-"""
+"""DP-FedAvg, with a penalty, and PUFFLE's tuned one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsw import models
-from fedsw.baselines.asked import Asked, Average, Guarantee, Trained
 from fedsw.baselines.opacus_parts import Rows, made_private, poisson
-from fedsw.baselines.penalised import Scored, contrasts, shares_of, squared
+from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
+from fedsw.baselines.pooled import Asked, Average, Guarantee, Trained
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
+from fedsw.tasks.problem import Problem
 
 Losses = Callable[[Scored, tuple[Tensor, Tensor, Tensor], Tensor], Tensor]
 """Of a client's model, what it returned for a batch, and the classes: a loss per record (b,)."""
@@ -128,3 +126,49 @@ def _clients(asked: Asked, losses: Callable[[int], Losses], *, penalised: bool) 
         Client(asked, records.take(rows), contrast[rows], losses(number), penalised=penalised)
         for number, rows in enumerate(held)
     ]
+
+
+@dataclass
+class Weighted:
+    """A client's loss: (1 - weight) times the task's plus weight times the disparity; the weight may move.
+
+    Attributes:
+        weight: in [0, 1].
+        target: the disparity that the weight works towards; None for a fixed weight.
+        rate, momentum: of the weight's steps.
+    """
+
+    problem: Problem
+    weight: float
+    target: float | None
+    rate: float
+    momentum: float
+    _velocity: float = 0.0
+
+    def __call__(self, scored: Scored, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+        """Loss per record (b,) at the weight that follows from the noised disparity so far."""
+        if self.target is not None:
+            self._velocity = self.momentum * self._velocity + self.target - abs(scored.followed)
+            self.weight = min(1.0, max(0.0, self.weight - self.rate * self._velocity))
+        return absolute(scored, self.problem, found, target, self.weight)
+
+
+def train_puffle(asked: Asked) -> Trained:
+    """DP-FedAvg with PUFFLE's loss; objective.alpha is the weight, or where it starts.
+
+    The arguments `target`, `rate` and `momentum` move it; without a target it stays.
+
+    Guarantee: of every `fedsw.baselines.fedavg.Client`.
+    """
+    target, rate, momentum = (asked.arguments.get(name) for name in ("target", "rate", "momentum"))
+    weight = asked.problem.experiment.objective.alpha
+    return averaged(
+        asked,
+        lambda _: Weighted(
+            asked.problem,
+            weight,
+            None if target is None else float(target),
+            0.1 if rate is None else float(rate),
+            0.0 if momentum is None else float(momentum),
+        ),
+    )

@@ -1,16 +1,151 @@
-"""DP-SGD with Opacus' PrivacyEngine on the records of all clients in one place, with or without a penalty.
-
-Source: Abadi and others 2016, Deep learning with differential privacy; Yousefpour and others 2021, Opacus.
-"""
+"""Baselines on pooled records: what is asked of each, and DP-SGD by Opacus."""
 
 from __future__ import annotations
 
+import functools
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw import models
-from fedsw.baselines.asked import Asked, Average, Guarantee, Trained
 from fedsw.baselines.opacus_parts import Rows, made_private, poisson
 from fedsw.baselines.penalised import Scored, contrasts, shares_of, squared
+from fedsw.data import Records
+from fedsw.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A baseline's task.
+
+    Attributes:
+        problem: model, loss and settings; of these a baseline reads data, partition, model, objective.alpha, clip.loss
+            (the norm to which a record's whole gradient is clipped) and training's rounds, batch_fraction,
+            learning_rate, momentum and averaging.
+        records: everybody's, private.
+        epsilon, delta: what to guarantee; epsilon may be infinite: no noise then.
+        seed: of sampling and noise; None for a fresh one of the operating system.
+        arguments: the method's own.
+        folder: where a baseline that keeps an account of fedsw's own puts it.
+    """
+
+    problem: Problem
+    records: Records
+    epsilon: float
+    delta: float
+    seed: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @functools.cached_property
+    def _seeds(self) -> torch.Generator:
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        return torch.Generator().manual_seed(seed)
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator for sampling or noise; torch's, which is not a secure one."""
+        seed = int(torch.randint(2**62, (), generator=self._seeds))
+        return torch.Generator().manual_seed(seed)
+
+    @property
+    def averaged_after(self) -> int:
+        """Iterates beyond this one are averaged."""
+        training = self.problem.experiment.training
+        return min(training.rounds - 1, math.ceil((1 - training.averaging) * training.rounds))
+
+
+ADD_REMOVE = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
+"""Neighbours of DP-SGD: one record more or less. A replacement is one less and one more."""
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Who is protected from whom by a baseline, in the words of a run's summary.
+
+    Attributes:
+        protects, against: as in a run's summary.
+        public: what the guarantee takes as known.
+        accountant: by its name in Opacus.
+        multiplier: standard deviation of the noise over the clip; the largest of the clients'.
+        local: whether every client protects its own records, from the server too.
+        relation: what neighbours differ in.
+        bound: what bounds the influence of a record.
+        holds: whether the accountant's epsilon is a bound.
+        nominal: whether sampling or noise is not from a secure generator; `randomness` says which it is from.
+    """
+
+    protects: str
+    against: str
+    public: tuple[str, ...]
+    accountant: str
+    multiplier: float
+    local: bool
+    relation: str = ADD_REMOVE
+    bound: str = "clip.loss"
+    holds: bool = True
+    nominal: bool = True
+    randomness: str = (
+        "sampling and noise come from torch's Mersenne Twister in floating point, not from a secure generator (Opacus' "
+        "secure_mode needs torchcsprng)"
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a baseline trained.
+
+    Attributes:
+        theta: flat parameters (r,) of the problem's model.
+        epsilon: what the accountant says of all steps; the worst of the clients.
+        epsilon_by_client: for baselines whose clients account for themselves.
+        bytes_up, bytes_down: from and to all clients.
+        notes: what else is worth a look, by name; released with the model.
+        processed: fair scores (n,) of the model's scores (n,) and groups (n,), where the scores are changed afterwards.
+    """
+
+    theta: Tensor
+    guarantee: Guarantee
+    epsilon: float
+    clients: int
+    bytes_up: int
+    bytes_down: int
+    epsilon_by_client: Mapping[int, float] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
+    processed: Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]] | None = None
+
+
+Train = Callable[[Asked], Trained]
+
+
+class Average:
+    """The mean of the last iterates: post-processing, free."""
+
+    def __init__(self, after: int) -> None:
+        self._after, self._seen, self._kept = after, 0, 0
+        self._sum: Tensor | None = None
+
+    def add(self, model: torch.nn.Module) -> None:
+        """Count an iterate."""
+        self._seen += 1
+        if self._seen > self._after:
+            theta = models.flatten(model).to(torch.float64)
+            self._sum = theta if self._sum is None else self._sum + theta
+            self._kept += 1
+
+    @property
+    def mean(self) -> Tensor:
+        """Flat parameters (r,)."""
+        if self._sum is None:
+            raise ValueError(f"{self._seen} iterates were counted, and those after number {self._after} are averaged")
+        return self._sum / self._kept
 
 
 def train(asked: Asked) -> Trained:

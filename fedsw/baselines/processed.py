@@ -1,4 +1,10 @@
-"""Held-out metrics of scores that are changed after the model made them."""
+"""A model without a penalty, and fair scores afterwards: private histograms by group, and maps to their barycentre.
+
+The model is fedsw's own under trust "central" and takes most of epsilon; one release of histograms of its scores for
+the private records takes the rest, and everything after is free. Whoever uses the scores must know the group.
+
+Source: Xian, Li, Kamath, Zhao 2024, Differentially private post-processing for fair regression.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,104 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedsw import models
+from fedsw.accounting import Ledger
+from fedsw.baselines.pooled import Asked, Guarantee, Trained
 from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_held_out
-from fedsw.runs.by_group import by_group
+from fedsw.privacy.histograms import GROUP, bounded_histograms, release_histograms
+from fedsw.runs.by_group import by_group, by_group_intervals
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation import HeldOut
-from fedsw.runs.subsample import subsample
-from fedsw.tasks.measures import Measuring
+from fedsw.runs.evaluation import HeldOut, parts_of, subsample, with_intervals
+from fedsw.runs.files import MODEL
+from fedsw.tasks.measures import Measured, Measuring
 from fedsw.tasks.problem import Problem
+from fedsw.transport.barycentre import FairMaps, distributions_of, fair_maps, uniform_edges
+
+SHARE = 0.1
+"""Of epsilon, for the histograms."""
+BINS = 40
+"""Of [0, 1], where the scores are."""
+RADIUS = 0.05
+"""Of the Kolmogorov-Smirnov ball about the barycentre: the groups' distributions differ by so much at most."""
+
+
+def train(asked: Asked) -> Trained:
+    """A run at (1 - SHARE) epsilon, and histograms at the rest; the argument `radius` is that of the ball.
+
+    Guarantee: (epsilon, delta) of model and maps together, by adding up, for replacing one record by another of its
+    group, against their readers; server and clients are trusted. Noise is fedsw's, charged to a ledger each.
+
+    Raises:
+        ExperimentError: without a finite epsilon, or if the outputs are not one number.
+    """
+    from fedsw.engines.driver import run
+
+    problem = asked.problem
+    if problem.dimension != 1 or not np.isfinite(asked.epsilon):
+        raise ExperimentError(
+            f"the baseline 'barycentre' takes outputs of one number and a finite epsilon; the outputs have "
+            f"{problem.dimension} columns, and epsilon is {asked.epsilon}"
+        )
+    spent = SHARE * asked.epsilon
+    trained = run(_at(problem.experiment, asked.epsilon - spent, asked.delta), runs=asked.folder / "training")
+    model = problem.build_model()
+    model.load_state_dict(load_file(trained.directory / MODEL))
+    maps = _maps(asked, model.eval(), spent)
+    summary, stated = trained.summary, trained.summary["guarantee"]
+    shuffled = np.random.default_rng(problem.experiment.model.seed)
+    sent = problem.experiment.federation.clients * len(problem.groups) * BINS * 8
+    return Trained(
+        models.flatten(model),
+        Guarantee(
+            protects=stated["protects"],
+            against=stated["against"],
+            public=(*stated["public"], "the sizes of the groups"),
+            accountant=f"{stated['accountant']} + laplace",
+            multiplier=float(stated["noise_multiplier"]),
+            local=False,
+            relation=stated["relation"],
+            bound=f"{stated['bound']} + histogram",
+            holds=bool(stated["accountant_is_guarantee"]),
+            nominal=bool(summary["nominal"]),
+            randomness="",
+        ),
+        epsilon=float(summary["epsilon"]) + spent,
+        clients=problem.experiment.federation.clients,
+        bytes_up=int(summary["bytes_up"]) + sent,
+        bytes_down=int(summary["bytes_down"]),
+        notes={"histogram_epsilon": spent, "moved": maps.cost},
+        processed=lambda scores, groups: maps(scores, groups, shuffled),
+    )
+
+
+def _at(experiment: Experiment, epsilon: float, delta: float) -> Experiment:
+    privacy = experiment.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
+    return experiment.model_copy(update={"privacy": privacy})
+
+
+def _maps(asked: Asked, model: nn.Module, epsilon: float) -> FairMaps:
+    """Fair maps from histograms of the private records' scores, released once."""
+    problem, records = asked.problem, asked.records
+    edges = uniform_edges(0.0, 1.0, BINS)
+    bounded = bounded_histograms(_scores(asked, model), records.sensitive.numpy(), edges, count=len(problem.groups))
+    account = asked.folder / "histograms.sqlite"
+    with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant="laplace") as ledger:
+        counts = release_histograms(bounded, epsilon, ledger)
+    return fair_maps(*distributions_of(counts), edges, float(asked.arguments.get("radius", RADIUS)))
+
+
+def _scores(asked: Asked, model: nn.Module) -> NDArray[np.float64]:
+    """The model's scores (n,) of the private records: not to be shown."""
+    given = asked.problem.given(asked.records)
+    with torch.no_grad():
+        found: NDArray[np.float64] = asked.problem.task.outputs(model(given.features), given)[:, 0].double().numpy()
+    return found
+
 
 Process = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
 
@@ -46,9 +140,22 @@ def write_processed(problem: Problem, model: nn.Module, process: Process, direct
     if evaluation.mode == "auto":
         records = subsample(records, evaluation.records)
     found = Processed(problem, records, model, process)
+    parts = parts_of(records)
     with torch.no_grad():
-        report = {name: value for name, value in problem.task.metrics(model, found).items() if name != "loss"}
+        report = _without_loss(problem.task.metrics(model, found))
         arrays = {name: values.cpu() for name, values in problem.task.arrays(model, found).items()}
+        kept = [Processed(problem, records.take(parts != part), model, process) for part in set(parts.tolist())]
+        without = [_without_loss(problem.task.metrics(model, each)) for each in kept if len(kept) > 1]
     directory.write_outputs(arrays)
-    table = by_group(problem, arrays["outputs"], records)
-    return HeldOut(report, table, {"records": len(records), "of": all_of_them})
+    outputs = arrays["outputs"]
+    return HeldOut(
+        report,
+        by_group(problem, outputs, records),
+        {"records": len(records), "of": all_of_them},
+        with_intervals(problem, records, Measured(report, arrays, 0), report, without),
+        by_group_intervals=by_group_intervals(problem, outputs, records),
+    )
+
+
+def _without_loss(report: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in report.items() if name != "loss"}

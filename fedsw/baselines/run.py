@@ -11,33 +11,33 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedsw.baselines import opacus_parts
-from fedsw.baselines.asked import ADD_REMOVE, Asked, Guarantee, Train, Trained
+from fedsw.baselines import opacus_parts, reference
+from fedsw.baselines.pooled import ADD_REMOVE, Asked, Guarantee, Train, Trained
 from fedsw.baselines.processed import write_processed
-from fedsw.engines.settle import settled
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
+from fedsw.federation.server.preset import settled
 from fedsw.federation.server.summary import hardware, versions
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
 from fedsw.tasks.problem import Problem
-from fedsw.text import nearest
+from fedsw.text import nearest, upward
 
 
 class Baseline(NamedTuple):
-    """A file of `fedsw.baselines` with a function `train`, the arguments that it takes, and whether it needs Opacus."""
+    """A function `train` of a file of `fedsw.baselines`, the arguments that it takes, and whether it needs Opacus."""
 
-    file: str
+    place: str
     arguments: tuple[str, ...]
     opacus: bool = True
 
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
-        "opacus": Baseline("pooled", ("accountant",)),
-        "dp-fedavg": Baseline("fedavg", ("accountant",)),
-        "puffle": Baseline("puffle", ("accountant", "target", "rate", "momentum")),
-        "barycentre": Baseline("barycentre", ("radius",), opacus=False),
+        "opacus": Baseline("pooled:train", ("accountant",)),
+        "dp-fedavg": Baseline("fedavg:train", ("accountant",)),
+        "puffle": Baseline("fedavg:train_puffle", ("accountant", "target", "rate", "momentum")),
+        "barycentre": Baseline("processed:train", ("radius",), opacus=False),
     }
 )
 """Every baseline by name."""
@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 def find(name: str) -> Baseline:
-    """The baseline of that name.
+    """The baseline of that name; none is a reference without privacy.
 
     Raises:
         ExperimentError: if there is none, naming the nearest.
@@ -63,6 +63,8 @@ def find(name: str) -> Baseline:
 
 def refusal(name: str, experiment: Experiment) -> str | None:
     """Why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
+    if name in reference.NAMES:
+        return reference.refusal(name, experiment)
     if experiment.data.held_out_released:
         return (
             f"{name!r} is measured at the server, and data.held_out_to is 'everybody': clients alone have held-out "
@@ -97,7 +99,7 @@ def train(
 ) -> Trained:
     """Train with a baseline.
 
-    Guarantee: as the baseline states (`fedsw.baselines.asked.Guarantee`). With Opacus it is by Opacus' accountant, for
+    Guarantee: as the baseline states (`fedsw.baselines.pooled.Guarantee`). With Opacus it is by Opacus' accountant, for
     adding or removing one record, and nominal: sampling and noise are torch's.
 
     Args:
@@ -121,7 +123,8 @@ def train(
         raise ExperimentError(reason)
     records = load_dataset(experiment).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
-    function: Train = importlib.import_module(f"fedsw.baselines.{baseline.file}").train
+    file, _, name = baseline.place.partition(":")
+    function: Train = getattr(importlib.import_module(f"fedsw.baselines.{file}"), name)
     with opacus_parts.quiet():
         problem = Problem.from_experiment(experiment)
         return function(Asked(problem, records, epsilon, asked_delta, seed, arguments, folder))
@@ -136,6 +139,8 @@ def run(
 ) -> Result:
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 
+    The references without privacy (`fedsw.baselines.reference`) have names among the baselines'.
+
     The summary has what a run's summary has (`fedsw.federation.server.summary.summarise`).
 
     Raises:
@@ -143,6 +148,8 @@ def run(
         ExperimentError, ModuleNotFoundError: as `train`.
     """
     experiment = settled(experiment)
+    if name in reference.NAMES:
+        return Result(*reference.run_reference(name, experiment, directory=directory))
     if experiment.data.account is not None:
         raise ExperimentError(
             f"baseline {name} keeps no ledger, so that nothing of it would count in the account of data set "
@@ -190,9 +197,7 @@ def _summary(
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
         "guarantee": _guarantee(trained.guarantee, epsilon, delta),
         "notes": dict(trained.notes),
-        "held_out": dict(held_out.metrics),
-        "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
-        "held_out_measured_on": dict(held_out.measured_on),
+        **held_out.said(),
         "measured_on": measured_on(experiment),
         "seconds": seconds,
         "bytes_up": trained.bytes_up,
@@ -232,7 +237,8 @@ def _statement(stated: Guarantee, epsilon: float, delta: float) -> str:
     if not math.isfinite(epsilon):
         return "No privacy: epsilon = infinity (non-private reference)."
     words = (
-        f"({epsilon:.4g}, {delta:.3g})-differential privacy for neighbours {stated.relation}, by the accountant "
+        f"({upward(epsilon, 4)}, {upward(delta)})-differential privacy for neighbours {stated.relation}, by the "
+        "accountant "
         f"{stated.accountant}; noise multiplier {stated.multiplier:.4g}."
     )
     if stated.relation == ADD_REMOVE:

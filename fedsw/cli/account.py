@@ -89,14 +89,17 @@ def limit_command(
 
 @account.command("settle")
 def settle_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a client's state folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The folder of a run, a training or a ledger, or a client's state folder."),
+    ],
     as_json: Json = False,
 ) -> None:
-    """Let a run that stopped count with what it spent, and give back the rest of what was set aside for it.
+    """Let a run or training that stopped count with what it spent, and give back the rest of what was set aside.
 
     It may be resumed later, if there is room for it then.
     """
-    from fedsw.engines.settling import settle_run
+    from fedsw.engines.pool import settle_run
 
     settled = settle_run(run)
     if as_json:

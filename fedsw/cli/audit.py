@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, data_dir_setting
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, data_dir_setting
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ OneRun = Annotated[
     int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
 ]
 Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
+UnsafeFinding = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
+    ),
+]
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
 
 
@@ -32,15 +39,17 @@ def audit_command(
     canary: Canary = False,
     one_run: OneRun = None,
     trials: Trials = None,
+    unsafe_finding: UnsafeFinding = False,
     epsilon: Epsilon = None,
     overrides: Set = None,
     data_dir: DataDir = None,
     output: Folder = Path("audits"),
+    allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a guarantee, and say how much of its ε an attacker can show.
+    """Attack a guarantee: how much of its ε can an attacker show?
 
     With --canary or --one-run the target is an experiment (settings may follow it); without either it is a run's
     folder, or an experiment's name for its latest run, whose files are checked by recomputation.
@@ -53,11 +62,15 @@ def audit_command(
         raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
     if trials is not None and not canary:
         raise typer.BadParameter("--trials belongs to --canary")
+    if unsafe_finding and one_run is None:
+        raise typer.BadParameter("--unsafe-finding belongs to --one-run")
+    if attacked and allow_module:
+        raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
     changes, show = [*(overrides or ()), *(settings or ())], not (quiet or as_json)
     if attacked:
-        found = _attack(target, changes, one_run, trials, epsilon, data_dir, show=show)
+        found = _attack(target, changes, one_run, trials, epsilon, data_dir, show=show, unsafe=unsafe_finding)
     else:
-        found = _recompute(target, runs)
+        found = _recompute(target, runs, allow_module or ())
     name = Path(target).stem if attacked else Path(found.subject).name
     files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
     if as_json:
@@ -80,6 +93,7 @@ def _attack(
     data_dir: Path | None,
     *,
     show: bool,
+    unsafe: bool,
 ) -> Finding:
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
@@ -92,14 +106,14 @@ def _attack(
     if one_run is not None:
         from fedsw.audit import one_run as training
 
-        return training.audit(experiment, canaries=one_run, show=show)
+        return training.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
     from fedsw.audit import canary
 
     return canary.audit(experiment, trials=trials, show=show)
 
 
-def _recompute(target: str, runs: Path) -> Finding:
+def _recompute(target: str, runs: Path, allow_modules: Sequence[str]) -> Finding:
     from fedsw.audit import recorded
-    from fedsw.runs.finding import find_run
+    from fedsw.runs.files import find_run
 
-    return recorded.audit(find_run(target, runs))
+    return recorded.audit(find_run(target, runs), allow_modules)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.parts import in_parts
-from fedsw.text import json_text, number
+from fedsw.cli.options import in_parts
+from fedsw.text import downward, json_text, upward
 
 _STEPS = 50
 """Steps that are assumed: the rounds of a drafted experiment."""
@@ -53,7 +53,7 @@ def budget_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
     compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
 ) -> None:
-    """Relate noise multiplier, ε and number of steps: give two of the three, and the other is solved for.
+    """Work out ε, noise multiplier or number of steps from the others.
 
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
@@ -140,28 +140,16 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def rounded(value: float, *, up: bool, digits: int = 5) -> str:
-    """A number with few digits, on the safe side: never below `value` if `up`, never above it otherwise."""
-    if value == 0 or not math.isfinite(value):
-        return number(value)
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
-    count = math.ceil(value / unit) if up else math.floor(value / unit)
-    # Writing count * unit with `digits` digits is exact, unless the division was rounded to the other side.
-    while (text := f"{count * unit:.{digits}g}") and (float(text) < value if up else float(text) > value):
-        count += 1 if up else -1
-    return text
-
-
 def _print(report: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
-    epsilon, lowest = rounded(report["epsilon"], up=True), rounded(max(0.0, report["bracket"]["lower"]), up=False)
+    epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column()
     rows.add_row(
         "guarantee",
         Text.assemble(
-            (f"ε = {epsilon} at δ = {report['delta']:g}", "bold"),
+            (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
             f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
             f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
             _through(report.get("slicing")),
@@ -169,8 +157,10 @@ def _print(report: Mapping[str, Any]) -> None:
     )
     rows.add_row("solved for", _SOLVED[report["solved"]])
     if assumed := report.get("assumed"):
-        words = {"delta": "δ = 0.1 / records = {:.3g}", "batch": "batches of all {:g} records", "steps": "{:g} steps"}
-        said = ", ".join(words[name].format(value) for name, value in assumed.items())
+        words = {"delta": "δ = 0.1 / records = {}", "batch": "batches of all {} records", "steps": "{} steps"}
+        said = ", ".join(
+            words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
+        )
         rows.add_row("assumed", f"{said}; give --delta, --batch, --steps for others")
     rows.add_row(
         "bracket",
@@ -200,5 +190,5 @@ def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
     for row in accountants:
         known = row["epsilon"] is not None
         holds = ("yes" if row["guarantee"] else "no") if known else "–"
-        table.add_row(row["name"], rounded(row["epsilon"], up=True) if known else "–", holds, row["note"])
+        table.add_row(row["name"], upward(row["epsilon"], 5) if known else "–", holds, row["note"])
     return table

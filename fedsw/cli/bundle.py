@@ -15,9 +15,10 @@ def bundle_command(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Write the bundle's files into it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the hash of the bundle that this fedsw sends to nodes, and that a node can demand (`--bundle`).
+    """Print the hash of the bundle that this fedsw sends to nodes.
 
-    With DIR the files are written there, to be read, or submitted with `flwr run DIR`.
+    A node can demand it (`--bundle`). With DIR the files are written there, to be read, or submitted with `flwr run
+    DIR`.
     """
     from fedsw.deploy.bundle import bundle_files, bundle_hash, write_bundle
 

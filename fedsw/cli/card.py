@@ -19,11 +19,12 @@ def card_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write the model card of a run again: its guarantee, what it is worth on held-out records, columns, settings.
+    """Write the model card of a run again.
 
-    RUN is the run's directory, or an experiment's name for its latest run, which wrote card.md when it ended.
+    It tells the guarantee, what the model is worth on held-out records, columns and settings. RUN is the run's
+    directory, or an experiment's name for its latest run, which wrote card.md when it ended.
     """
-    from fedsw.runs.finding import find_run
+    from fedsw.runs.files import find_run
     from fedsw.use.card import write_card
 
     path = write_card(find_run(run, runs), output)

@@ -20,17 +20,20 @@ def certs_command(
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")],
     as_json: Json = False,
 ) -> None:
-    """Make the server's certificate and a key for every client: one folder for each machine.
+    """Make the server's certificate and a key for every client.
 
-    The key of the authority that signs the certificate is not kept.
+    Each machine gets one folder. The key of the authority that signs the certificate is not kept.
     """
+    from fedsw.deploy.certificates import ServerCertificates, valid_until
     from fedsw.deploy.serving import write_federation
 
     server, nodes = write_federation(out, host, clients)
+    until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"
     if as_json:
-        typer.echo(json_text({"server": str(server), "clients": [str(node) for node in nodes]}))
+        typer.echo(json_text({"server": str(server), "clients": [str(node) for node in nodes], "until": until}))
         return
     console = Console(highlight=False)
     console.print(f"{server}  → the server's machine ({', '.join(host)})")
     for node in nodes:
         console.print(f"{node}  → {node.name}'s machine")
+    console.print(f"The certificates end on {until}; server and clients warn in the last 30 days.")

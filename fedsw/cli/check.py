@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +20,15 @@ def check_command(
     estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Read all clients' files and list every fault, with sizes, what is public, and what a run takes.
+    """List every fault of all clients' files, and what a run takes.
 
-    Faults quote records: they are for the screen of whoever holds the files. Exits with 2 if a run could not start.
+    Prints sizes and what is public, too. Faults quote records: they are for the screen of whoever holds the files.
+    Exits with 2 if a run could not start.
     """
     from fedsw.experiment import ExperimentError, load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.owndata.examine import examine
-    from fedsw.owndata.screen import as_plain, examination_view
+    from fedsw.own_data.examine import examine
+    from fedsw.own_data.screen import as_plain, examination_view
     from fedsw.text import json_text
 
     changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
@@ -39,9 +41,12 @@ def check_command(
     found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
     cost = None
     if estimate and found.fits and not found.alone:
-        from fedsw.owndata.cost import measured_cost
+        from fedsw.own_data.screen import measured_cost
 
-        cost = measured_cost(chosen, [file.groups for file in found.files])
+        try:
+            cost = measured_cost(chosen, [file.groups for file in found.files])
+        except ExperimentError as fault:  # settings that do not go with so many records
+            found = replace(found, together=(*found.together, str(fault)))
     if as_json:
         typer.echo(json_text(as_plain(chosen, found, cost)))
     else:

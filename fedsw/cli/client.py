@@ -8,7 +8,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from fedsw.cli.options import STATE, DataDir
-from fedsw.cli.shell import ending_on_sigterm
 
 _Value = TypeVar("_Value")
 
@@ -26,6 +25,10 @@ def client_command(
         int | None, typer.Option(min=1, help="Number of clients, where a node holds several: data-dir/NUMBER for each.")
     ] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The node key, if not in its folder.")] = None,
+    server_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The server's public key, if not in the folder: it signs requests."),
+    ] = None,
     data_dir: DataDir = None,
     state_dir: Annotated[
         Path | None,
@@ -39,10 +42,17 @@ def client_command(
         typer.Option(metavar="FILE", help="The columns this client agrees to; limits on its own file ask for them."),
     ] = None,
     trust: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Trust models this client agrees to, separated by commas.")
+        str | None,
+        typer.Option(metavar="NAMES", help="Trust models this client agrees to, by commas; any: what the server asks."),
     ] = None,
     max_epsilon: Annotated[
         float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
+    ] = None,
+    max_memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="The most memory of a run. [half of the machine's]")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The most computing of a run. [86400]")
     ] = None,
     account: Annotated[
         str | None,
@@ -65,14 +75,30 @@ def client_command(
     stock: Annotated[
         bool | None, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")
     ] = None,
+    init: Annotated[bool, typer.Option("--init", help="Write a commented node file, and end.")] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The node file that --init writes.")
+    ] = Path("node.toml"),
 ) -> None:
-    """Take part with the records of this machine, until stopped; a connection that breaks is made again."""
-    from fedsw.deploy.node_file import NodeFile, read_node_file
-    from fedsw.deploy.secret_files import private_folder
+    """Take part with the records of this machine, until stopped.
+
+    A connection that breaks is made again. What it takes part in is for its operator to say: --trust, --max-epsilon,
+    or both, here or in a node file.
+    """
+    from fedsw.deploy.certificates import SIGNING_PUBLIC
+    from fedsw.deploy.node_file import NodeFile, read_node_file, write_node_file
     from fedsw.deploy.serving import keep_connected
     from fedsw.deploy.supernode import NodeSettings
+    from fedsw.federation.node.limits import CHOICE, choice_of
+    from fedsw.files import private_folder
 
+    if init:
+        write_node_file(output)
+        typer.echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
+        return
     file = NodeFile() if config is None else read_node_file(config)
+    if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
+        raise typer.BadParameter(f"a client says what it takes part in before it starts; {CHOICE}")
     folder = _needed("certs", certs, file.certs)
     state = state_dir or file.state_dir or STATE
     agreed = None if file.trust is None else ",".join(file.trust)
@@ -81,6 +107,7 @@ def client_command(
         superlink=_needed("superlink", superlink, file.superlink),
         authority=folder / "ca.crt",
         key=key or file.key or folder / "node.key",
+        server_key=server_key or file.server_key or folder / SIGNING_PUBLIC,
         client=_needed("partition-id", partition_id, file.partition_id),
         clients=_needed("num-partitions", num_partitions, file.num_partitions),
         num_clients=_first(num_clients, file.num_clients),
@@ -90,14 +117,20 @@ def client_command(
         schema=_first(schema, file.schema_),
         trust=_first(trust, agreed),
         max_epsilon=_first(max_epsilon, file.max_epsilon),
+        max_memory=_first(max_memory, file.max_memory),
+        max_seconds=_first(max_seconds, file.max_seconds),
         own_data=True,
         bundle=_first(bundle, file.bundle),
         modules=tuple(allow_module or file.modules or ()),
         account=_first(account, file.account),
         accounts=_first(accounts, file.accounts),
     )
-    with ending_on_sigterm():
-        keep_connected(node, state / "flower", stock=plain, say=lambda text: typer.echo(f"fedsw: {text}", err=True))
+
+    def say(text: str) -> None:
+        typer.echo(f"fedsw: {text}", err=True)
+
+    say(f"this client takes part in {choice_of(node.node_config)}")
+    keep_connected(node, state / "flower", stock=plain, say=say)
 
 
 def _first(given: _Value | None, configured: _Value | None) -> _Value | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting
+from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -45,18 +45,20 @@ def compare_command(
     nominal: Nominal = False,
     jobs: Jobs = None,
     resume: Resume = None,
+    allow_module: AllowModule = None,
     list_: List = False,
     runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run methods side by side on one task: utility against ε, in groups with the same kind of guarantee.
+    """Run methods side by side on one task: utility against ε.
 
-    Every method runs at every ε with every seed, in parallel processes. The table, the figure and the runs are kept
-    under runs/compare/TASK/TIME.
+    Methods with the same kind of guarantee stand together. Every method runs at every ε with every seed, in parallel
+    processes. The table, the figure and the runs are kept under runs/compare/TASK/TIME.
     """
     from fedsw.compare.grid import make_grid, read_grid
     from fedsw.compare.methods import tasks
+    from fedsw.experiment.stored import require_allowed_code
 
     if list_:
         _list(as_json=as_json)
@@ -69,6 +71,8 @@ def compare_command(
         if any(value is not None for value in asked) or settings or nominal or baselines:
             raise typer.BadParameter("--resume takes the grid from the comparison it goes on with; give --jobs at most")
         folder, grid = resume, read_grid(resume)
+        for cell in grid.cells:
+            require_allowed_code(cell.experiment, allow_module or (), stored=folder / "grid.json")
         _require_data(grid)
     else:
         if task is None:
@@ -91,9 +95,7 @@ def compare_command(
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
     from fedsw.cli.execution import explaining
-    from fedsw.compare.grid import missing
-    from fedsw.compare.progress import GridProgress
-    from fedsw.compare.runner import run_missing
+    from fedsw.compare.grid import GridProgress, missing, run_missing
     from fedsw.engines.pool import cores
 
     done = len(grid.cells) - len(missing(folder, grid))
@@ -106,8 +108,7 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from fedsw.compare.figure import draw_table
-    from fedsw.compare.screen import table_view
-    from fedsw.compare.table import make_table, write_table
+    from fedsw.compare.table import make_table, table_view, write_table
 
     table = make_table(folder)
     files = [str(path) for path in [*write_table(folder, table), *draw_table(folder, table)]]
@@ -129,7 +130,7 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
 
 def _list(*, as_json: bool) -> None:
     from fedsw.compare.methods import able, methods, tasks
-    from fedsw.compare.screen import tasks_view
+    from fedsw.compare.table import tasks_view
 
     if as_json:
         found: dict[str, Any] = {
@@ -157,7 +158,7 @@ def _require_data(grid: Grid) -> None:
         FileNotFoundError: with the folders searched and what to do.
     """
     from fedsw.experiment.sources import load_dataset, load_public
-    from fedsw.owndata.folders import require_runnable
+    from fedsw.own_data.examine import require_runnable
 
     require_runnable(grid.cells[0].experiment, named=f"{grid.task}.toml", elsewhere=True)
     if not grid.cells[0].experiment.data.own:

@@ -21,7 +21,10 @@ def demo_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train fair classifiers at α = 0, ½, ¾ and ε = ∞, 3, 1: a table and two figures."""
+    """Train nine fair classifiers: a table and two figures.
+
+    They are trained at α = 0, ½, ¾ and ε = ∞, 3, 1.
+    """
     from fedsw.cli.execution import explaining
     from fedsw.compare.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
     from fedsw.report.progress import RunProgress

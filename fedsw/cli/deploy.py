@@ -21,7 +21,6 @@ from fedsw.cli.options import (
     UnsafeMetrics,
 )
 from fedsw.cli.run import run_command
-from fedsw.cli.shell import ending_on_sigterm
 
 deploy = typer.Typer(no_args_is_help=True, help="Run an experiment on real client processes.")
 
@@ -46,19 +45,18 @@ def deploy_local_command(
 
     Certificates and keys are made for the run; when it ends, every process it started is stopped.
     """
-    with ending_on_sigterm():
-        run_command(
-            experiment,
-            settings,
-            engine="deployed-stock" if stock else "deployed",
-            clients=clients,
-            epsilon=epsilon,
-            overrides=overrides,
-            seed=seed,
-            data_dir=data_dir,
-            unsafe_metrics=unsafe_metrics,
-            evaluate=evaluate,
-            runs=runs,
-            as_json=as_json,
-            quiet=quiet,
-        )
+    run_command(
+        experiment,
+        settings,
+        engine="deployed-stock" if stock else "deployed",
+        clients=clients,
+        epsilon=epsilon,
+        overrides=overrides,
+        seed=seed,
+        data_dir=data_dir,
+        unsafe_metrics=unsafe_metrics,
+        evaluate=evaluate,
+        runs=runs,
+        as_json=as_json,
+        quiet=quiet,
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import AllowModule, Json
 
 if TYPE_CHECKING:
-    from fedsw.transport.sketch_drift import Drift
+    from fedsw.sketches.drift import Drift
 
 
 def distance_command(
@@ -21,19 +22,21 @@ def distance_command(
     by_column: Annotated[
         bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
     ] = False,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of every interval.")] = 0.95,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
+    allow_module: AllowModule = None,
     as_json: Json = False,
 ) -> None:
-    """Say how far apart the clients' records are, with intervals that account for the privacy noise.
+    """Say how far apart the clients' records are.
 
-    It reads what a run released, so it costs no further ε. A distance is between mean vectors of the sketch: 0 for
-    tables that are alike in all that is measured, √2 for the most different ones. By column it is between the
-    frequencies of a column's values, of each client against all others together, or against the public table.
+    Every distance has an interval that accounts for the privacy noise. The command reads what a run released, so it
+    costs no further ε. A distance is between mean vectors of the sketch: 0 for tables that are alike in all that is
+    measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
+    client against all others together, or against the public table.
     """
     from fedsw.text import json_text
 
     find = _columns if by_column else _wholes
-    found = find(run, reference, confidence)
+    found = find(run, reference, confidence, allow_module or ())
     if as_json:
         lines = [{**names, **_numbers(drift)} for names, drift in found]
         key = "columns" if by_column else "distances"
@@ -42,17 +45,21 @@ def distance_command(
         _show(found, confidence, by_column=by_column)
 
 
-def _wholes(run: Path, reference: Path | None, confidence: float) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.owndata.drifts import drifts
+def _wholes(
+    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
+) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.own_data.drifts import drifts
 
-    found = drifts(run, reference=reference, confidence=confidence)
+    found = drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
     return [({"one": each.one, "other": each.other}, each.found) for each in found]
 
 
-def _columns(run: Path, reference: Path | None, confidence: float) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.owndata.column_drifts import column_drifts
+def _columns(
+    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
+) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.own_data.drifts import column_drifts
 
-    found = column_drifts(run, reference=reference, confidence=confidence)
+    found = column_drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
     return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
 
 
@@ -71,7 +78,7 @@ def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
     from rich.table import Table
 
     subject = "each column's values" if by_column else "records"
-    view = Table(title=f"Distances of {subject}, {confidence:.1%} intervals")
+    view = Table(title=f"Distances of {subject}; all intervals hold together with {confidence:.1%}")
     headings = ("between", "and", *(("column",) if by_column else ()))
     for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
         view.add_column(heading)
@@ -82,6 +89,6 @@ def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
     console = Console(highlight=False)
     console.print(view)
     console.print(
-        "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. Every "
-        "interval holds by itself; of many, some miss."
+        "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
+        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from fedsw.cli.shell import RunStopped
+from fedsw.cli.options import RunInterrupted, RunStopped
+from fedsw.experiment.stored import modules_of
 from fedsw.report.plots import draw_run
 from fedsw.report.progress import RunProgress
 from fedsw.report.screens import summary_panel
-from fedsw.runs.record import read_run
-from fedsw.runs.resuming import command_for
+from fedsw.runs.record import command_for, read_run
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -48,13 +48,20 @@ def execute(
 
         with explaining(go_on):
             result = start(progress)
-    _draw(result.directory)
+    _draw(result.directory, modules_of(result.experiment))
     _describe(result.directory)
     print_run(result.directory, as_json=as_json, quiet=quiet)
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
-    """Print what a run left: a panel, JSON, or with `quiet` its directory."""
+    """Print what a run left: a panel, JSON, or with `quiet` its directory.
+
+    Raises:
+        LedgerReplaced: if its ledger is older than its summary, or of another run.
+    """
+    from fedsw.runs.recovery import require_remembered
+
+    require_remembered(directory, missing_ok=True)
     if as_json:
         typer.echo(json_text(run_summary(directory)))
     elif quiet:
@@ -89,7 +96,7 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         go_on: that command, or None if nothing had begun.
 
     Raises:
-        RunStopped: instead of the error, if something had begun. An interruption exits with code 130.
+        RunStopped: instead of the error, if something had begun. RunInterrupted: for a signal, which exits with 130.
         RunRefused: if the federation refused before anything was spent.
     """
     try:
@@ -97,7 +104,7 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
     except KeyboardInterrupt:
         command = go_on()
         typer.echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
-        raise typer.Exit(130) from None
+        raise RunInterrupted from None
     except Exception as fault:
         from fedsw.errors import FederationError
 
@@ -108,9 +115,9 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         raise
 
 
-def _draw(directory: Path) -> None:
+def _draw(directory: Path, allow_modules: Collection[str]) -> None:
     try:
-        draw_run(directory)
+        draw_run(directory, allow_modules)
     except Exception as fault:
         typer.echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs
 from fedsw.text import json_text
 
 
@@ -17,17 +17,19 @@ def export_command(
     kind: Annotated[
         Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
     ] = "torchscript",
+    allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as TorchScript or ONNX, from encoded features to answers, and beside it what its inputs are.
+    """Write a run's model as TorchScript or ONNX.
 
-    RUN is the run's directory, or an experiment's name for its latest run.
+    It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
+    an experiment's name for its latest run.
     """
     from fedsw.use.export import export
     from fedsw.use.trained import load
 
-    model = load(run, runs=runs)
+    model = load(run, runs=runs, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
     if as_json:
         typer.echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))

@@ -12,12 +12,20 @@ _Columns = list[str] | None
 
 
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... for each client, with train.csv.")],
-    group: Annotated[str, typer.Option(metavar="COLUMN", help="The column of the groups.")],
-    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column that is predicted.")],
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
+    group: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the groups.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")] = Path(
         "own.toml"
     ),
+    code_book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What is declared of every column: CSV or JSON, in place of flags."),
+    ] = None,
+    code_book_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a code book to fill in, with the tables' columns, and end."),
+    ] = None,
     bounds: Annotated[
         _Columns, typer.Option("--bounds", metavar="COLUMN=LOW:HIGH", help="Public bounds; may be repeated.")
     ] = None,
@@ -28,6 +36,7 @@ def init_command(
         _Columns, typer.Option("--dates", metavar="COLUMN=FORMAT", help="How dates are written, as %d.%m.%Y.")
     ] = None,
     boolean: Annotated[_Columns, typer.Option("--boolean", metavar="COLUMN", help="A column of truth values.")] = None,
+    integer: Annotated[_Columns, typer.Option("--integer", metavar="COLUMN", help="A column of whole numbers.")] = None,
     edges: Annotated[
         _Columns, typer.Option("--edges", metavar="COLUMN=30,50", help="Cut the group's numbers here.")
     ] = None,
@@ -50,22 +59,40 @@ def init_command(
     """Draft a commented experiment for tables of your own.
 
     Of the tables only the names of their columns are read, unless you say --guess or --from-public. Bounds and
-    categories come from the options, from a public table, or from questions at a terminal; what is left is marked as a
-    blank, which `fedsw check` asks for.
+    categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
+    left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
     from fedsw.experiment import ExperimentError
-    from fedsw.owndata.answers import Words, read_bounds, read_list
-    from fedsw.owndata.draft import Asked, draft
+    from fedsw.own_data.answers import Words, read_bounds, read_list
+    from fedsw.own_data.code_book import CodeBook, read_code_book
+    from fedsw.own_data.draft import Asked, draft
 
+    book = CodeBook() if code_book is None else read_code_book(code_book)
+    group, target, unit = (
+        group or book.with_role("group"),
+        target or book.with_role("target"),
+        unit or book.with_role("person"),
+    )
+    if code_book_template is not None:
+        _write_template(code_book_template, folder, {"group": group, "target": target, "person": unit}, force=force)
+        return
+    if group is None or target is None:
+        missing = "group" if group is None else "target"
+        raise ExperimentError(
+            f"nothing says which column is the {missing}: add --{missing} COLUMN, or a code book's role"
+        )
     if output.exists() and not force:
         raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+    cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
     words = Words(
         bounds=dict(read_bounds(text) for text in bounds or ()),
         categories=dict(read_list(text, "--categories") for text in categories or ()),
         dates={name: values[0] for name, values in (read_list(text, "--dates") for text in dates or ())},
         booleans=tuple(boolean or ()),
-        edges=dict(read_list(text, "--edges") for text in edges or ()),
-        drop=tuple(drop or ()),
+        integers=tuple(integer or ()),
+        edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
+        drop=(*book.left_out, *(drop or ())),
+        book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
@@ -74,6 +101,19 @@ def init_command(
     output.write_text(found.text, encoding="utf-8")
     rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"
     typer.echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
+
+
+def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
+    from fedsw.experiment import ExperimentError
+    from fedsw.own_data.answers import read_header
+    from fedsw.own_data.code_book import template
+    from fedsw.own_data.examine import places
+
+    if path.exists() and not force:
+        raise ExperimentError(f"{path} is there already; --force writes over it, or name another file")
+    names, _ = read_header(places(folder)[0].table)
+    path.write_text(template(names, {column: role for role, column in roles.items() if column}), encoding="utf-8")
+    typer.echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 
 def _ask(question: str) -> str:

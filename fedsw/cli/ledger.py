@@ -16,7 +16,7 @@ def ledger_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
     """
     from fedsw.report.screens import ledger_report
     from fedsw.runs.accounts import read_ledger
-    from fedsw.runs.finding import find_run
+    from fedsw.runs.files import find_run
 
     account = read_ledger(find_run(run, runs))
     if as_json:

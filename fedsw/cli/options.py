@@ -1,11 +1,23 @@
-"""Arguments and options that several commands share."""
+"""What verbs share: options, how a run is carried out and followed, how refusals end a command."""
 
 from __future__ import annotations
 
+import errno
+import importlib
+import importlib.util
 import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TextIO
 
+import click
 import typer
 
 from fedsw.engines.driver import Engine
@@ -36,6 +48,25 @@ EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
+AllowModule = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module", metavar="NAME", help="A module that the stored settings may name; its code runs. Repeatable."
+    ),
+]
+ChargeLost = Annotated[
+    bool,
+    typer.Option(
+        "--charge-lost",
+        help="Of a folder put back from a backup: charge what clients remember of the run and it does not, and go on.",
+    ),
+]
+MomentsAlone = Annotated[
+    bool,
+    typer.Option(
+        "--moments-alone", help="Stop once moments are released; `plan --after-moments` then says whether to go on."
+    ),
+]
 RUNS = Path("runs")
 STATE = Path("client-state")
 """Where `fedsw client` keeps what must outlive it, if no --state-dir says so."""
@@ -44,3 +75,213 @@ STATE = Path("client-state")
 def data_dir_setting(folder: Path) -> str:
     """The setting that `--data-dir` stands for, with the whole path."""
     return f"data.data_dir={json.dumps(str(folder.expanduser().resolve()), ensure_ascii=False)}"
+
+
+def in_parts(name: str) -> None:
+    """Let modules of the package `name` be imported without its `__init__`, which runs when it is first missed.
+
+    A name that the package does not have yet is its module of that name, or else what `__init__` defines: whoever uses
+    the package later in this process finds all of it. Nothing happens if it is imported already, or not installed.
+    For a command's own process: what looks at the package while another thread runs its `__init__` may see half of it.
+    """
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        return
+    loader, package = spec.loader, importlib.util.module_from_spec(spec)
+
+    def missed(wanted: str) -> object:
+        if importlib.util.find_spec(f"{name}.{wanted}") is not None:
+            return importlib.import_module(f"{name}.{wanted}")
+        if package.__dict__.pop("__getattr__", None) is None:
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
+        loader.exec_module(package)
+        return getattr(package, wanted)
+
+    package.__dict__["__getattr__"] = missed
+    sys.modules[name] = package
+
+
+_EXTRAS = {
+    **dict.fromkeys(("flwr", "ray", "matplotlib", "safetensors", "sklearn", "h5py", "psutil", "pywt"), "app"),
+    "prometheus_client": "app",
+    **dict.fromkeys(("dp_accounting", "opacus"), "compare"),
+    "flwr_datasets": "datasets",
+    "mlflow": "mlflow",
+    "pyarrow": "tables",
+    "wandb": "wandb",
+}
+"""Which extra of fedsw brings a module."""
+
+
+_LONGEST_PATH = 80
+
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+class RunStopped(RuntimeError):
+    """A run that had begun and could not end; the message says what was kept and how to go on."""
+
+
+class RunInterrupted(Exception):
+    """A signal ended a command, which has said what was kept and how to go on."""
+
+
+def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Take --debug out of a command line, wherever it stands before '--'; returns whether it did, and the rest."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    before = [word for word in words[:end] if word != "--debug"]
+    return len(before) < end, [*before, *words[end:]]
+
+
+def new_group() -> typer.Typer:
+    """A typer application with the options every fedsw command line has."""
+    group = typer.Typer(
+        name="fedsw",
+        help="Private learning with sliced-Wasserstein objectives across Flower clients.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    group.callback()(_common)
+    return group
+
+
+def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
+    """Run one command line of `group`; errors become one short message on stderr unless `debug`.
+
+    Returns:
+        0 if done, 2 for bad input (a ValueError, a missing file), 1 for whatever else failed; 128 and the number of the
+        signal if interrupted: 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    """
+    if sys.stdout is None:  # closed by who started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    with _ending_on_signals() as came:
+        code = _invoked(group, arguments, debug=debug)
+    return 128 + came[0] if came else code
+
+
+def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
+    try:
+        with _short_warnings():
+            code = group(args=list(arguments), prog_name="fedsw", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_output()
+        return 1
+    except RunInterrupted:
+        return _INTERRUPTED
+    except (KeyboardInterrupt, click.Abort):
+        code = _INTERRUPTED
+    except Exception as fault:
+        return _with_command(arguments, fault, report_fault(fault, debug=debug))
+    if code == _INTERRUPTED:  # typer makes it of an interruption
+        print("fedsw: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _with_command(arguments: Sequence[str], fault: Exception, code: int) -> int:
+    """Print the whole command that allows what was refused; returns `code`."""
+    if modules := getattr(fault, "modules", ()):
+        more = [word for name in modules for word in ("--allow-module", name)]
+        print(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", file=sys.stderr)
+    return code
+
+
+def report_fault(fault: Exception, *, debug: bool) -> int:
+    """Print `fault` in one message and return the exit code it stands for; raise it again if `debug`."""
+    if debug:
+        raise fault
+    if isinstance(fault, click.exceptions.NoArgsIsHelpError):
+        print(fault.format_message())
+        return 2
+    if isinstance(fault, click.ClickException):
+        where = getattr(fault, "ctx", None)
+        path = where.command_path if where is not None else "fedsw"
+        print(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", file=sys.stderr)
+        return 2
+    if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
+        print(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", file=sys.stderr)
+        return 2
+    if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
+        fault = ValueError(
+            f"the path {_short(fault.filename)} is too long for this file system: a name in it has at most 255 bytes, "
+            "and all of it 4096; give a shorter one"
+        )
+    bad_input = isinstance(fault, ValueError | FileNotFoundError)
+    plain = bad_input or isinstance(fault, RunStopped | OSError)
+    print(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", file=sys.stderr)
+    if not plain:
+        print("fedsw: --debug shows where it happened", file=sys.stderr)
+    return 2 if bad_input else 1
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[list[int]]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that what was started ends in order; yields which of them came.
+
+    One that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not came:
+            came.append(number)
+            raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+        before = {each: signal.signal(each, interrupt) for each in taken}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _give_up_output() -> None:
+    """Let nothing more be written to a standard output that nobody reads, at the end of Python neither."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print(f"fedsw: warning: {message}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _short(path: object) -> str:
+    text = repr(path)
+    return text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 2 :]}"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from fedsw import __version__
+
+        print(f"fedsw {__version__}")
+        raise typer.Exit
+
+
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> Any:
+    """Private learning with sliced-Wasserstein objectives across Flower clients."""

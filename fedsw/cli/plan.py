@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import Clients, DataDir, Epsilon, Json, Name, Quiet, Settings, data_dir_setting
+from fedsw.cli.options import AllowModule, Clients, DataDir, Epsilon, Json, Quiet, Settings, data_dir_setting
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
-    from fedsw.forecast.law import PublicRecords
+    from fedsw.planning.law import PublicRecords
 
 
 def plan_command(
-    experiment: Name,
+    experiment: Annotated[str | None, typer.Argument(metavar="EXPERIMENT")] = None,
     settings: Settings = None,
     epsilon: Epsilon = None,
     records: Annotated[
@@ -31,31 +31,52 @@ def plan_command(
         Literal["little", "some", "much"] | None,
         typer.Option(help="How much the columns tell of the target, where that is publicly known; else all three."),
     ] = None,
+    after_moments: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="A run that has released its moments: plan its rounds anew from them, free."),
+    ] = None,
+    allow_module: AllowModule = None,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say from public numbers alone whether a run can work: noise, settings, a forecast, and what would help.
+    """Say from public numbers alone whether a run can work.
 
-    The forecast comes from training on public twins: records of the same columns and sizes, drawn from a public law.
-    Of private records their number by group is read, which is public, or given with --records.
+    Prints the noise, the settings, a forecast, and what would help. The forecast comes from training on public twins:
+    records of the same columns and sizes, drawn from a public law. Of private records their number by group is read,
+    which is public (under a sketch their number alone), or given with --records. With --after-moments the twins are
+    of the law that a run's released moments tell, in place of a public one: whether it is worth going on with costs
+    nothing more.
     """
     from rich.console import Console
 
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.forecast.picture import draw_plan
-    from fedsw.forecast.planning import planned
-    from fedsw.forecast.screen import planned_view
-    from fedsw.forecast.words import as_plain
+    from fedsw.planning.after import after_moments as from_run
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain, draw_plan, planned_view
+    from fedsw.tasks.needs import require_possible
+    from fedsw.tasks.own import task_of
     from fedsw.text import json_text
 
-    changes = [*(settings or ())]
-    changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
-    changes += [f"federation.clients={clients}"] if clients is not None else []
-    changes += [data_dir_setting(data_dir)] if data_dir is not None else []
-    chosen = load_experiment(find_experiment(experiment), changes)
-    by_group, assumed = _sizes(chosen, records)
+    if (experiment is None) == (after_moments is None):
+        raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
+    if after_moments is not None:
+        given = settings or epsilon or records or clients or data_dir or public_table or expect
+        if given:
+            raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
+    if after_moments is not None:
+        chosen, by_group, table = from_run(after_moments, tuple(allow_module or ()))
+        assumed = ""
+    else:
+        changes = [*(settings or ())]
+        changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
+        changes += [f"federation.clients={clients}"] if clients is not None else []
+        changes += [data_dir_setting(data_dir)] if data_dir is not None else []
+        chosen = load_experiment(find_experiment(str(experiment)), changes)
+        require_possible(chosen, task_of(chosen))
+        by_group, assumed = _sizes(chosen, records)
+        table = None
     console = Console(stderr=True, quiet=quiet or as_json or not Console(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
         done = 0
@@ -65,7 +86,7 @@ def plan_command(
             done += 1
             status.update(f"training on public twins: {done}")
 
-        table = _table(chosen, public_table, expect)
+        table = table or _table(chosen, public_table, expect)
         found = planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
@@ -81,16 +102,17 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     Raises:
         ExperimentError: if they are not given and not at hand, or cannot be read.
     """
-    from fedsw.engines.settle import sizes_at_hand
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import load_shape
-    from fedsw.forecast.schema import spread_evenly
-    from fedsw.owndata.folders import require_runnable
+    from fedsw.federation.server.preset import sizes_at_hand
+    from fedsw.own_data.examine import require_runnable
+    from fedsw.planning.law import known_sizes, spread_evenly
 
     if given is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment, named=experiment.name, elsewhere=False)
-        return sizes_at_hand(experiment), ""
+        assumed = "a sketch hides groups: groups of one size are assumed" if experiment.privacy.sketch else ""
+        return known_sizes(experiment, sizes_at_hand(experiment)), assumed
     groups = load_shape(experiment).groups
     if given.isdecimal():
         said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
@@ -114,7 +136,7 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
-    from fedsw.forecast.law import PublicRecords
+    from fedsw.planning.law import PublicRecords
 
     if path is None:
         return None

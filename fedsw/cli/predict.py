@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
@@ -35,27 +33,30 @@ def predict_command(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
     ] = None,
+    allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Predict every record of a table with a run's model, its cells checked and encoded as in training.
+    """Predict every record of a table with a run's model.
 
-    RUN is the run's directory, or an experiment's name for its latest run. The predicted column need not be there.
+    Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
+    run. The predicted column need not be there.
     """
+    from fedsw.use.export import write_columns
     from fedsw.use.trained import load
 
-    model = load(run, thresholds=_thresholds(threshold or []), runs=runs)
+    model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
     found = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
         typer.echo(f"fedsw: warning of the run: {warning}", err=True)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("w", newline="", encoding="utf-8") as file:
-            _write(file, found)
+            write_columns(file, found)
     if as_json:
         typer.echo(json_text(_plain(model, found, output)))
     elif output is None:
-        _write(sys.stdout, found)
+        write_columns(sys.stdout, found)
     else:
         typer.echo(f"{output}: {_words(model, found)}")
 
@@ -85,12 +86,6 @@ def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
     return found
 
 
-def _write(file: TextIO, found: dict[str, Any]) -> None:
-    writer = csv.writer(file)
-    writer.writerow(found)
-    writer.writerows(zip(*found.values(), strict=True))
-
-
 def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> dict[str, Any]:
     about = {
         "run": str(model.directory),
@@ -109,8 +104,7 @@ def _words(model: TrainedModel, found: dict[str, Any]) -> str:
     parts = [f"{len(found['row'])} records"]
     for name, values in found.items():
         if name.startswith("predicted_") and model.answering().classifies:
-            counts = Counter(values.tolist())
-            parts += [", ".join(f"{counts[each]} {each}" for each in model.classes)]
+            parts += [", ".join(f"{(values == each).sum()} {each}" for each in model.classes)]
         elif name.startswith("predicted_") and hasattr(values, "mean"):
             parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
     if model.answering().classifies and len(model.classes) == 2:

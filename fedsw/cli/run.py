@@ -14,6 +14,7 @@ from fedsw.cli.options import (
     Epsilon,
     Evaluate,
     Json,
+    MomentsAlone,
     Name,
     Quiet,
     Runs,
@@ -46,6 +47,7 @@ def run_command(
     metrics_port: MetricsPort = None,
     observe: Observe = None,
     verbose: Verbose = False,
+    moments_alone: MomentsAlone = False,
     runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -57,7 +59,7 @@ def run_command(
     from fedsw.cli.execution import execute
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.owndata.folders import require_runnable
+    from fedsw.own_data.examine import require_runnable
 
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"federation.clients={clients}"] if clients is not None else []
@@ -75,7 +77,7 @@ def run_command(
     def start(observer: Observer) -> RunResult:
         from fedsw.engines.driver import run
 
-        return run(chosen, engine=engine, runs=runs, observer=observer)
+        return run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
 
     execute(
         watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),

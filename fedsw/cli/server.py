@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, Json, Quiet, Runs, Settings, Stock
-from fedsw.cli.shell import ending_on_sigterm
+from fedsw.cli.options import RUNS, AllowModule, ChargeLost, Json, Quiet, Runs, Settings, Stock
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
@@ -26,14 +25,17 @@ def server_command(
     port: Port = 9092,
     home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
+    charge_lost: ChargeLost = False,
+    allow_module: AllowModule = None,
     runs: Runs = RUNS,
     stock: Stock = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Serve clients on other machines; with an experiment, run it when they are there, and end.
+    """Serve clients on other machines.
 
-    Without an experiment it serves until it is stopped; runs are then submitted with `flwr run` (docs/deploy.md).
+    With an experiment the server runs it when they are there, and ends. Without an experiment it serves until it is
+    stopped; runs are then submitted with `flwr run` (docs/deploy.md).
     """
     from fedsw.cli.execution import execute
     from fedsw.deploy.serving import serving
@@ -41,7 +43,7 @@ def server_command(
     from fedsw.experiment.catalogue import find_experiment
 
     if experiment is None and resume is None:
-        with ending_on_sigterm(), serving(certs, home, port=port, stock=stock) as link:
+        with serving(certs, home, port=port, stock=stock) as link:
             typer.echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
             while link.process.poll() is None:
                 time.sleep(_LOOK_SECONDS)
@@ -49,14 +51,20 @@ def server_command(
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
     from fedsw.engines import served
+    from fedsw.experiment.stored import modules_of
+    from fedsw.runs.directory import RunDirectory
 
     if resume is not None:
-        directory = resume
+        directory, allowed = resume, tuple(allow_module or ())
+        RunDirectory(directory).read_config(allowed)  # refused before anything is started
+        if charge_lost:
+            RunDirectory(directory).agree_to_charge()
     else:
-        directory = served.prepare(load_experiment(find_experiment(str(experiment)), settings or ()), runs)
+        chosen = load_experiment(find_experiment(str(experiment)), settings or ())
+        directory, allowed = served.prepare(chosen, runs), modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:
-        with ending_on_sigterm(), serving(certs, home, port=port, stock=stock) as link:
-            return served.run(link, directory, observer, resume=resume is not None)
+        with serving(certs, home, port=port, stock=stock) as link:
+            return served.run(link, directory, observer, resume=resume is not None, allow_modules=allowed)
 
     execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)

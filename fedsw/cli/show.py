@@ -11,6 +11,6 @@ def show_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
     RUN is the run's directory, or an experiment's name for its latest run.
     """
     from fedsw.cli.execution import print_run
-    from fedsw.runs.finding import find_run
+    from fedsw.runs.files import find_run
 
     print_run(find_run(run, runs), as_json=as_json)

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.cli.options import RUNS, STATE, Json, Runs
-from fedsw.text import json_text, number
+from fedsw.text import json_text, number, upward
 
 if TYPE_CHECKING:
-    from fedsw.report.client_status import ClientStatus
+    from fedsw.report.accounts import ClientStatus
     from fedsw.report.status import Status
 
 Watch = Annotated[bool, typer.Option("--watch", help="Keep looking until the run ends; Ctrl-C stops looking only.")]
@@ -38,10 +38,11 @@ def status_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Print how far a run has come: rounds, ε spent, signal to noise, clients, bytes, pace, time left.
+    """Print how far a run has come.
 
-    RUN is the run's directory, or an experiment's name for its latest run. With --client: the runs that this machine
-    takes part in, rounds it answered in, and what its own ledgers have spent.
+    Rounds, ε spent, signal to noise, clients, bytes, pace, and the time left. RUN is the run's directory, or an
+    experiment's name for its latest run. With --client: the runs that this machine takes part in, rounds it answered
+    in, and what its own ledgers have spent.
     """
     if client:
         _show_client(Path(run or STATE), as_json=as_json, watch=watch)
@@ -49,7 +50,7 @@ def status_command(
     if run is None:
         raise typer.BadParameter("name a run, or --client for what this machine takes part in")
     from fedsw.report.status import read_status
-    from fedsw.runs.finding import find_run
+    from fedsw.runs.files import find_run
 
     directory = find_run(run, runs)
     if not watch:
@@ -69,7 +70,7 @@ def status_command(
 
 def _show_client(folder: Path, *, as_json: bool, watch: bool) -> None:
     """A client's own side, once."""
-    from fedsw.report.client_status import read_client_status
+    from fedsw.report.accounts import read_client_status
 
     if watch:
         raise typer.BadParameter(
@@ -84,7 +85,7 @@ def _show_client(folder: Path, *, as_json: bool, watch: bool) -> None:
 
 def client_view(status: ClientStatus) -> RenderableType:
     """A client's own side as a small table: a part for each run, the last at the end, and ledgers of other runs."""
-    from fedsw.report.client_status import state_of, words_of_run
+    from fedsw.report.accounts import state_of, words_of_run
 
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -96,7 +97,7 @@ def client_view(status: ClientStatus) -> RenderableType:
     known = {run.run for run in status.runs}
     for ledger in status.ledgers:
         if ledger.run not in known:
-            spent = f"ε = {number(ledger.epsilon, 4)} of {number(ledger.budget, 4)} at δ = {number(ledger.delta)}"
+            spent = f"ε = {upward(ledger.epsilon, 4)} of {upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
             rows.add_row(
                 f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
             )
@@ -106,7 +107,8 @@ def client_view(status: ClientStatus) -> RenderableType:
 
 def status_view(status: Status) -> RenderableType:
     """The status as a small table."""
-    from fedsw.runs.resuming import command_for
+    from fedsw.experiment.catalogue import of_unit
+    from fedsw.runs.record import command_for
 
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -115,11 +117,15 @@ def status_view(status: Status) -> RenderableType:
     rows.add_row("state", Text.assemble(state, f"  {status.why}" if status.why else ""))
     bar = ProgressBar(total=status.rounds, completed=status.round, width=24)
     rows.add_row("round", Group(Text(f"{status.round} of {status.rounds}"), bar))
-    rows.add_row("ε spent", f"{number(status.epsilon_spent)} of {number(status.epsilon)}")
+    rows.add_row("ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}")
+    if status.unit != "record":
+        rows.add_row("ε is for", of_unit(status.unit))
     for client, spent in status.epsilon_by_client.items():
-        rows.add_row(f"  client {client}", number(spent))
+        rows.add_row(f"  client {client}", upward(spent))
     if status.snr is not None:
-        rows.add_row("SNR", number(status.snr, 2))
+        rows.add_row(
+            "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
+        )
     if status.clients_alive is not None:
         rows.add_row("clients", f"{status.clients_alive} of {status.clients} in the last round")
     if status.bytes_up is not None and status.bytes_down is not None:

@@ -7,10 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import RUNS, DataDir, EngineName, Epsilon, Json, Quiet, Runs, Seed, Settings, data_dir_setting
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    DataDir,
+    EngineName,
+    Epsilon,
+    Json,
+    Quiet,
+    Runs,
+    Seed,
+    Settings,
+    data_dir_setting,
+)
 
 if TYPE_CHECKING:
+    from fedsw.data import Records
     from fedsw.experiment import Experiment
+    from fedsw.own_data.synthesis import Learnt
+
+
+_UNKNOWN = (
+    "Nobody knows what the table is worth: name one that holds nobody's private record (data.held_out, or --held-out "
+    "for a run), and the card compares with it."
+)
 
 
 def synthesize_command(
@@ -30,17 +50,25 @@ def synthesize_command(
     draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,
     engine: EngineName = "inprocess",
     seed: Seed = None,
+    held_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For a RUN: a table of the declared columns to compare with.")
+    ] = None,
+    allow_module: AllowModule = None,
     runs: Runs = RUNS,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a synthetic table that may leave, of the declared columns, and a card that says what it keeps.
+    """Write a synthetic table that may leave, and its card.
 
-    Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
-    learnt a table, further rows are drawn from it at no cost.
+    The table has the declared columns; the card says what it keeps of the records. Records leave once, as a noised
+    sketch (one release, whose ε is all that is spent). Given the folder of a run that learnt a table, further rows
+    are drawn from it at no cost.
     """
     from fedsw.experiment import ExperimentError
+    from fedsw.experiment.sources import load_held_out
+    from fedsw.experiment.stored import modules_of
+    from fedsw.own_data.synthesis import learnt
 
     beside = output.with_suffix(".md")
     for path in (output, beside):
@@ -50,12 +78,20 @@ def synthesize_command(
         raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
     run = Path(source)
     if not run.is_dir():
-        run = _learn(
-            _experiment(source, settings, data_dir, epsilon, trust, fair, seed), engine, runs, as_json or quiet
-        )
+        if held_out is not None:
+            raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
+        asked = _experiment(source, settings, data_dir, epsilon, trust, fair, seed)
+        run = _learn(asked, engine, runs, as_json or quiet)
+        found = learnt(run, modules_of(asked))
+        public = found.experiment
     elif settings or fair or (data_dir, epsilon, trust, seed) != (None, None, None, None):
-        raise ExperimentError(f"{source} is a run, whose sketch was released: only --rows, --draw and -o apply to it")
-    _write(run, output, beside, rows, draw, as_json=as_json, quiet=quiet)
+        raise ExperimentError(
+            f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out and -o apply to it"
+        )
+    else:
+        found = learnt(run, allow_module or ())
+        public = _compared_with(found.experiment, held_out)
+    _write(run, found, load_held_out(public), held_out, output, beside, rows, draw, as_json=as_json, quiet=quiet)
 
 
 def _experiment(
@@ -69,8 +105,8 @@ def _experiment(
 ) -> Experiment:
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.owndata.folders import require_runnable
-    from fedsw.owndata.synthesis import as_synthesis
+    from fedsw.own_data.examine import require_runnable
+    from fedsw.own_data.synthesis import as_synthesis
 
     changes = list(settings or ())
     changes += [f"seed={seed}"] if seed is not None else []
@@ -81,12 +117,18 @@ def _experiment(
     return found
 
 
+def _compared_with(stored: Experiment, held_out: Path | None) -> Experiment:
+    """A stored experiment with the table that the caller names, and without the files that it names itself."""
+    file = None if held_out is None else str(held_out)
+    return stored.model_copy(update={"data": stored.data.model_copy(update={"held_out": file, "data_dir": None})})
+
+
 def _learn(experiment: Experiment, engine: EngineName, runs: Path, silent: bool) -> Path:
     """Run it; returns its folder."""
     from fedsw.cli.execution import explaining
     from fedsw.engines.driver import run
     from fedsw.report.progress import RunProgress
-    from fedsw.runs.resuming import command_for
+    from fedsw.runs.record import command_for
 
     with RunProgress(label=experiment.name, quiet=silent) as progress:
 
@@ -97,28 +139,38 @@ def _learn(experiment: Experiment, engine: EngineName, runs: Path, silent: bool)
             return run(experiment, engine=engine, runs=runs, observer=progress).directory
 
 
-def _write(run: Path, output: Path, beside: Path, rows: int, draw: int, *, as_json: bool, quiet: bool) -> None:
+def _write(
+    run: Path,
+    found: Learnt,
+    held_out: Records | None,
+    named: Path | None,
+    output: Path,
+    beside: Path,
+    rows: int,
+    draw: int,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     from rich.console import Console
 
     from fedsw import files
     from fedsw.data.codes import records_of_table
-    from fedsw.experiment.sources import load_held_out
-    from fedsw.owndata.card import card
-    from fedsw.owndata.fidelity import fidelity
-    from fedsw.owndata.synthesis import learnt, table_cells, write_table
+    from fedsw.own_data.card import card, fidelity
+    from fedsw.own_data.synthesis import table_cells, write_table
     from fedsw.tasks.sketched import table_of
     from fedsw.text import json_text
 
-    found = learnt(run)
     cells = table_cells(found, rows, seed=draw)
-    held_out, coded, columns = load_held_out(found.experiment), table_of(found.experiment), found.columns
+    coded, columns = table_of(found.experiment), found.columns
     assert coded is not None
     compared = None
     if held_out is not None:
         made = records_of_table(cells, columns)
         compared = fidelity(made, held_out, coded, groups=columns.groups, classes=len(columns.classes))
     write_table(output, cells, columns)
-    text = card(output.name, rows, found.experiment, found.summary, coded, compared)
+    file = None if named is None else named.name
+    text = card(output.name, rows, found.experiment, found.summary, coded, compared, file)
     files.replace(beside, text.encode("utf-8"))
     if as_json:
         shown = {"table": str(output), "card": str(beside), "rows": rows, "directory": str(run)}
@@ -132,4 +184,9 @@ def _write(run: Path, output: Path, beside: Path, rows: int, draw: int, *, as_js
         Console(highlight=False).print(
             f"{output}: {rows} rows. {statement}\n{beside}: what the table keeps and what not."
         )
+        said = None if compared is None else compared.usefulness
+        if said is not None:
+            Console(highlight=False).print(said.verdict, style="bold red" if said.useless else "")
+        elif compared is None:
+            Console(highlight=False).print(_UNKNOWN)
         Console(highlight=False).print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")

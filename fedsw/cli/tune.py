@@ -12,8 +12,7 @@ from fedsw.cli.options import RUNS, DataDir, Json, Name, Runs, Settings, data_di
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
-    from fedsw.tuning.candidates import Candidate
-    from fedsw.tuning.search import Tried
+    from fedsw.planning.search import Candidate, Tried
 
 Try = Annotated[
     list[str] | None,
@@ -43,10 +42,11 @@ def tune_command(
 
     On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
     on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
-    the best run is kept, of a random number of them, and what that costs is shown before it is spent.
+    the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
+    search sees how many they are: run it where only you do.
     """
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.tuning.candidates import candidates, metric_of
+    from fedsw.planning.search import candidates, metric_of
 
     changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
     found = candidates(find_experiment(experiment), tries or (), changes)
@@ -62,15 +62,17 @@ def tune_command(
 
 def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
     from fedsw.experiment import ExperimentError
-    from fedsw.owndata.examine import examine
+    from fedsw.own_data.examine import examine
+    from fedsw.planning.law import known_sizes
+    from fedsw.planning.search import score_on_twins, search
     from fedsw.report.tuning import counting, tried_record, tried_view
-    from fedsw.tuning.search import search
-    from fedsw.tuning.twins import score_on_twins
 
     own = found[0].experiment.data
     if own.source != "files" or own.data_dir is None:
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
-    sizes = [file.groups for file in examine(found[0].experiment, Path(own.data_dir).expanduser()).files]
+    read = examine(found[0].experiment, Path(own.data_dir).expanduser()).files
+    strictest = max((each.experiment for each in found), key=lambda each: each.privacy.sketch)
+    sizes = [known_sizes(strictest, file.groups) for file in read]
     with counting(min(most, len(found)), show=show) as said:
         tried: list[Tried] = search(found, score_on_twins(sizes, metric, sign), most=most, said=said)
     record = tried_record(tried, metric, sign)
@@ -83,8 +85,8 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
 ) -> dict[str, Any]:
     from fedsw.accounting.selection import with_mean
+    from fedsw.planning.selection import cost_of, select
     from fedsw.report.tuning import cost_view, selected_record, selected_view, waiting
-    from fedsw.tuning.private import cost_of, select
 
     law = with_mean(expected)
     if show:

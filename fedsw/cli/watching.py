@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
     from fedsw.runs.observer import Observer
 
+
 MetricsPort = Annotated[
     int | None,
     typer.Option(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fedsw.clipping.clip import Mode, Safety, clip_cotangents
-from fedsw.clipping.probe import probe_independence
+from fedsw.clipping.probe import probe_independence, record
 from fedsw.clipping.refusals import UnsupportedModule, check
-from fedsw.clipping.rehearsal import record
 from fedsw.clipping.tape import Tape
 from fedsw.clipping.terms import Term, clipped_sum
 

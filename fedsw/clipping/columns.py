@@ -10,9 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.blocks import Block, Call
-from fedsw.clipping.limits import Numbers, Part, Products, in_range
-from fedsw.clipping.rules.products import inner_products, tiles
+from fedsw.clipping.gram import Block, Call, Numbers, Part, Products, in_range
+from fedsw.clipping.rules.rule import inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from fedsw.clipping.rules import RULES, attention
 
@@ -233,3 +234,91 @@ def _remedy(module: nn.Module) -> str:
         if isinstance(module, kind):
             return f"a subclass may compute anything, so use {kind.__name__} itself"
     return f"keep trainable parameters in the supported layers ({_SUPPORTED})"
+
+
+def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:
+    """The tensors that the graph below the outputs starts from: those that a gradient would be accumulated in.
+
+    Args:
+        outputs: tensors of any shape that carry gradient.
+        sources: for the node that made the output of a recorded call, the node that made its input: the walk
+            steps over the call, so that a parameter is met only if it is used behind its layer's back.
+    """
+    pending = []
+    for output in outputs:
+        if output.grad_fn is None:
+            yield output
+        else:
+            pending.append(output.grad_fn)
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        if node in sources:
+            below = [sources[node]]
+        else:
+            below = [child for child, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                yield node.variable
+        for child in below:
+            if child is not None and child not in seen:
+                seen.add(child)
+                pending.append(child)
+
+
+def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
+    """Refuse a trainable parameter among the leaves, of any shape.
+
+    Raises:
+        UnsupportedModule: naming the parameter.
+    """
+    for leaf in reached:
+        name = names.get(id(leaf))
+        if name is not None:
+            raise UnsupportedModule(
+                f"parameter {name!r} reaches the output outside the layer that owns it (functional use), "
+                "where its per-sample gradient is not measured. Call the layer itself, once, or detach the "
+                "parameter."
+            )
+
+
+def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Mapping[int, str]) -> None:
+    """Refuse what is no head of a tape.
+
+    Args:
+        head: (n,) or (n, d).
+        records: n.
+        live: what the module returned that carries gradient.
+        names: of the trainable parameters, by identity.
+
+    Raises:
+        UnsupportedModule: if it uses a parameter directly.
+        ValueError: if it has another shape or type, or does not depend on what the module returned.
+    """
+    if head.dim() not in (1, 2) or head.shape[0] != records or not head.shape[1:].numel():
+        raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {records}.")
+    if head.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
+    reached = list(leaves([head], {})) if head.requires_grad else []
+    if not any(each is leaf for each in reached for leaf in live):
+        raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
+    refuse_strays(reached, names)
+
+
+def units(head: Tensor) -> list[Tensor]:
+    """The cotangents that select each column of a head (n, ...), for every record; each of the head's shape."""
+    if head.shape[1:].numel() == 1:
+        return [torch.ones_like(head)]
+    found = []
+    for r in range(head.shape[1]):
+        unit = torch.zeros_like(head)
+        unit[:, r].fill_(1.0)
+        found.append(unit)
+    return found
+
+
+def chained(slope: Tensor, squares: Tensor) -> Tensor:
+    """Gram matrices (n, d, d) of a head from its slopes (n, d) and the squared gradient (n,) of the one column."""
+    squares = squares.reshape(-1, 1, 1)
+    if slope.shape[1] == 1:
+        return slope.square().unsqueeze(2).mul_(squares)
+    return slope.unsqueeze(2) * slope.unsqueeze(1) * squares

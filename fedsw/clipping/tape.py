@@ -14,15 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedsw.clipping.blocks import Block
-from fedsw.clipping.clip import require_cotangents
+from fedsw.clipping.clip import clean, finite, full_precision, require_cotangents, row_sums
 from fedsw.clipping.columns import columns
-from fedsw.clipping.finite import clean, finite, row_sums
-from fedsw.clipping.heads import chained, require_head, units
+from fedsw.clipping.gram import Block, Total, overlaps
 from fedsw.clipping.outputs import Form
-from fedsw.clipping.precision import full_precision
-from fedsw.clipping.refusals import UnsupportedModule
-from fedsw.clipping.total import Total, overlaps
+from fedsw.clipping.refusals import UnsupportedModule, chained, require_head, units
 
 Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
 ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.clipping.clip import Mode, Safety, clip_cotangents, clip_numbers, require_clip, require_cotangents
-from fedsw.clipping.finite import finite
-from fedsw.clipping.precision import full_precision
+from fedsw.clipping.clip import (
+    Mode,
+    Safety,
+    clip_cotangents,
+    clip_numbers,
+    finite,
+    full_precision,
+    require_clip,
+    require_cotangents,
+)
 from fedsw.clipping.tape import Tape
 
 

@@ -1,4 +1,4 @@
-"""Kinds of one column: numbers (integers, dates as days, truth values), categories, missing values, classes."""
+"""Columns as an owner declares them: kinds, bounds, categories, groups, and how texts are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,40 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedsw.columns.texts import as_texts, number_text, require_distinct
+TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+"""What a column of truth values may hold, in any case; see `fedsw.columns.Feature`."""
+
+
+def as_text(value: int | str) -> str:
+    """How a whole number, a truth value or a text is compared with declared values."""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def as_texts(values: Any) -> Any:
+    """Whole numbers and truth values of a list as the text they have in a file; anything else as it is."""
+    if not isinstance(values, list | tuple):
+        return values
+    return tuple(as_text(value) if isinstance(value, int) else value for value in values)
+
+
+def number_text(value: float) -> str:
+    """A number as it is written, every one differently: 30, 0.1, 1e+30."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
+    """Refuse declared values that are fewer than two, not all different, empty, or with spaces around them.
+
+    Raises:
+        ValueError: naming the column and the values.
+    """
+    untidy = any(not value or value != value.strip() for value in values)
+    if len(values) < 2 or len(set(values)) < len(values) or untidy:
+        raise ValueError(
+            f"column {name!r} has {what} {list(values)}; at least two different ones, not empty and without "
+            "spaces around them, are needed"
+        )
+
 
 MAX_FEATURES = 10_000
 """Most inputs of a model that declared columns may add up to."""
@@ -202,3 +235,59 @@ def _days(value: Any, since: Any) -> Any:
     if isinstance(date, datetime.date) and isinstance(since, datetime.date):
         return float(date.toordinal() - since.toordinal())
     return value
+
+
+class Group(Declared):
+    """The column of the groups: one group for each of the declared `values`, or numbers cut at public `edges`.
+
+    The edges e1 < e2 < ... cut the line into "name<e1", "e1<=name<e2", ..., "name>=ek": every number is in one group.
+    Numbers are compared with them as they are in the file, in float64, before any scaling. With public bounds `low` and
+    `high` a number outside them is refused, and every edge must lie above `low` and not above `high`.
+    """
+
+    name: Name
+    values: tuple[str, ...] = ()
+    edges: tuple[Bound, ...] = ()
+    low: Bound | None = None
+    high: Bound | None = None
+
+    _texts = field_validator("values", mode="before")(lambda values: as_texts(values))
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Group:
+        if bool(self.values) == bool(self.edges):
+            given = "both values and edges" if self.values else "neither values nor edges"
+            raise ValueError(f"column {self.name!r} has {given}; groups are declared values, or numbers cut at edges")
+        if self.values:
+            require_distinct(self.name, "values", self.values)
+            if self.low is not None or self.high is not None:
+                raise ValueError(f"column {self.name!r} has values; low and high are for numbers that edges cut")
+        if any(not below < above for below, above in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError(f"column {self.name!r} has edges {list(self.edges)}; each must be above the one before it")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
+        if self.low is not None and self.high is not None:
+            self.require_within(self.low, self.high)
+        return self
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups, in the order of their numbers."""
+        if self.values:
+            return self.values
+        written = [number_text(edge) for edge in self.edges]
+        between = [f"{low}<={self.name}<{high}" for low, high in zip(written, written[1:], strict=False)]
+        return (f"{self.name}<{written[0]}", *between, f"{self.name}>={written[-1]}")
+
+    def require_within(self, low: float, high: float) -> None:
+        """Refuse an edge that leaves a group which no number from `low` to `high` is in.
+
+        Raises:
+            ValueError: naming the edge and the bounds.
+        """
+        for edge in self.edges:
+            if not low < edge <= high:
+                raise ValueError(
+                    f"column {self.name!r} has the edge {number_text(edge)}, and bounds {number_text(low)} and "
+                    f"{number_text(high)}: one of the groups beside it would be empty; move the edge between them"
+                )

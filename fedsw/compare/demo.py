@@ -16,7 +16,7 @@ from fedsw.report.plots import draw_histogram_grid, draw_trade_off
 from fedsw.report.progress import RunProgress
 from fedsw.runs.files import write_json
 from fedsw.runs.record import read_run
-from fedsw.text import to_float
+from fedsw.text import to_float, upward
 
 ALPHAS = (0.0, 0.5, 0.75)
 EPSILONS = (math.inf, 3.0, 1.0)
@@ -103,7 +103,7 @@ def _grid(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[float, float], Ex
         shared.append(f"seed={settings['seed']}")
     for alpha in ALPHAS:
         for epsilon in EPSILONS:
-            label = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
+            label = "∞" if math.isinf(epsilon) else upward(epsilon, 6)
             own = [
                 f'name="alpha-{alpha:g}-epsilon-{epsilon:g}"',
                 f'title="α = {alpha:g}, ε = {label}"',

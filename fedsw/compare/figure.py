@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.compare.screen import spread
-from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
-from fedsw.report.names import metric_name
-from fedsw.report.pictures import draw_cloud, draw_images, is_square
+from fedsw.compare.table import spread
+from fedsw.report.figures import MARKERS, colour, draw_cloud, draw_images, house_style, is_square, new_panels, save
+from fedsw.report.progress import metric_name
 from fedsw.runs.record import Outputs, read_run
-from fedsw.text import number
+from fedsw.text import number, upward
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +62,7 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
         if error is not None:
             axes.set_ylabel(f"standard error of one run's held-out records: {number(error, 2)}", fontsize="small")
         axes.set_ylim(*wide_limits(axes.get_ylim(), name, error))
-        axes.set_xticks(table["epsilons"], [number(epsilon) for epsilon in table["epsilons"]])
+        axes.set_xticks(table["epsilons"], [upward(epsilon) for epsilon in table["epsilons"]])
         axes.set_xticks([], minor=True)
         axes.margins(x=0.12)
     _legend(figure, panels[0], table)
@@ -137,7 +136,7 @@ def _draw_curve(
     method = known[0]["method"]
     position = list(table["methods"]).index(method)
     if not np.isfinite(epsilon).all():
-        dashes: Any = "--" if method == "none" else (0, (6, 1.5, 1, 1.5))
+        dashes: Any = {"reference": "-", "none": "--"}.get(method, (0, (6, 1.5, 1, 1.5)))
         axes.axhline(mean[0], color="0.3", linestyle=dashes, linewidth=1.2, label=method)
         axes.axhspan(mean[0] - sd[0], mean[0] + sd[0], color="0.3", alpha=0.1, linewidth=0)
         return
@@ -181,7 +180,7 @@ def _largest(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     value = spread(row["metrics"].get(table["metric"]))
     epsilon = row["epsilon_asked"]
-    asked = "no privacy" if math.isinf(epsilon) else f"ε = {number(epsilon)}"
+    asked = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
     return f"{row['method']}, {asked}\n{metric_name(table['metric'])} {value}"
 
 

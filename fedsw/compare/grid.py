@@ -1,19 +1,53 @@
-"""The grid of a comparison, methods by budgets by seeds, and the folder in which its cells are finished one by one."""
+"""Runs of several methods at several budgets: their cells, how each is run, what is kept."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own
+from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own, methods
+from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.report.progress import Display
 from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
-from fedsw.text import number, to_float
+from fedsw.text import to_float, upward
+
+_HOUR = 3600.0
+
+
+class GridProgress(Display):
+    """A bar over the cells of a grid; a context manager. `begun` says whether any cell was started."""
+
+    def __init__(self, *, label: str, cells: int, done: int, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet, estimate=_HOUR)
+        self.begun = False
+        self._running, self._failed = 0, 0
+        self._task = self._bar.add_task(label, total=cells, completed=done, state="")
+
+    def running(self, cells: int) -> None:
+        """Show how many cells run now."""
+        self.begun, self._running = True, cells
+        self._show()
+
+    def ended(self, *, failed: bool) -> None:
+        """Count a cell."""
+        self._running -= 1
+        self._failed += failed
+        self._bar.advance(self._task)
+        self._show()
+
+    def _show(self) -> None:
+        failures = f", {self._failed} failed" if self._failed else ""
+        self._bar.update(self._task, state=f"{self._running} running{failures}")
+
 
 _DECIDED = {
     ("name",): "the cells are named by the comparison",
@@ -168,7 +202,7 @@ def _cells_of(
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
-            own = [f'name="{name}"', f'title="{method}, ε = {number(epsilon)}, seed {seed}"']
+            own = [f'name="{name}"', f'title="{method}, ε = {upward(epsilon)}, seed {seed}"']
             seeded = seeds_of[1:] if base.data.own else seeds_of
             own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in seeded]
             own += [f"privacy.epsilon={epsilon!r}"] if private else []
@@ -180,6 +214,8 @@ def _read_cell(raw: dict[str, Any]) -> Cell:
     epsilon = to_float(raw["epsilon"])
     if epsilon is None:
         raise KeyError("epsilon")
+    if not re.fullmatch(r"[\w.+-]+", str(raw["id"])) or raw["id"] in (".", ".."):
+        raise ValueError(f"a comparison's cell has the id {raw['id']!r}, which is no name of a file in its folder")
     return Cell(raw["id"], raw["method"], epsilon, raw["seed"], parse_experiment(raw["experiment"]))
 
 
@@ -189,7 +225,8 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
     for epsilon in epsilons:
         if not 0 < epsilon < math.inf:
             raise ExperimentError(
-                f"epsilon is {epsilon:g}; it must be above 0 and finite (the method 'none' has no privacy)"
+                f"epsilon is {str(epsilon).removesuffix('.0')}; it must be above 0 and finite (the method 'none' "
+                "has no privacy)"
             )
     if not epsilons:
         raise ExperimentError("there is no epsilon to compare at; give some, as in --epsilon 1,3,10")
@@ -230,3 +267,62 @@ def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:
 
 def _file(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / f"{cell.id}.json"
+
+
+Work = Callable[[Path, Cell], bool]
+
+
+def run_missing(
+    folder: Path,
+    grid: Grid,
+    *,
+    jobs: int,
+    watcher: Watcher,
+    work: Work | None = None,
+    open_pool: Callable[[int], Executor] | None = None,
+) -> None:
+    """Run the cells of the grid that have no result yet, `jobs` at a time; each leaves its result in the folder.
+
+    A cell that fails leaves its reason, and the others go on; one that was cut short starts again when the comparison
+    is resumed.
+
+    Args:
+        work: runs a cell and says whether it came to a result; `run_cell` by default.
+        open_pool: what the cells run in; processes with one thread each by default.
+    """
+    run_all(
+        missing(folder, grid),
+        functools.partial(work or run_cell, folder),
+        jobs=jobs,
+        watcher=watcher,
+        failed=functools.partial(write_failure, folder),
+        open_pool=open_pool,
+    )
+
+
+def run_cell(folder: Path, cell: Cell) -> bool:
+    """Train one cell under `folder`/runs and leave its result, or the reason why there is none.
+
+    Returns:
+        Whether there is a result.
+    """
+    try:
+        summary, directory = _trained(cell, folder / "runs")
+    except Exception as fault:
+        write_failure(folder, cell, f"{type(fault).__name__}: {fault}")
+        return False
+    write_result(folder, cell, summary=summary, directory=directory)
+    return True
+
+
+def _trained(cell: Cell, runs: Path) -> tuple[dict[str, Any], Path]:
+    """The summary and the folder of a cell's run, or of its baseline."""
+    from fedsw.baselines.run import run as run_baseline
+    from fedsw.engines.driver import fresh_directory, run
+
+    method = methods()[cell.method]
+    if method.baseline is not None:
+        directory = fresh_directory(runs / cell.experiment.name)
+        return run_baseline(method.baseline, cell.experiment, directory=directory, arguments=method.arguments)
+    result = run(cell.experiment, runs=runs)
+    return result.summary, result.directory

@@ -20,8 +20,8 @@ from fedsw.settings import read_setting
 from fedsw.shipped import COMPARISONS
 
 _FILE = COMPARISONS / "methods.toml"
-_EVERY_TRUST = ("unclipped", "none", "central", "local-gradient", "dp-swd", "entropic")
-"""One method for every trust model, and the references, in the order in which they are shown."""
+_EVERY_TRUST = ("reference", "unclipped", "none", "central", "local-gradient", "dp-swd", "entropic")
+"""One method for every trust model, and what has no privacy, in the order in which they are shown."""
 _JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
     "classification": ("accuracy", "higher", ("disparate_impact",)),
     "regression": ("mean_squared_error", "lower", ("w2_squared",)),

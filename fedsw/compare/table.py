@@ -1,4 +1,4 @@
-"""The table of a comparison: one row for each method and budget, in groups of rows with the same kind of guarantee."""
+"""A comparison on the screen: its table group by group, and what can be compared at all."""
 
 from __future__ import annotations
 
@@ -12,21 +12,125 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from fedsw import files
+from fedsw.baselines.reference import NAMES
 from fedsw.compare.grid import Cell, Grid, read_grid, read_result
-from fedsw.compare.methods import methods
+from fedsw.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment
-from fedsw.report.names import ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import write_json
-from fedsw.text import json_text, to_float
+from fedsw.runs.intervals import LEVEL, Interval, normal, standard_error, student
+from fedsw.text import json_text, measured, number, to_float, upward
+
+
+def table_view(table: Mapping[str, Any]) -> RenderableType:
+    """The table of a comparison, a part for each guarantee, with its caption and what failed."""
+    parts: list[RenderableType] = [
+        Text(f"{table['task']}: {metric_name(table['metric'])}, {table['better']} is better", style="bold")
+    ]
+    for group in table["groups"]:
+        parts += [
+            Text(group["heading"], style="bold" if group["guarantee"] else "bold yellow"),
+            _screen_rows(table, group),
+        ]
+    if reference := table.get("reference"):
+        scores = ", ".join(f"{metric_name(name)} {spread(value)}" for name, value in reference["metrics"].items())
+        parts.append(Text(f"without privacy ({reference['what']}): {scores}", style="bold"))
+    if constant := table.get("constant"):
+        around = constant.get("intervals") or {}
+        named = constant["metrics"].items()
+        scores = ", ".join(f"{metric_name(name)} {measured(value, around.get(name))}" for name, value in named)
+        parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
+    parts.append(Text(table["caption"], style="dim"))
+    for entry in table["failed"]:
+        parts.append(Text(f"failed: {entry['cell']}: {entry['error']}", style="yellow"))
+    left = table["cells"]["all"] - table["cells"]["completed"] - table["cells"]["failed"]
+    if left:
+        parts.append(Text(f"{left} of {table['cells']['all']} cells have not run", style="yellow"))
+    return Group(*parts)
+
+
+def tasks_view() -> RenderableType:
+    """The tasks with their methods, and what the methods are."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("task", "utility", "compares", "baselines", "can also run"):
+        table.add_column(column, no_wrap=column == "task", overflow="fold")
+    for name, task in tasks().items():
+        others = ", ".join(method for method in able(name) if method not in (*task.methods, *task.baselines))
+        table.add_row(
+            name,
+            f"{metric_name(task.metric)} ({task.better})",
+            ", ".join(task.methods),
+            ", ".join(task.baselines),
+            others,
+        )
+    about = Table(box=box.SIMPLE_HEAD)
+    about.add_column("method", no_wrap=True)
+    about.add_column("what")
+    for name, method in methods().items():
+        about.add_row(name, method.what)
+    return Group(table, about)
+
+
+def spread(value: Mapping[str, Any] | None) -> str:
+    """The mean over seeds with its interval; mean ± standard deviation where that is not known."""
+    if value is None:
+        return "–"
+    if value.get("low") is not None:
+        return measured(value["mean"], [value["low"], value["high"]])
+    return number(value["mean"]) + (f" ± {number(value['sd'], 2)}" if value["sd"] is not None else "")
+
+
+def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
+    view = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    view.add_column("method", no_wrap=True)
+    measured = [metric_name(name) for name in table["metrics"]]
+    for column in ("ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds"):
+        view.add_column(column, justify="right", overflow="fold", no_wrap=column in measured)
+    for row in group["rows"]:
+        view.add_row(
+            row["method"],
+            _epsilon(row),
+            upward(row["delta"], 2),
+            *(spread(row["metrics"].get(name)) for name in table["metrics"]),
+            str(row["rounds"]),
+            _size(row["bytes_up"]),
+            _size(row["bytes_down"]),
+            number(row["seconds"]),
+            str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
+        )
+    return view
+
+
+def _epsilon(row: Mapping[str, Any]) -> str:
+    """What holds; with what was asked for where the two differ."""
+    held, asked = upward(row["epsilon"]), upward(row["epsilon_asked"])
+    return held if held == asked else f"{held} ({asked} asked)"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
 
 CAPTION = (
     "Rows are comparable within a group only: each group is another guarantee. A row's ε is for the release of one of "
     "its runs alone; runs on the same records compose, so releasing several adds their ε up. Metrics are measured on "
-    "held-out records, outside the guarantee: mean ± standard deviation over seeds. Versions, hardware and date are in "
-    "table.json."
+    "held-out records, outside the guarantee: the mean over seeds and where it lies, 95 %, for the draw of held-out "
+    "records and of seeds; mean ± standard deviation over seeds where that is not known. Versions, hardware and date "
+    "are in table.json."
 )
 
+REFERENCE = NAMES[0]
+"""The method that what privacy costs is measured against."""
 _COLUMNS = (
     "group", "method", "what", "guarantee", "why_not", "protects", "against", "relation", "epsilon_asked", "epsilon",
     "delta", "accountant", "nominal", "rounds", "released_rounds", "clients", "bytes_up", "bytes_down", "seconds",
@@ -103,6 +207,7 @@ def make_table(folder: Path) -> dict[str, Any]:
             for guarantee in sorted(groups, key=lambda one: one.position)
         ],
         "constant": _constant(summaries, task.metrics),
+        "reference": _reference(groups.values(), task.metrics),
         "standard_errors": _standard_errors(summaries, task.metrics),
         "cells": {"all": len(grid.cells), "completed": len(completed), "failed": len(failed)},
         "failed": failed,
@@ -119,14 +224,14 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
     rows = [{"group": group["heading"], **row} for group in table["groups"] for row in group["rows"]]
     names = ordered_metrics({name: 0.0 for row in rows for name in row["metrics"]})
     shown = [*table["metrics"], *(name for name in names if name not in table["metrics"])]
-    measured = [f"{name}_{part}" for name in shown for part in ("mean", "sd")]
+    measured = [f"{name}_{part}" for name in shown for part in ("mean", "sd", "low", "high")]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [*_COLUMNS, *measured])
     writer.writeheader()
     for row in rows:
         flat = {column: row[column] for column in _COLUMNS}
         for name, value in row["metrics"].items():
-            flat |= {f"{name}_mean": value["mean"], f"{name}_sd": value["sd"]}
+            flat |= {f"{name}_{part}": value.get(part) for part in ("mean", "sd", "low", "high")}
         writer.writerow({key: "" if value is None else value for key, value in flat.items()})
     files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
@@ -139,7 +244,19 @@ def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) ->
         return {}
     values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
     means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
-    return {"metrics": means, "answers": " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))}
+    around = {
+        name: each for one in known for name, each in (one.get("constant_intervals") or {}).items() if name in means
+    }
+    answers = " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))
+    return {"metrics": means, "intervals": around, "answers": answers}
+
+
+def _reference(groups: Iterable[Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Any]:
+    """What is well trained without privacy, in words, and its metrics; {} where it has not run."""
+    for row in (row for rows in groups for row in rows if row["method"] == REFERENCE):
+        known = {name: row["metrics"][name] for name in metrics if name in row["metrics"]}
+        return {"what": row["what"], "metrics": known}
+    return {}
 
 
 def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float]:
@@ -172,11 +289,11 @@ def _row(cell: Cell, guarantee: Guarantee, summaries: Sequence[Mapping[str, Any]
     def worst(key: str) -> float:
         return max(to_float(summary[key]) or 0.0 for summary in summaries)
 
-    names = ordered_metrics(summaries[0]["held_out"])
+    names, about = ordered_metrics(summaries[0]["held_out"]), methods()[cell.method].what
     held_out = {name: [to_float(summary["held_out"].get(name)) for summary in summaries] for name in names}
     return {
         "method": cell.method,
-        "what": methods()[cell.method].what,
+        "what": " or ".join(dict.fromkeys(summary.get("reference", about) for summary in summaries)),
         "guarantee": not guarantee.why_not,
         "why_not": guarantee.why_not,
         "protects": guarantee.protects,
@@ -195,7 +312,7 @@ def _row(cell: Cell, guarantee: Guarantee, summaries: Sequence[Mapping[str, Any]
         "seconds": mean("seconds"),
         "seeds": len(summaries),
         "stopped": sum(summary["status"] != "completed" for summary in summaries),
-        "metrics": {name: _spread(values) for name, values in held_out.items()},
+        "metrics": {name: _spread(values) | _around(name, values, summaries) for name, values in held_out.items()},
     }
 
 
@@ -205,6 +322,25 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
     if not known:
         return {"mean": None, "sd": None}
     return {"mean": statistics.fmean(known), "sd": statistics.stdev(known) if len(known) > 1 else None}
+
+
+def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Where the mean over seeds lies, 95 %: all runs are measured on the same held-out records, whose draw is in it.
+
+    Empty where a run does not say where its own number lies.
+    """
+    own = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
+    spread = _spread(values)
+    if spread["mean"] is None or any(each is None for each in own):
+        return {}
+    known = [Interval(*(to_float(end) or 0.0 for end in each)) for each in own if each is not None]
+    records, seeds = max(map(standard_error, known)), len(known)
+    chance = 0.0 if seeds < 2 else student(LEVEL, seeds - 1) * (spread["sd"] or 0.0) / math.sqrt(seeds)
+    reach = math.hypot(normal(LEVEL) * records, chance)
+    low, high = spread["mean"] - reach, spread["mean"] + reach
+    floor = 0.0 if all(each.low >= 0 for each in known) else -math.inf
+    ceiling = 1.0 if all(each.high <= 1 for each in known) else math.inf
+    return {"low": max(low, floor), "high": min(high, ceiling)}
 
 
 def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -1,19 +1,16 @@
 """Data sets and how they are spread over clients."""
 
 from fedsw.data.adult import adult
-from fedsw.data.communities import communities
+from fedsw.data.codes import find_table, read_table, read_tables, read_units, tables_in
+from fedsw.data.communities import communities, law_school
 from fedsw.data.declared import DeclaredRecords, as_records, called
-from fedsw.data.digits import digits
 from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
-from fedsw.data.images import fashion_mnist, mnist, resized, usps
-from fedsw.data.law_school import law_school
-from fedsw.data.overlap import rows_in_common, same_content, same_file
+from fedsw.data.images import digits, fashion_mnist, mnist, resized, usps
 from fedsw.data.partition import from_flwr_datasets, owners, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
-from fedsw.data.synthetic import synthetic
-from fedsw.data.tables import find_table, read_table, tables_in
-from fedsw.data.toys import gaussians, mode_centres, ring
+from fedsw.data.synthetic import gaussians, mode_centres, ring, synthetic
+from fedsw.data.units import rows_in_common, same_content, same_file
 
 __all__ = [
     "BadRecords",
@@ -37,6 +34,8 @@ __all__ = [
     "owners",
     "partition",
     "read_table",
+    "read_tables",
+    "read_units",
     "require_groups",
     "resized",
     "ring",

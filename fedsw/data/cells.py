@@ -9,35 +9,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.columns import Number, as_text, number_text
-from fedsw.columns.texts import FALSE, TRUE
+from fedsw.columns.kinds import FALSE, TRUE, Number, as_text, number_text
+from fedsw.data.distinct import Distinct, Gaps, mapped
 from fedsw.data.formats import Cells
 
 _MOST_SHOWN = 60
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 _TRUTHS = dict.fromkeys(TRUE, 1.0) | dict.fromkeys(FALSE, 0.0)
 
 
 def read_numbers(cells: Cells, number: Number, *, decimal: str) -> NDArray[np.float64]:
     """float64 of every cell (n,), NaN where it is not what is declared; a value above float64 is infinite."""
     if number.kind == "date":
-        assert number.since is not None
-        since = number.since.toordinal()
-        return np.array([_as_days(cell, number.format, since) for cell in cells], dtype=np.float64)
+        return _days(cells, number)
     if number.kind == "boolean":
-        return np.array([_as_truth(cell) for cell in as_list(cells)], dtype=np.float64)
+        return mapped(cells, _as_truth, np.float64)
     values = as_floats(cells, decimal=decimal)
     if number.kind == "integer":
-        whole = values == np.floor(values)
-        values = np.where(whole, values, np.nan)
+        values[values != np.floor(values)] = np.nan
     return values
 
 
 def as_floats(cells: Cells, *, decimal: str = ".") -> NDArray[np.float64]:
     """float64 of every cell (n,), NaN where it is no number; a value above float64 is infinite."""
+    if isinstance(cells, Gaps):
+        return cells.values.copy()
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
         return cells.astype(np.float64)
+    if isinstance(cells, Distinct):
+        return as_floats(cells.values, decimal=decimal)[cells.codes]
     if decimal == ",":
         return np.array([_as_float(_with_point(cell)) for cell in cells], dtype=np.float64)
+    if (plain := _plain_floats(cells)) is not None:
+        return plain
     return np.array([_as_float(cell) for cell in cells], dtype=np.float64)
 
 
@@ -45,8 +49,22 @@ def missing_among(cells: Cells, markers: tuple[str, ...]) -> NDArray[np.bool_]:
     """Which cells (n,) are among those that stand for a missing value; "" stands for empty ones, None and NaN."""
     if not markers:
         return np.zeros(len(cells), dtype=bool)
+    if isinstance(cells, Gaps):
+        return cells.absent
+    if isinstance(cells, np.ndarray) and cells.dtype.kind == "f":
+        return _missing_numbers(cells, markers)
     known = set(markers)
-    return np.array([_marker(cell) in known for cell in as_list(cells)], dtype=bool)
+    return mapped(cells, lambda cell: _marker(cell) in known, np.bool_)
+
+
+def _missing_numbers(cells: NDArray[Any], markers: tuple[str, ...]) -> NDArray[np.bool_]:
+    """The same of numbers (n,): NaN is an empty cell, and a marker stands for the number that is written so."""
+    absent = np.isnan(cells) if "" in markers else np.zeros(len(cells), dtype=bool)
+    for marker in markers:
+        value = _as_float(marker)
+        if math.isfinite(value) and number_text(value) == marker:
+            absent |= cells.astype(np.float64) == value  # as Python compares them: a float32 is no decimal
+    return absent
 
 
 def as_list(cells: Cells) -> list[Any]:
@@ -66,6 +84,26 @@ def shown(cell: Any) -> str:
         return "empty"
     text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+
+
+def _plain_floats(cells: Cells) -> NDArray[np.float64] | None:
+    """The numbers of texts that are all numbers; None if they are not, and each is to be looked at."""
+    if isinstance(cells, np.ndarray) or set(map(type, cells)) != {str} or "_" in "".join(cells):
+        return None
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+
+
+def _days(cells: Cells, number: Number) -> NDArray[np.float64]:
+    """Days since the declared date of every cell (n,), NaN where it is no date."""
+    assert number.since is not None
+    since = number.since.toordinal()
+    if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
+        days = cells.astype("datetime64[D]").astype(np.int64) + (_EPOCH - since)
+        return np.where(np.isnat(cells), np.nan, days)
+    return mapped(cells, lambda cell: _as_days(cell, number.format, since), np.float64)
 
 
 def _as_float(cell: Any) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsw.columns import Columns, Number, number_text
-from fedsw.columns.coded import Coded, ranges
-from fedsw.data.encoding import encoded
-from fedsw.data.formats import Chunk
+from fedsw.columns.declaration import Coded, Columns, ranges
+from fedsw.columns.kinds import Number, number_text
+from fedsw.data.distinct import Fault, Owned, grouped
+from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
+from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
@@ -145,3 +148,180 @@ def _dates(days: Sequence[float], number: Number) -> list[str]:
     assert number.since is not None
     dates = (number.since + datetime.timedelta(days=day) for day in days)
     return [date.isoformat() if number.format is None else date.strftime(number.format) for date in dates]
+
+
+_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
+_TABLES = (".csv", ".parquet", ".npz")
+
+
+def find_table(folder: Path) -> Path:
+    """The one file of records in a folder: train.csv, train.parquet, train.npz or train-images-idx3-ubyte[.gz].
+
+    Where none of these is there, it is the only .csv, .parquet or .npz file, whatever its name.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or file; BadRecords: if there are several files.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; a client's records are looked for in it")
+    found = tables_in(folder)
+    if not found:
+        raise FileNotFoundError(f"there is no table (.csv, .parquet or .npz) and no {_FILES[-2]}[.gz] in {folder}")
+    if len(found) > 1:
+        raise BadRecords(
+            f"{folder} has {found[0].name} and {found[1].name}; keep the one that this client brings, or call it "
+            f"train{found[0].suffix}"
+        )
+    return found[0]
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The files of records in a folder: those of the names above, else every table, in the order of their names.
+
+    A folder that has folders 0, 1, ... of clients has tables of the names above alone: others lie there for other ends.
+    """
+    if named := [folder / name for name in _FILES if (folder / name).exists()]:
+        return named
+    if not folder.is_dir() or any(child.name.isdecimal() and child.is_dir() for child in folder.iterdir()):
+        return []
+    found = (child for child in folder.iterdir() if child.suffix.lower() in _TABLES and child.is_file())
+    return sorted(child for child in found if not child.name.startswith("."))
+
+
+def read_units(path: Path, columns: Columns) -> Tensor:
+    """Whose the records of a file are, each once (units,), ascending; nothing else is kept. The unit is declared.
+
+    Raises:
+        FileNotFoundError, BadRecords: as `read_table`, for the unit's column alone.
+    """
+    require_file(path)
+    kind = format_of(path)
+    found = [np.empty(0, dtype=np.int64)]
+    try:
+        for chunk in kind.read(path, columns):
+            found.append(np.unique(units_of(chunk, columns, where=str(path), counted=kind.counted)))
+    except FileNotFoundError:
+        raise
+    except OSError as fault:
+        raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
+    return torch.from_numpy(np.unique(np.concatenate(found)))
+
+
+def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
+    """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
+
+    Args:
+        first_id, step: ids of the records are first_id, first_id + step, ...; different clients' must differ.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        BadRecords: naming the file, and the row and column of the first fault, its value and the limit.
+    """
+    records = read_tables([path], columns)[0]
+    return records.renumbered(torch.arange(len(records)) * step + first_id)
+
+
+def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
+    """Records of several files, which lie one after the other in memory; see `read_table`.
+
+    `fedsw.data.concatenate` of consecutive ones copies nothing but ids.
+    """
+    gathered = Gathered(columns)
+    for path in paths:
+        require_file(path)
+        kind = format_of(path)
+        try:
+            gathered.read(kind.read(path, columns), where=str(path), counted=kind.counted)
+        except FileNotFoundError:
+            raise
+        except OSError as fault:
+            raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
+    return gathered.tables()
+
+
+@dataclass
+class Checked:
+    """What a file's cells come to when every one is looked at.
+
+    Attributes:
+        rows: number of records.
+        units: how many units they are of; their number where no unit is declared.
+        groups: how many units are in each group, (groups,); of those that fit.
+        classes: how many are of each class, (classes,); likewise, and empty for a regression.
+        faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
+        more: how many faults there are beyond those.
+        missing: missing cells by column, where the declaration allows some.
+        names: the numbers of the units, which are the same in every file, ascending; none where no unit is declared.
+        records: all of them, where they were to be kept and every cell fits; their ids are 0, 1, ...
+    """
+
+    rows: int
+    groups: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    faults: list[Fault]
+    more: int
+    missing: dict[str, int]
+    units: int = 0
+    names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    records: Records | None = None
+
+
+MOST_FAULTS = 50
+"""Faults of one column that are kept; of the others there is the number."""
+
+
+def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
+    """Every fault of chunks of cells, and how many records there are; nothing is kept of the others.
+
+    It is a look at private records by whoever holds them: nothing of it is for anybody else.
+
+    Args:
+        public_classes: whether the class of a unit is public as its group is, and then one as well.
+        keep: whether the records are wanted, too.
+    """
+    found = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
+    kept: dict[str, int] = {}
+    owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
+    for chunk in chunks:
+        encoder = Encoder(chunk, columns.decimal, every=True)
+        units = encoder.unit(columns.unit)
+        features = encoder.features(columns.features)
+        groups, labels = encoder.group(columns.sensitive), encoder.target(columns)
+        fine = np.ones(encoder.rows, dtype=bool)
+        fine[[fault.row - chunk.first_row for fault in encoder.faults]] = False
+        found.rows += encoder.rows
+        found.groups += np.bincount(groups[fine], minlength=len(found.groups))
+        if columns.unit is not None:
+            owned.add(units[fine], groups[fine], encoder.numbered[fine])
+        if columns.classes:
+            found.classes += np.bincount(labels[fine], minlength=len(found.classes))
+            if public_classes and columns.unit is not None:
+                labelled.add(units[fine], labels[fine], encoder.numbered[fine])
+        if keep:
+            gathered.add(features, groups, labels)
+        for name, count in encoder.missing.items():
+            found.missing[name] = found.missing.get(name, 0) + count
+        _note(found, encoder.faults, kept)
+    if columns.sensitive is not None:
+        found.faults += owned.changing(columns.unit, columns.sensitive.name, columns.groups, most=MOST_FAULTS)
+    if columns.target is not None:
+        found.faults += labelled.changing(columns.unit, columns.target.name, columns.classes, most=MOST_FAULTS)
+    found.units = int(found.groups.sum())
+    if columns.unit is not None:
+        found.names, first, _ = grouped(owned.units)
+        found.units, found.groups = len(first), np.bincount(owned.values[first], minlength=len(found.groups))
+    if keep and not found.faults:
+        gathered.close(owned.units)
+        found.records = gathered.tables()[0]
+    return found
+
+
+def _note(found: Checked, faults: list[Fault], kept: dict[str, int]) -> None:
+    """Keep the faults of a chunk, each once, as many of a column as are kept."""
+    once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
+    for fault in sorted(once.values(), key=lambda fault: fault.row):
+        kept[fault.column] = kept.get(fault.column, 0) + 1
+        if kept[fault.column] <= MOST_FAULTS:
+            found.faults.append(fault)
+        else:
+            found.more += 1

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedsw.columns import Columns, as_text
+from fedsw.columns.declaration import Columns
+from fedsw.columns.kinds import as_text
 from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
 
 Array = NDArray[Any]
@@ -43,10 +44,10 @@ class Table:
     kind: str
     names: tuple[str, ...]
     rows: int
-    column: Callable[[str], object]
-    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    column: Callable[[str], object] = field(repr=False)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     roles: Mapping[str, str] = field(default_factory=dict)
-    _converted: dict[str, Array] = field(default_factory=dict)
+    _converted: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def cells(self, name: str) -> Array:
         """The column of a name, (n,) or (n, p); a column of width 1 is (n,).

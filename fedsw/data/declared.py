@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from fedsw.columns import Columns, Feature, Group, Label, Number, as_text, difference
+from fedsw.columns.declaration import Columns, difference
+from fedsw.columns.kinds import Feature, Group, Label, Number, as_text
 from fedsw.data.containers import Table, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
@@ -19,15 +20,16 @@ from fedsw.data.units import Units
 from fedsw.settings import ExperimentError, explain_all
 
 _MOST_LEVELS = 1_000
+_MOST_NAMED = 6
 
 Reference = str | int | Mapping[str, Any]
 
 _Role = TypeVar("_Role", Group, Label, Number)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeclaredRecords(Records):
-    """Records, and what is public of them.
+    """Records, and what is public of them, which is all that they print: their number, and their declaration in short.
 
     Attributes:
         columns: the declaration that they were read under: inputs, groups, classes or targets, with bounds.
@@ -39,9 +41,27 @@ class DeclaredRecords(Records):
 
     @property
     def rows_by_group(self) -> dict[str, int]:
-        """Number of records of every group, by its name, or of units where one is declared; public."""
+        """Number of records of every group, by its name, or of units where one is declared.
+
+        Public where a guarantee keeps a record in its group; not for a sketch, which protects groups as well.
+        """
         counts = np.bincount(self.sensitive.numpy()[Units.of(self).firsts], minlength=len(self.columns.groups)).tolist()
         return dict(zip(self.columns.groups, counts, strict=True))
+
+    def _facts(self) -> Mapping[str, object]:
+        columns, units = self.columns, len(Units.of(self).names)
+        size = {"records": units} if self.unit is None else {"units": units}
+        groups = {"groups": _some(columns.groups)}
+        inputs = {"inputs": columns.inputs, "columns": _some([feature.name for feature in columns.features])}
+        names = [each.name for each in columns.targets]
+        target = {"targets": _some(names)} if names else {"classes": len(columns.classes)}
+        return {"from": self.kind, **size, **inputs, **groups, **target}
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names in a line, the first of them where they are many."""
+    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return " / ".join([*names[:_MOST_NAMED], *more])
 
 
 def as_records(

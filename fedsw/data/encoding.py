@@ -5,19 +5,21 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.columns import Columns, Feature, Group, Label, Number, number_text
-from fedsw.data.cells import as_list, missing_among, read_numbers, shown, text_of
-from fedsw.data.faults import Fault
-from fedsw.data.formats import BadRecords, Cells, Chunk
-from fedsw.data.owned import Owned
-from fedsw.data.records import Records
-from fedsw.data.units import unit_number
+from fedsw.columns.declaration import Columns
+from fedsw.columns.kinds import Feature, Group, Label, Number, number_text
+from fedsw.data.cells import missing_among, read_numbers, shown, text_of
+from fedsw.data.distinct import Distinct, Fault, Growing, Owned, by_value, mapped
+from fedsw.data.formats import BadRecords, Chunk
+from fedsw.data.records import Records, known
+from fedsw.data.units import unit_numbers
+from fedsw.subnormal import flushed
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
@@ -47,45 +49,94 @@ def encoded(
     Raises:
         BadRecords: naming the row and column of the first fault, its value and the limit.
     """
-    features: list[NDArray[np.float32]] = []
-    groups: list[NDArray[np.int64]] = []
-    targets: list[NDArray[Any]] = []
-    owned = Owned()
-    count = 0
-    for chunk in chunks:
-        encoder = Encoder(chunk, columns.decimal, every=False)
-        features.append(encoder.features(columns.features))
-        groups.append(encoder.group(columns.sensitive))
-        owned.add(encoder.unit(columns.unit), groups[-1], encoder.numbered)
-        targets.append(encoder.numbers(columns.targets) if columns.targets else encoder.label(columns.target))
-        if encoder.faults:
-            first = min(encoder.faults, key=lambda fault: fault.row)
-            raise BadRecords(f"{where}: row {first.row} ({counted}), {first.words}")
-        count += encoder.rows
-        if count * columns.inputs > MAX_VALUES:
-            raise BadRecords(
-                f"{where} has more than {MAX_VALUES // columns.inputs} records of {columns.inputs} inputs, the most "
-                "that are kept in memory (1 GiB); give this node a part of them"
-            )
-    if not count:
-        raise BadRecords(f"{where} holds no records; a client takes part with at least one")
-    group = columns.sensitive
-    if group is not None and (changing := owned.changing(columns.unit, group.name, columns.groups, most=1)):
-        raise BadRecords(f"{where}: row {changing[0].row} ({counted}), {changing[0].words}")
-    return Records(
-        torch.from_numpy(np.concatenate(features)),
-        torch.from_numpy(np.concatenate(groups)),
-        torch.from_numpy(np.concatenate(targets)),
-        torch.arange(count) * step + first_id,
-        unit=None if columns.unit is None else torch.from_numpy(owned.units),
-    )
+    gathered = Gathered(columns)
+    gathered.read(chunks, where=where, counted=counted)
+    records = gathered.tables()[0]
+    return records.renumbered(torch.arange(len(records)) * step + first_id)
+
+
+class Gathered:
+    """Tables of the declared columns, one after the other in one array of each kind, so that each is in memory once."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns, self._ends = columns, [0]
+        self._features, self._groups = Growing(np.float32), Growing(np.int64)
+        self._targets = Growing(np.float32 if columns.targets else np.int64)
+        self._units = Growing(np.int64)
+
+    def read(self, chunks: Iterable[Chunk], *, where: str, counted: str) -> None:
+        """Take in a whole table; see `encoded`.
+
+        Raises:
+            BadRecords: naming the row and column of the first fault, its value and the limit.
+        """
+        columns, owned = self._columns, Owned()
+        for chunk in chunks:
+            encoder = Encoder(chunk, columns.decimal, every=False)
+            features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
+            if columns.unit is not None:
+                owned.add(encoder.unit(columns.unit), group, encoder.numbered)
+            self.add(features, group, encoder.target(columns))
+            if encoder.faults:
+                first = min(encoder.faults, key=lambda fault: fault.row)
+                raise BadRecords(f"{where}: row {first.row} ({counted}), {first.words}")
+            if (len(self._groups) - self._ends[-1]) * columns.inputs > MAX_VALUES:
+                raise BadRecords(
+                    f"{where} has more than {MAX_VALUES // columns.inputs} records of {columns.inputs} inputs, the "
+                    "most that are kept in memory (1 GiB); give this node a part of them"
+                )
+        if len(self._groups) == self._ends[-1]:
+            raise BadRecords(f"{where} holds no records; a client takes part with at least one")
+        group_ = columns.sensitive
+        if group_ is not None and (changing := owned.changing(columns.unit, group_.name, columns.groups, most=1)):
+            raise BadRecords(f"{where}: row {changing[0].row} ({counted}), {changing[0].words}")
+        self.close(owned.units)
+
+    def add(self, features: NDArray[np.float32], groups: NDArray[np.int64], targets: NDArray[Any]) -> None:
+        """Take in some rows of a table: inputs (k, inputs), groups (k,), classes (k,) or numbers (k, t)."""
+        self._features.append(_flushed(features))
+        self._groups.append(groups)
+        self._targets.append(_flushed(targets) if self._columns.targets else targets)
+
+    def close(self, units: NDArray[np.int64]) -> None:
+        """End a table, whose rows are those of these units (n,); nobody's where no unit is declared."""
+        self._units.append(units)
+        self._ends.append(len(self._groups))
+
+    def tables(self) -> list[Records]:
+        """The records of every table, with ids 0, 1, ... over all of them; none is read afterwards."""
+        arrays = (self._features, self._groups, self._targets)
+        features, groups, targets = (torch.from_numpy(each.whole()) for each in arrays)
+        unit = None if self._columns.unit is None else torch.from_numpy(self._units.whole())
+        whole = known(features, groups, targets, torch.arange(len(groups)), unit)
+        return [whole.part(start, end) for start, end in pairwise(self._ends)]
+
+
+def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values of any shape without subnormal numbers; see `fedsw.subnormal`."""
+    found: NDArray[np.float32] = flushed(torch.from_numpy(values)).numpy()
+    return found
+
+
+def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
+    """Whose the rows of a chunk are, (rows,); nothing else of it is looked at.
+
+    Raises:
+        BadRecords: naming the first row that does not say whose it is.
+    """
+    encoder = Encoder(chunk, columns.decimal, every=False)
+    units = encoder.unit(columns.unit)
+    if encoder.faults:
+        raise BadRecords(f"{where}: row {encoder.faults[0].row} ({counted}), {encoder.faults[0].words}")
+    return units
 
 
 class Encoder:
     """Numbers from the cells of a chunk; `faults` are those that do not fit, or the first of each column."""
 
     def __init__(self, chunk: Chunk, decimal: str, *, every: bool) -> None:
-        self._cells, self._first, self._decimal, self._every = chunk.cells, chunk.first_row, decimal, every
+        self._chunk, self._cells, self._first = chunk, chunk.cells, chunk.first_row
+        self._decimal, self._every = decimal, every
         self.rows = len(next(iter(chunk.cells.values())))
         self.faults: list[Fault] = []
         self.missing: dict[str, int] = {}
@@ -107,6 +158,10 @@ class Encoder:
             start += feature.inputs
         return encoded
 
+    def target(self, columns: Columns) -> NDArray[Any]:
+        """What is predicted: numbers (rows, t), or classes (rows,)."""
+        return self.numbers(columns.targets) if columns.targets else self.label(columns.target)
+
     def numbers(self, numbers: tuple[Number, ...]) -> NDArray[np.float32]:
         """Numeric targets (rows, t)."""
         return np.stack([self._numeric(number.name, number) for number in numbers], axis=1).astype(np.float32)
@@ -126,17 +181,20 @@ class Encoder:
         return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
 
     def unit(self, column: str | None) -> NDArray[np.int64]:
-        """Numbers of the units whose the rows are, (rows,); see `fedsw.data.units.unit_number`. 0 without a column."""
+        """Numbers of the units whose the rows are, (rows,); see `fedsw.data.units.unit_numbers`. 0 without a column."""
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
-        cells = as_list(self._cells[column])
-        names = [_unit_name(cell) for cell in cells]
+        cells = by_value(self._cells[column])
+        names = [_unit_name(cell) for cell in (cells.values if isinstance(cells, Distinct) else cells)]
+        numbers = unit_numbers([name or "" for name in names])
         bad = np.array([not name for name in names], dtype=bool)
+        if isinstance(cells, Distinct):
+            numbers, bad = numbers[cells.codes], bad[cells.codes]
         if bad.any():
             expected = "it says whose the row is: a text or a whole number, in every row"
-            self._note(column, bad, cells, expected, numeric=False)
-        numbers = {name: unit_number(name) for name in set(names) if name}
-        return np.array([numbers.get(name or "", 0) for name in names], dtype=np.int64)
+            self._note(column, bad, expected, numeric=False)
+        numbers[bad] = 0
+        return numbers
 
     @property
     def numbered(self) -> NDArray[np.int64]:
@@ -179,7 +237,7 @@ class Encoder:
         if absent is not None:
             bad &= ~absent
         if bad.any():
-            self._note(column, bad, cells, _expected(number, self._decimal), numeric=True)
+            self._note(column, bad, _expected(number, self._decimal), numeric=True)
         values[bad if absent is None else bad | absent] = least
         return values
 
@@ -187,15 +245,15 @@ class Encoder:
         self, column: str, values: tuple[str, ...], absent: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         position: dict[str | None, int] = {value: index for index, value in enumerate(values)}
-        cells = as_list(self._cells[column])
-        found = np.array([position.get(text_of(cell), -1) for cell in cells], dtype=np.int64)
+        found: NDArray[np.int64] = mapped(self._cells[column], lambda cell: position.get(text_of(cell), -1), np.int64)
         bad = found < 0 if absent is None else (found < 0) & ~absent
         if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
-            self._note(column, bad, cells, f"declared are {known}", numeric=False)
+            self._note(column, bad, f"declared are {known}", numeric=False)
         return np.maximum(found, 0)
 
-    def _note(self, column: str, bad: NDArray[np.bool_], cells: Cells, expected: str, *, numeric: bool) -> None:
+    def _note(self, column: str, bad: NDArray[np.bool_], expected: str, *, numeric: bool) -> None:
+        cells = self._chunk.as_written(column)
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
             hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
@@ -204,6 +262,8 @@ class Encoder:
 
 def _unit_name(cell: Any) -> str | None:
     """What a unit is called: a text, or a whole number however it is stored; None if it is neither."""
+    if type(cell) is str:
+        return cell.strip()
     if isinstance(cell, float) and cell.is_integer():
         return number_text(cell)
     return None if isinstance(cell, bool) else text_of(cell)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+_downloads = ContextVar("downloads", default=True)
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """Meanwhile, and in this thread, a data set is read where its files lie, and is never fetched."""
+    before = _downloads.set(False)
+    try:
+        yield
+    finally:
+        _downloads.reset(before)
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,8 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
     With `data_dir`, its subfolders of the data set's names (`Source.folders`) and that folder itself are
     searched, and nothing else. Without it, the same is done in the folder named by FEDSW_DATA; then the files
     are taken from the download cache, or downloaded into it. A downloaded file must have the sha256 on record;
-    a file you put somewhere yourself is taken as it is, and one that ends in .gz may lie there unzipped.
+    a file you put somewhere yourself is taken as it is, and one that ends in .gz may lie there unzipped. Inside
+    `without_downloads` nothing is downloaded.
 
     Raises:
         ValueError: if the data set is unknown.
@@ -144,6 +159,13 @@ def _download(name: str, searched: list[Path], variable: str | None) -> Path:
 
     source = SOURCES[name]
     folder = Path(pooch.os_cache("fedsw")) / name
+    if not _downloads.get():
+        if all(_holds(folder / file, sha256) for file, sha256 in source.sha256.items()):
+            return folder
+        raise FileNotFoundError(
+            f"{name}: this client does not hold its files, and downloads nothing that a server names. Its operator "
+            f"puts {' and '.join(source.sha256)} in a folder, and starts it with --data-dir, or with FEDSW_DATA set"
+        )
     for file, sha256 in source.sha256.items():
         try:
             pooch.retrieve(
@@ -160,6 +182,12 @@ def _download(name: str, searched: list[Path], variable: str | None) -> Path:
                 f"and name it with --data-dir or in FEDSW_DATA ({variable or 'not set'})"
             ) from fault
     return folder
+
+
+def _holds(path: Path, sha256: str) -> bool:
+    import pooch
+
+    return path.is_file() and pooch.file_hash(str(path), alg="sha256") == sha256
 
 
 def _files(wanted: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ is taken for it. Cells are not interpreted here.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import io
 import json
@@ -14,16 +15,19 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.columns import Columns
-from fedsw.data.idx import read_idx
+from fedsw.columns.declaration import Columns
+from fedsw.data.blocks import BLOCK, Layout, arrow_cells, blocks, is_plain, parsed
+from fedsw.data.distinct import Distinct, Gaps
+from fedsw.data.images import read_idx
 
 MAX_FILE_BYTES = 2**31
 """Largest file that is opened."""
@@ -33,9 +37,10 @@ MAX_COLUMNS = 20_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What parts the cells of most tables, by its name."""
 
-Cells = Sequence[Any] | NDArray[Any]
+Cells = Sequence[Any] | NDArray[Any] | Distinct | Gaps
 
-_MOST_ROWS, _MOST_CELLS = 8192, 2**20
+_MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
+_LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(dictionary<values=)?(large_)?string.*")
 _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
@@ -55,17 +60,35 @@ class Chunk:
     Attributes:
         first_row: number of the first of them, as the file's reader counts.
         cells: for every column that is read, one cell a row.
+        written: the same as the file has them, for messages and copies; None where they are.
     """
 
     first_row: int
     cells: Mapping[str, Cells]
+    written: Callable[[], Mapping[str, Cells]] | None = None
+
+    def as_written(self, column: str) -> Cells:
+        """A column's cells as the file has them."""
+        return (self.cells if self.written is None else self.written())[column]
+
+
+def nothing(column: str) -> bool:
+    """No column."""
+    return False
+
+
+class Read(Protocol):
+    """From a file to its chunks."""
+
+    def __call__(self, path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+        """The declared columns of a file, and those beside them that are asked for by name; these are read as text."""
 
 
 @dataclass(frozen=True)
 class Format:
     """How a kind of file is read, and how its rows are counted in messages."""
 
-    read: Callable[[Path, Columns], Iterator[Chunk]]
+    read: Read
     counted: str
 
 
@@ -96,36 +119,112 @@ def require_file(path: Path) -> None:
         raise BadRecords(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read: give this node a part of it")
 
 
-def _csv_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
+def _ahead(read: Read) -> Read:
+    """The same chunks, those of a large file read by a thread while the chunk before is used."""
+
+    @functools.wraps(read)
+    def reading(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+        chunks = read(path, columns, beside=beside)
+        if path.stat().st_size < BLOCK:
+            return (yield from chunks)
+        with ThreadPoolExecutor(max_workers=1) as helper:
+            coming = helper.submit(next, chunks, None)
+            while (chunk := coming.result()) is not None:
+                coming = helper.submit(next, chunks, None)
+                yield chunk
+
+    return reading
+
+
+@_ahead
+def _csv_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
     with path.open("rb") as raw:
-        text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        reader = csv.reader(text, strict=True, delimiter=columns.separator)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if not header:
-                raise BadRecords(f"{path} is empty; its first row must name the columns")
-            require_separator(path, header, columns.separator)
-            places = columns_among(path, header, columns.names)
-            rows: list[list[str]] = []
-            first, most = 2, _rows_of(len(header))
-            for number, row in enumerate(reader, start=2):
-                if row and len(row) != len(header):
-                    raise BadRecords(f"{path}: row {number} has {len(row)} cells; the header (row 1) has {len(header)}")
-                if len(rows) == most or not row:  # a blank line ends a chunk, so that rows keep their numbers
-                    yield from _csv_chunk(first, rows, places)
-                    rows, first = [], number + (not row)
-                if row:
-                    rows.append(row)
-            yield from _csv_chunk(first, rows, places)
-        except UnicodeDecodeError:
-            raise BadRecords(f"{path}: line {_first_undecodable(path)} is not UTF-8; save the file as UTF-8") from None
-        except csv.Error as fault:
-            raise BadRecords(f"{path}: line {reader.line_num} is no CSV: {fault}") from None
+        first = raw.readline(_LONGEST_HEADER)
+        if not is_plain(first, columns.separator) or not first.endswith(b"\n"):
+            raw.seek(0)
+            return (yield from _csv_rows(path, raw, columns, 1, None, beside))
+        header = next(csv.reader([first.decode("utf-8-sig")], delimiter=columns.separator), [])
+        layout = _layout(path, header, columns, beside)
+        yield from _csv_blocks(path, raw, columns, layout, beside)
+
+
+def _csv_blocks(
+    path: Path, raw: IO[bytes], columns: Columns, layout: Layout, beside: Callable[[str], bool]
+) -> Iterator[Chunk]:
+    """What follows the header, block by block, as long as lines are rows."""
+    arrow, row, start = _arrow("csv"), 2, raw.tell()
+    for block in blocks(raw):
+        if not is_plain(block, columns.separator):
+            raw.seek(start)
+            return (yield from _csv_rows(path, raw, columns, row, layout, beside))
+        cells = None if arrow is None else parsed(arrow, block, layout)
+        if cells is None:
+            yield from _csv_rows(path, io.BytesIO(block), columns, row, layout, beside)
+        else:
+            yield Chunk(row, cells, functools.cache(functools.partial(_cells_of, block, layout)))
+        lines = block.count(b"\n") if cells is None else len(next(iter(cells.values())))
+        row, start = row + lines, start + len(block)
+
+
+def _cells_of(block: bytes, layout: Layout) -> Mapping[str, Cells]:
+    """The cells of a block whose lines are rows, as they are written."""
+    rows = list(csv.reader(io.StringIO(block.decode("utf-8"), newline=""), delimiter=layout.separator))
+    return {name: [row[place] for row in rows] for name, place in layout.places.items()}
+
+
+def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[str], bool]) -> Layout:
+    """Where the columns are, by the first row of a file."""
+    names = [name.strip() for name in header]
+    if not names:
+        raise BadRecords(f"{path} is empty; its first row must name the columns")
+    require_separator(path, names, columns.separator)
+    places = columns_among(path, names, columns.names)
+    places |= {name: place for place, name in enumerate(names) if beside(name)}
+    return Layout.of(columns, places, len(names), beside)
+
+
+def _csv_rows(
+    path: Path, raw: IO[bytes], columns: Columns, first: int, layout: Layout | None, beside: Callable[[str], bool]
+) -> Iterator[Chunk]:
+    """Rows as Python's own reader finds them.
+
+    Args:
+        first: number of the first row of `raw`, the header if there is no layout yet.
+    """
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig" if layout is None else "utf-8", newline="")
+    reader = csv.reader(text, strict=True, delimiter=columns.separator)
+    before = first - 1
+    try:
+        if layout is None:
+            layout, first = _layout(path, next(reader, []), columns, beside), first + 1
+        rows: list[list[str]] = []
+        most = _rows_of(layout.width)
+        for number, row in enumerate(reader, start=first):
+            if row and len(row) != layout.width:
+                raise BadRecords(f"{path}: row {number} has {len(row)} cells; the header (row 1) has {layout.width}")
+            if len(rows) == most or not row:  # a blank line ends a chunk, so that rows keep their numbers
+                yield from _csv_chunk(first, rows, layout.places)
+                rows, first = [], number + (not row)
+            if row:
+                rows.append(row)
+        yield from _csv_chunk(first, rows, layout.places)
+    except UnicodeDecodeError:
+        raise BadRecords(f"{path}: line {_first_undecodable(path)} is not UTF-8; save the file as UTF-8") from None
+    except csv.Error as fault:
+        raise BadRecords(f"{path}: line {before + reader.line_num} is no CSV: {fault}") from None
 
 
 def _csv_chunk(first: int, rows: list[list[str]], places: Mapping[str, int]) -> Iterator[Chunk]:
     if rows:
         yield Chunk(first, {name: [row[place] for row in rows] for name, place in places.items()})
+
+
+def _arrow(part: str) -> Any:
+    """A module of pyarrow; None where it is not installed."""
+    try:
+        return importlib.import_module(f"pyarrow.{part}")
+    except ModuleNotFoundError:
+        return None
 
 
 def _first_undecodable(path: Path) -> int:
@@ -138,32 +237,36 @@ def _first_undecodable(path: Path) -> int:
     return 1
 
 
-def _parquet_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise BadRecords(f"{path}: reading Parquet takes pyarrow; pip install 'fedsw[tables]', or use CSV") from None
+@_ahead
+def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+    if (parquet := _arrow("parquet")) is None:
+        raise BadRecords(f"{path}: reading Parquet takes pyarrow; pip install 'fedsw[tables]', or use CSV")
     with _damaged(path, "Parquet file"):
         source = parquet.ParquetFile(path)
         names = list(source.schema_arrow.names)
     with source:
-        columns_among(path, names, columns.names)
+        layout = Layout.of(columns, columns_among(path, names, columns.names), len(names), beside)
         for field in source.schema_arrow:
             if field.name in columns.names and not _PLAIN.fullmatch(str(field.type)):
                 raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected")
-        first = 1
-        batches = source.iter_batches(batch_size=_rows_of(len(columns.names)), columns=list(columns.names))
+        first, most = 1, max(1, min(_ARROW_ROWS, _MOST_CELLS // len(columns.names)))
+        batches = source.iter_batches(batch_size=most, columns=list(columns.names))
         while True:
             with _damaged(path, "Parquet file"):
                 batch = next(batches, None)
-                cells = {} if batch is None else {name: batch.column(name).to_pylist() for name in columns.names}
+                cells = {} if batch is None else arrow_cells(batch, layout)
             if batch is None:
                 return
-            yield Chunk(first, cells)
+            yield Chunk(first, cells, functools.cache(functools.partial(_objects_of, batch)))
             first += batch.num_rows
 
 
-def _npz_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
+def _objects_of(batch: Any) -> Mapping[str, Cells]:
+    """The cells of a part of a Parquet file as Python objects."""
+    return {name: batch.column(name).to_pylist() for name in batch.schema.names}
+
+
+def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
     """Arrays by column; a feature with `count` is one array (n, count) of its name."""
     counts = {feature.name: feature.count for feature in columns.features if feature.count is not None}
     inside = {column: feature.name for feature in columns.features for column in feature.columns}
@@ -204,12 +307,13 @@ def _npy(stream: IO[bytes], size: int, what: str) -> NDArray[Any]:
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _idx_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
+def _idx_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
     """Images as rows of pixels, with the labels of the file beside it where classes are declared."""
-    if len(columns.features) != 1 or columns.features[0].count is None or columns.sensitive or columns.targets:
+    other = columns.sensitive or columns.targets or columns.unit
+    if len(columns.features) != 1 or columns.features[0].count is None or other:
         raise BadRecords(
             f"{path}: an IDX file has images and labels; declare one feature with a count of pixels, at most a target, "
-            "and no sensitive column"
+            "and no sensitive column or unit"
         )
     feature = columns.features[0]
     with _damaged(path, "IDX file"):
@@ -219,10 +323,10 @@ def _idx_chunks(path: Path, columns: Columns) -> Iterator[Chunk]:
     flat = images.reshape(len(images), pixels)
     cells: dict[str, NDArray[Any]] = {column: flat[:, index] for index, column in enumerate(feature.columns)}
     if columns.target is not None:
-        beside = path.with_name(_IMAGES.sub(r"labels\1idx1-ubyte\2", path.name))
-        require_file(beside)
-        with _damaged(beside, "IDX file"):
-            labels = read_idx(beside, dims=1)
+        labelled = path.with_name(_IMAGES.sub(r"labels\1idx1-ubyte\2", path.name))
+        require_file(labelled)
+        with _damaged(labelled, "IDX file"):
+            labels = read_idx(labelled, dims=1)
         if len(labels) != len(images):
             raise BadRecords(f"{beside}: {len(labels)} labels for {len(images)} images; each has one")
         cells[columns.target.name] = labels

@@ -1,19 +1,75 @@
-"""Image data sets as rows of pixels in [0, 1]: MNIST, Fashion-MNIST, USPS, and any of them at another size."""
+"""Images: MNIST, Fashion-MNIST and USPS from their files, and the digits of scikit-learn."""
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import math
+import struct
+import zlib
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.data.files import find_data, stored
-from fedsw.data.idx import read_idx
 from fedsw.data.records import Dataset, Records
+
+MAX_BYTES = 2**30
+_UNSIGNED_BYTE = 8
+_PIECE = 2**20
+
+
+def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
+    """An array of unsigned bytes, of the shape that an IDX file announces; gzip is recognised by its first bytes.
+
+    The file is a big-endian magic number (0, 0, 8 for unsigned bytes, number of dimensions), the length of every
+    dimension as 32 bits, and the bytes, last dimension fastest: nothing more and nothing less. The header is
+    read first and never more than the length it announces (plus one byte), so a small file cannot fill memory.
+
+    Raises:
+        ValueError: naming the file, the field, its value and what it has to be.
+    """
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path, "rb") if zipped else path.open("rb") as stream:
+            shape = _shape(stream.read(4 + 4 * dims), dims, path)
+            length = math.prod(shape)
+            if length > MAX_BYTES:
+                raise ValueError(f"{path}: the header announces {length} bytes ({shape}); at most {MAX_BYTES} are read")
+            content = _read(cast(IO[bytes], stream), length + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+        raise ValueError(f"{path} is not a whole gzip file ({fault}); fetch it again") from fault
+    if len(content) != length:
+        found = f"{len(content)}" if len(content) < length else "more"
+        raise ValueError(f"{path}: the header announces {length} bytes ({shape}) and {found} follow; fetch it again")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _read(stream: IO[bytes], most: int) -> bytearray:
+    """At most that many bytes, in pieces: asked for at once, memory for all of them is taken before one is read."""
+    content = bytearray()
+    while len(content) < most and (piece := stream.read(min(_PIECE, most - len(content)))):
+        content += piece
+    return content
+
+
+def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:
+    if len(header) != 4 + 4 * dims:
+        raise ValueError(f"{path} has {len(header)} bytes; an IDX header of {dims} dimensions has {4 + 4 * dims}")
+    magic, *lengths = struct.unpack(f">{1 + dims}I", header)
+    wanted = (_UNSIGNED_BYTE << 8) + dims
+    if magic != wanted:
+        raise ValueError(
+            f"{path}: the magic number is {magic}; {wanted} is expected (unsigned bytes in {dims} dimensions)"
+        )
+    return tuple(lengths)
+
 
 DIGITS = tuple("0123456789")
 FASHION = (
@@ -208,3 +264,40 @@ def _require_labels(path: Path, labels: np.ndarray, images: int, classes: int) -
     if len(outside):
         row = int(outside[0])
         raise ValueError(f"{path}: label {row} is {labels[row]}; it must be 0 .. {classes - 1}")
+
+
+PRIVATE = 1_437
+
+
+def digits(*, seed: int = 0) -> Dataset:
+    """The 1797 handwritten digits of 8x8 pixels that scikit-learn carries, 1437 of them private.
+
+    Features are the 64 pixels row by row in [0, 1] (16 grey levels and 0, divided by 16), the target is the
+    digit. The split is a permutation decided by `seed`, which is public; the published order is by writer. A
+    record's id is its place in the published order.
+
+    Args:
+        seed: seed of the split.
+
+    Raises:
+        ModuleNotFoundError: if scikit-learn is not installed.
+
+    Source: UCI "Optical Recognition of Handwritten Digits", test part (E. Alpaydin, C. Kaynak 1998).
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as fault:
+        raise ModuleNotFoundError(
+            "the data set 'digits' comes with scikit-learn, which is not installed: `pip install scikit-learn`"
+        ) from fault
+    pixels, labels = load_digits(return_X_y=True)
+    order = torch.from_numpy(np.random.RandomState(seed).permutation(len(labels)))
+    features = torch.from_numpy(pixels.astype(np.float32)) / 16
+    target = torch.from_numpy(labels.astype(np.int64))
+    private, held_out = order[:PRIVATE].sort().values, order[PRIVATE:].sort().values
+    return image_dataset(
+        "digits",
+        (features[private], target[private], private),
+        (features[held_out], target[held_out], held_out),
+        classes=DIGITS,
+    )

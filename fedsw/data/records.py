@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedsw.subnormal import flushed
+from fedsw.text import Short
 
 
-@dataclass(frozen=True, eq=False)
-class Records:
+@dataclass(frozen=True, eq=False, repr=False)
+class Records(Short):
     """One row per record; construction checks shapes and dtypes, `validate` checks values.
+
+    It prints no value of a record, and no number of them either: of a batch that may be a secret.
 
     Numbers below the smallest normal float32, 1.2e-38, become 0, whatever they came from: see `fedsw.subnormal`.
 
@@ -68,22 +73,39 @@ class Records:
         """The same records on a device; themselves if they are there."""
         if self.ids.device == device:
             return self
-        moved = object.__new__(Records)  # checked and flushed they are
-        for name in ("features", "sensitive", "target", "ids"):
-            object.__setattr__(moved, name, getattr(self, name).to(device))
-        object.__setattr__(moved, "unit", None if self.unit is None else self.unit.to(device))
-        return moved
+        return self._each(lambda values: values.to(device))
 
     def take(self, index: object) -> Records:
         """The records at the given rows (integers, in the given order) or where a boolean mask holds."""
         rows = torch.as_tensor(index, device=self.ids.device)
         if rows.dtype == torch.bool:
             rows = rows.nonzero().squeeze(1)
-        taken = object.__new__(Records)  # rows of records that were checked and flushed once are so
-        for name in ("features", "sensitive", "target", "ids"):
-            object.__setattr__(taken, name, getattr(self, name).index_select(0, rows))
-        object.__setattr__(taken, "unit", None if self.unit is None else self.unit.index_select(0, rows))
-        return taken
+        return self._each(lambda values: values.index_select(0, rows))
+
+    def part(self, start: int, end: int) -> Records:
+        """The records of some rows that follow each other, which lie where they are."""
+        return self._each(lambda values: values[start:end])
+
+    def renumbered(self, ids: Tensor) -> Records:
+        """The same records with other ids (n,) int64."""
+        return known(self.features, self.sensitive, self.target, ids, self.unit)
+
+    def _facts(self) -> Mapping[str, object]:
+        target = "a class" if self.is_classification else f"{self.target.shape[1]} numbers"
+        return {"features": self.features.shape[1], "target": target}
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Records:
+        unit = None if self.unit is None else change(self.unit)
+        return known(change(self.features), change(self.sensitive), change(self.target), change(self.ids), unit)
+
+
+def known(features: Tensor, sensitive: Tensor, target: Tensor, ids: Tensor, unit: Tensor | None) -> Records:
+    """Records of tensors (n, ...) that were checked and flushed once; nothing is copied."""
+    records = object.__new__(Records)
+    for name, value in zip(("features", "sensitive", "target", "ids"), (features, sensitive, target, ids), strict=True):
+        object.__setattr__(records, name, value)
+    object.__setattr__(records, "unit", unit)
+    return records
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +153,11 @@ class Dataset:
 
 
 def concatenate(parts: Sequence[Records]) -> Records:
-    """The records of several parts one after the other, in the order given; units of different parts are different.
+    """The records of several parts one after the other, in the order given.
 
     Raises:
-        ValueError: if there is no part, widths differ, or a unit is declared in some of them only.
+        ValueError: if there is no part, widths differ, a unit is declared in some of them only, or a unit has rows in
+            several: the rows of a person are one client's.
     """
     if not parts:
         raise ValueError("no records to concatenate: give at least one part")
@@ -142,25 +165,37 @@ def concatenate(parts: Sequence[Records]) -> Records:
     if len(widths) > 1:
         shapes = ", ".join(f"{p.features.shape[1]} features and target {tuple(p.target.shape[1:])}" for p in parts)
         raise ValueError(f"parts have different widths ({shapes}); records of one data set share them")
-    return Records(
-        torch.cat([part.features for part in parts]),
-        torch.cat([part.sensitive for part in parts]),
-        torch.cat([part.target for part in parts]),
-        torch.cat([part.ids for part in parts]),
-        unit=_units_of(parts),
+    return known(
+        joined([part.features for part in parts]),
+        joined([part.sensitive for part in parts]),
+        joined([part.target for part in parts]),
+        joined([part.ids for part in parts]),
+        _units_of(parts),
     )
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors (n_i, ...) one after the other; where they lie so in memory, nothing is copied."""
+    first, size = parts[0], sum(map(len, parts))
+    place = first.storage_offset()
+    for part in parts:
+        beside = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not (beside and part.is_contiguous() and part.storage_offset() == place):
+            return torch.cat(list(parts))
+        place += part.numel()
+    return first.as_strided((size, *first.shape[1:]), first.stride())
+
+
 def _units_of(parts: Sequence[Records]) -> Tensor | None:
-    """Whose every record is, with numbers that no two parts share; None if each is a unit."""
+    """Whose every record is; None if each is a unit."""
     units = [part.unit for part in parts if part.unit is not None]
     if not units:
         return None
     if len(units) < len(parts):
         raise ValueError(f"{len(units)} of {len(parts)} parts say whose their records are; declare a unit for all")
-    numbers = [torch.unique(unit, return_inverse=True)[1] for unit in units]
-    counts = torch.tensor([0, *(int(number.max()) + 1 for number in numbers)]).cumsum(0)
-    return torch.cat([number + before for number, before in zip(numbers, counts, strict=False)])
+    if common := sum(map(len, map(torch.unique, units))) - len(torch.unique(torch.cat(units))):
+        raise ValueError(f"{common} units of a part are also in an earlier one; the rows of a unit are one client's")
+    return joined(units)
 
 
 def validate(
@@ -253,3 +288,38 @@ def _require_unique(ids: Tensor, name: str) -> None:
             f"{name}: row {int(second)}, column ids is {int(ids[second])}, as in row {int(first)}; a "
             "record counts once, or replacing it would move more than the sensitivity allows"
         )
+
+
+def public_half(dataset: Dataset) -> Records:
+    """The first half of the training records, which belongs to nobody: encoders may learn from it."""
+    return dataset.train.take(torch.arange(len(dataset.train) // 2))
+
+
+def private_half(dataset: Dataset) -> Dataset:
+    """The data set with the second half of its training records alone; the held-out ones stay.
+
+    Source: SPF, Section 5.3, which cuts MNIST and Fashion-MNIST like this.
+    """
+    own = torch.arange(len(dataset.train) // 2, len(dataset.train))
+    return dataclasses.replace(dataset, train=dataset.train.take(own))
+
+
+def with_classes(dataset: Dataset, length: float) -> Dataset:
+    """The records with their class beside their features: one-hot, times `length`.
+
+    What is released of such a record's features is released of its class as well, under the same guarantee.
+
+    Raises:
+        ValueError: if the data set has no classes, or the length is not above 0.
+    """
+    if not dataset.classes:
+        raise ValueError(f"{dataset.name} has no classes to put beside its features")
+    if not length > 0:
+        raise ValueError(f"the length of a class's code is {length}; it must be above 0")
+
+    def beside(records: Records) -> Records:
+        codes = length * F.one_hot(records.target, len(dataset.classes)).to(records.features)
+        return dataclasses.replace(records, features=torch.cat([records.features, codes], dim=1))
+
+    names = (*dataset.feature_names, *(f"class({name})" for name in dataset.classes))
+    return dataclasses.replace(dataset, train=beside(dataset.train), test=beside(dataset.test), feature_names=names)

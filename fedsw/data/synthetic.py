@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.data.records import Dataset, Records
+from fedsw.randomness import Stream
 
 
 def synthetic(
@@ -90,4 +94,133 @@ def synthetic(
         ),
         groups=("A=0", "A=1"),
         classes=("Y=0", "Y=1") if target == "class" else (),
+    )
+
+
+Float64 = NDArray[np.float64]
+
+# Public facts of the two laws, fixed here and never estimated from a record.
+RING_RADIUS = 0.75
+MODE_CIRCLE = 0.8
+MODE_STD = 0.04
+
+FEATURE_NAMES = ("x", "y")
+UNLABELLED = ("all",)
+
+
+def ring(n: int = 100_000, n_test: int = 10_000, *, radius: float = RING_RADIUS, seed: int = 0) -> Dataset:
+    """Points that are uniform on the circle of the given radius about the origin, without labels.
+
+    The seed decides the data and nothing else. Private and held-out records come from independent streams, so
+    the size of one leaves the values of the other as they are.
+
+    Args:
+        n: number of private records.
+        n_test: number of held-out records, of the same law.
+        radius: of the circle, above 0; public.
+        seed: seed of the draw.
+
+    Returns:
+        A data set of two features, one group and the single class "all".
+
+    Raises:
+        ValueError: if a size is below 1 or the radius is not a positive number.
+
+    Source: RLL, Appendix D.2, with its size and radius as defaults.
+    """
+    _require(n, n_test, radius=radius)
+
+    def draw(size: int, stream: Stream) -> tuple[Float64, NDArray[np.int64]]:
+        return _circle(2 * math.pi * stream.uniforms(size), radius), np.zeros(size, dtype=np.int64)
+
+    train, test = draw(n, _stream(seed, "ring", "train")), draw(n_test, _stream(seed, "ring", "test"))
+    return _dataset("ring", train, test, UNLABELLED)
+
+
+def gaussians(
+    n: int = 30_000,
+    n_test: int = 10_000,
+    *,
+    modes: int = 5,
+    radius: float = MODE_CIRCLE,
+    std: float = MODE_STD,
+    seed: int = 0,
+) -> Dataset:
+    """A mixture of equally likely isotropic Gaussians whose centres are evenly spaced on a circle.
+
+    With the defaults a record lies outside the unit ball with probability below 6e-7 (five standard deviations
+    from its centre to the sphere), and neighbouring centres of five are 0.94 apart, over 23 standard deviations.
+
+    Args:
+        n: number of private records.
+        n_test: number of held-out records, of the same law.
+        modes: number of Gaussians, at least 1.
+        radius: of the circle of their centres (`mode_centres`), above 0; public.
+        std: standard deviation of each coordinate about its centre, above 0; public.
+        seed: seed of the draw; train and test come from independent streams, as in `ring`.
+
+    Returns:
+        A data set of two features and one group; the target is the index of the Gaussian.
+
+    Raises:
+        ValueError: if a size is below 1, or the radius or the standard deviation is not a positive number.
+
+    Source: the toy example of Sebag et al., DP gradient flow based on the sliced Wasserstein distance, scaled
+        into the unit ball.
+    """
+    _require(n, n_test, modes=modes, radius=radius, std=std)
+    centres = mode_centres(modes, radius=radius).numpy()
+
+    def draw(size: int, stream: Stream) -> tuple[Float64, NDArray[np.int64]]:
+        mode = np.floor(modes * stream.uniforms(size)).astype(np.int64)
+        return centres[mode] + std * stream.normals(2 * size).reshape(size, 2), mode
+
+    train, test = draw(n, _stream(seed, "gaussians", "train")), draw(n_test, _stream(seed, "gaussians", "test"))
+    return _dataset("gaussians", train, test, tuple(f"mode {index}" for index in range(modes)))
+
+
+def mode_centres(modes: int = 5, *, radius: float = MODE_CIRCLE) -> Tensor:
+    """Centres (modes, 2), float64, of the Gaussians of `gaussians`: evenly spaced, the first at (0, radius)."""
+    return torch.from_numpy(_circle(math.pi / 2 + 2 * math.pi * np.arange(modes) / modes, radius))
+
+
+def _circle(angle: Float64, radius: float) -> Float64:
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def _stream(seed: int, law: str, part: str) -> Stream:
+    return Stream.seeded(seed, "data", law, part)
+
+
+def _require(n: int, n_test: int, *, modes: int = 1, **lengths: float) -> None:
+    for name, size in (("n", n), ("n_test", n_test), ("modes", modes)):
+        if size < 1:
+            raise ValueError(f"{name} = {size}; it must be at least 1")
+    for name, length in lengths.items():
+        if not 0 < length < math.inf:
+            raise ValueError(f"{name} = {length}; it must be finite and above 0")
+
+
+def _dataset(
+    name: str,
+    train: tuple[Float64, NDArray[np.int64]],
+    test: tuple[Float64, NDArray[np.int64]],
+    classes: tuple[str, ...],
+) -> Dataset:
+    def records(part: tuple[Float64, NDArray[np.int64]], first_id: int) -> Records:
+        points, label = part
+        return Records(
+            features=torch.from_numpy(points.astype(np.float32)),
+            sensitive=torch.zeros(len(points), dtype=torch.int64),
+            target=torch.from_numpy(label),
+            ids=torch.arange(first_id, first_id + len(points)),
+        )
+
+    return Dataset(
+        name=name,
+        train=records(train, 0),
+        test=records(test, len(train[0])),
+        feature_names=FEATURE_NAMES,
+        groups=("all",),
+        classes=classes,
     )

@@ -2,50 +2,74 @@
 
 from __future__ import annotations
 
+import dataclasses
+import filecmp
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
+_MOST_PAIRS = 5
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of some records, numbered in the order of their first rows; each record is one where none is declared.
+    """The units of some records, numbered in the order of their identifiers; each record is one where none is declared.
 
-    How many units there are is public. How many rows a unit has is not: nothing but its own row of a batch, and the
-    screen of whoever holds the records, may depend on it.
+    How many units there are is public. Which rows a unit has is not: nothing but its own row of a batch, and the
+    screen of whoever holds the records, may depend on it. So a unit's number follows from who is there, and from no
+    row.
 
     Attributes:
         declared: whether a unit was declared, so that it may have several rows.
         rows: rows of the records, unit after unit, (n,).
         starts: where each unit's begin among them, and the end, (units + 1,).
-        ids: the id of each unit's first record, (units,): the number of the unit in the whole federation.
+        names: what `Records.unit` calls each of them, (units,), ascending; the record's id where none is declared.
+        ids: the number of each in the whole federation, (units,), that a seeded run draws by.
     """
 
     declared: bool
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ids: NDArray[np.int64]
+    rows: NDArray[np.int64] = field(repr=False)
+    starts: NDArray[np.int64] = field(repr=False)
+    names: NDArray[np.int64] = field(repr=False)
+    ids: NDArray[np.int64] = field(repr=False)
 
     @classmethod
     def of(cls, records: Records) -> Units:
-        """The units of some records."""
+        """The units of some records, those of a federation of one client."""
         ids, count = records.ids.numpy(), len(records)
         if records.unit is None:
-            return cls(False, np.arange(count), np.arange(count + 1), ids)
-        _, first, number = np.unique(records.unit.numpy(), return_index=True, return_inverse=True)
-        by_first_row = np.argsort(np.argsort(first))[number]
-        rows = np.argsort(by_first_row, kind="stable")
-        starts = np.append(0, np.cumsum(np.bincount(by_first_row, minlength=len(first))))
-        return cls(True, rows, starts, ids[rows[starts[:-1]]])
+            return cls(False, np.arange(count), np.arange(count + 1), ids, ids)
+        names, number = np.unique(records.unit.numpy(), return_inverse=True)
+        rows = np.argsort(number, kind="stable")
+        starts = np.append(0, np.cumsum(np.bincount(number, minlength=len(names))))
+        return cls(True, rows, starts, names, np.arange(len(names)))
+
+    def of_clients(self, owner: NDArray[np.int64], clients: NDArray[np.int64], total: int) -> Units:
+        """The same units with ids that interleave those of all clients, in each by identifier; records keep theirs.
+
+        Args:
+            owner: position of each unit's client, (units,).
+            clients: their numbers in the federation, (S,).
+            total: how many clients the federation has.
+        """
+        if not self.declared:
+            return self
+        order, held = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(clients))
+        rank = np.empty(len(self), dtype=np.int64)
+        rank[order] = np.arange(len(self)) - np.repeat(np.cumsum(held) - held, held)
+        return dataclasses.replace(self, ids=clients[owner] + total * rank)
 
     def __len__(self) -> int:
         """Number of units."""
@@ -96,17 +120,61 @@ class Units:
         found = torch.as_tensor(values).cpu().numpy()
         first = np.repeat(self.firsts, np.diff(self.starts))
         if len(wrong := np.flatnonzero(found[self.rows] != found[first])):
-            one, other = int(first[wrong[0]]), int(self.rows[wrong[0]])
+            earliest = wrong[np.argmin(self.rows[wrong])]
+            one, other = int(first[earliest]), int(self.rows[earliest])
             raise BadRecords(
                 f"{name}: rows {one} and {other} (the first record is row 0) are of one unit and differ in {what}; all "
                 "rows of a unit are drawn in one stratum. Give them one value, or choose a column that does not change"
             )
 
 
-def unit_number(name: str) -> int:
-    """The number of a unit by its name: the same in every file; two names share one with probability below 2^-62."""
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
+    """The numbers (n,) of units by their names, the same in every file; two share one with probability below 2^-62.
+
+    Every name is hashed by itself (docs/guarantees.md, "Units"): give each once.
+    """
+    digests = b"".join([hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names])
+    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
+
+
+def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> None:
+    """Refuse units that have rows at several clients: each would be protected as many times less as it has clients.
+
+    Args:
+        units: whose the records of each client are, (n_c,); None where each record is one, which are never compared.
+        clients: what they are called in the message.
+        unit: what a unit is called.
+
+    Raises:
+        BadRecords: naming the clients, how many units they have in common, and what to do; and no unit.
+    """
+    if said := shared_words(units, clients, unit):
+        raise BadRecords(said)
+
+
+def shared_words(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> str:
+    """What is said of units that have rows at several clients, "" if none has; see `require_one_client_each`.
+
+    Args:
+        units: (n_c,) of every client c; None where each record is one.
+    """
+    own = [np.empty(0, dtype=np.int64) if each is None else grouped(each.numpy())[0] for each in units]
+    if not sum(map(len, own)):
+        return ""
+    owner = np.repeat(np.arange(len(own)), [len(each) for each in own])
+    _, first, number = grouped(np.concatenate(own))
+    again = np.flatnonzero(owner != owner[first][number])
+    if not len(again):
+        return ""
+    pairs = Counter(zip(owner[first][number[again]].tolist(), owner[again].tolist(), strict=True))
+    listed = [f"{count} at clients {clients[one]} and {clients[other]}" for (one, other), count in pairs.items()]
+    more = f", and at {len(listed) - _MOST_PAIRS} more pairs of clients" if len(listed) > _MOST_PAIRS else ""
+    return (
+        f"{len(np.unique(number[again]))} values of {unit!r} have rows at several clients: "
+        f"{', '.join(listed[:_MOST_PAIRS])}{more}. Epsilon would be for their rows at one client, and all rows of one "
+        f"{unit!r} are to be protected together: give them to one client, or leave them out at the others; if these "
+        f"are different ones with the same value, put the client's name before it"
+    )
 
 
 def units_in_common(records: Records, others: Iterable[Records]) -> int:
@@ -116,3 +184,55 @@ def units_in_common(records: Records, others: Iterable[Records]) -> int:
     units = torch.unique(records.unit)
     held = [other.unit for other in others if other.unit is not None]
     return int(torch.isin(units, torch.cat(held)).sum()) if held else 0
+
+
+_ROWS = 2**14
+"""Rows that are compared at a time."""
+_ODD = 0x9E3779B97F4A7C15
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, by whatever links; False where either cannot be looked at."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def same_content(one: Path, other: Path) -> bool:
+    """Whether two files are one, or a copy of the other."""
+    return same_file(one, other) or filecmp.cmp(one, other, shallow=False)
+
+
+def rows_in_common(records: Records, others: Iterable[Records]) -> int:
+    """How many of the records equal some of the others in features, group and target, whatever their ids."""
+    marks = _marks(records)
+    wanted, alike = np.unique(marks), set[bytes]()
+    for part in others:
+        for start in range(0, len(part) if len(wanted) else 0, _ROWS):
+            piece = part.part(start, min(start + _ROWS, len(part)))
+            own = _marks(piece)
+            likely = wanted[np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)] == own
+            alike.update(_rows(piece.take(likely)))
+    return sum(row in alike for row in _rows(records)) if alike else 0
+
+
+def _marks(records: Records) -> NDArray[np.uint64]:
+    """A number of every record (n,), the same for equal ones; different ones seldom share it."""
+    target = records.target.numpy()
+    columns = [*(records.features.numpy() + np.float32(0)).view(np.uint32).T, records.sensitive.numpy()]
+    columns += [target] if target.ndim == 1 else [*(target + np.float32(0)).view(np.uint32).T]
+    marks, factor = np.zeros(len(records), dtype=np.uint64), _ODD
+    for column in columns:
+        marks += column.astype(np.uint64) * np.uint64(factor)
+        factor = factor * _ODD % 2**64
+    return marks
+
+
+def _rows(records: Records) -> Iterator[bytes]:
+    """Every record's values as bytes; 0 and -0 are one value."""
+    columns = [records.features.numpy() + np.float32(0), records.sensitive.numpy()[:, None]]
+    target = records.target.numpy()
+    columns.append(target[:, None] if target.ndim == 1 else target + np.float32(0))
+    parts = [np.ascontiguousarray(column).view(np.uint8) for column in columns]
+    return map(bytes, np.concatenate(parts, axis=1))

@@ -7,7 +7,9 @@ the bundle that this fedsw makes: `bundle_hash`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedsw.version import installed_version
@@ -45,7 +47,18 @@ set = ""
 runs = "runs"
 directory = ""
 resume = false
+allow-modules = ""
 """
+
+
+def run_config(directory: Path, modules: Sequence[str], *, resume: bool) -> str:
+    """The run configuration that has the server run the prepared job of a folder, or go on with it.
+
+    Args:
+        modules: what the folder's settings may name as `module:name`.
+    """
+    place = json.dumps(str(directory.resolve()), ensure_ascii=False)
+    return f'directory={place} resume={str(resume).lower()} allow-modules="{",".join(modules)}"'
 
 
 def bundle_files() -> dict[str, str]:

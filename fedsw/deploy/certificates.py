@@ -1,37 +1,69 @@
-"""A certificate for a SuperLink: an authority for this one federation signs it and is then forgotten."""
+"""Certificates and keys in files of their owner: an authority, the server's certificate, a key for every node."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsw.deploy.secret_files import private_folder, write_secret
+from fedsw.files import private_folder
+
+
+def write_secret(path: Path, content: bytes) -> Path:
+    """Write a new file (mode 0600 from its first byte on).
+
+    Raises:
+        FileExistsError: if there is one already; a key is never replaced.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; remove it, or choose another folder") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    return path
+
 
 DAYS = 365
+SIGNING, SIGNING_PUBLIC = "signing.key", "signing.pub"
 LOOPBACK = ("localhost", "127.0.0.1")
+_SOON = datetime.timedelta(days=30)
 _CLOCKS_MAY_DIFFER = datetime.timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class ServerCertificates:
-    """Paths: the authority's certificate goes to every machine, the other two stay with the SuperLink."""
+    """Paths: the authority's certificate and the public signing key go to every machine, the others stay at the server.
+
+    `signing` is the key with which the server signs its requests, `signing_public` what clients check them with.
+    """
 
     authority: Path
     certificate: Path
     key: Path
+    signing: Path
+    signing_public: Path
 
     @classmethod
     def of(cls, folder: Path) -> ServerCertificates:
         """The names of the files in a folder."""
-        return cls(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+        names = ("ca.crt", "server.pem", "server.key", SIGNING, SIGNING_PUBLIC)
+        return cls(*(folder / name for name in names))
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every one of them."""
+        return (self.authority, self.certificate, self.key, self.signing, self.signing_public)
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) -> ServerCertificates:
@@ -47,7 +79,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
         raise ValueError("a certificate needs at least one host name or IP address that clients will connect to")
     names = [_host(host) for host in dict.fromkeys(hosts)]
     files = ServerCertificates.of(private_folder(folder))
-    for path in (files.authority, files.certificate, files.key):
+    for path in files.all:
         if path.exists():
             raise FileExistsError(f"{path} exists; choose another folder, or remove what must not be used any more")
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -76,7 +108,64 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
     )
+    write_signing_key(files)
     return files
+
+
+def write_signing_key(files: ServerCertificates) -> None:
+    """Make the Ed25519 key with which a server signs its requests, and its public half for the clients."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_secret(files.signing, key.private_bytes(*form))
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    files.signing_public.write_bytes(public + b"\n")
+
+
+def read_signing_key(path: Path) -> str:
+    """A server's public signing key, in 64 hexadecimal digits.
+
+    Raises:
+        FileNotFoundError, ValueError: naming the file and where it comes from.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no key of the server at {path}; the server's operator has it as {SIGNING_PUBLIC}, made by `fedsw certs`"
+        )
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise ValueError(f"{path} is no public Ed25519 key in OpenSSH's format; take the server's {SIGNING_PUBLIC}")
+    return key.public_bytes_raw().hex()
+
+
+def valid_until(certificate: Path) -> datetime.datetime:
+    """When a certificate ends, in UTC.
+
+    Raises:
+        ValueError: if the file holds no certificate.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except ValueError as fault:
+        raise ValueError(f"{certificate} is no certificate: {fault}") from None
+
+
+def warn_of_expiry(certificates: Sequence[Path]) -> None:
+    """Warn of certificates that end within 30 days, before anything is started with them.
+
+    Raises:
+        ValueError: for one that has ended, with the remedy.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    for path in certificates:
+        end = valid_until(path)
+        remedy = "`fedsw certs` makes new ones, and every client needs the new ca.crt (docs/security.md)"
+        if end <= now:
+            raise ValueError(f"{path} ended on {end:%Y-%m-%d} and nobody takes it any more; {remedy}")
+        if end - now <= _SOON:
+            warnings.warn(f"{path} ends on {end:%Y-%m-%d}, in {(end - now).days} days; {remedy}", stacklevel=2)
 
 
 def _builder(
@@ -121,3 +210,32 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """Paths of a key pair in OpenSSH's format, as `flower-supernode` and `flwr supernode register` read it."""
+
+    private: Path
+    public: Path
+
+
+def write_node_key(path: Path) -> NodeKey:
+    """Make an EC P-384 key pair: `path` (mode 0600) and `path`.pub.
+
+    Raises:
+        FileExistsError: if there is a key already.
+    """
+    private_folder(path.parent)
+    pair = NodeKey(path, path.with_name(path.name + ".pub"))
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(
+        pair.private,
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        ),
+    )
+    pair.public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
+    )
+    return pair

@@ -8,15 +8,14 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fedsw.deploy.certificates import LOOPBACK, write_certificates
-from fedsw.deploy.keys import write_node_key
-from fedsw.deploy.ports import free_port
-from fedsw.deploy.processes import Processes
-from fedsw.deploy.secret_files import private_folder
+from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
+from fedsw.deploy.processes import Processes, free_port
 from fedsw.deploy.superlink import SuperLink
 from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.experiment import Experiment
 from fedsw.federation.node.lifetime import SHARED
+from fedsw.federation.node.limits import ANY_TRUST
+from fedsw.files import private_folder
 
 _ONLINE_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
@@ -74,11 +73,13 @@ class LocalFederation:
             superlink=f"127.0.0.1:{self._port}",
             authority=self._certificates.authority,
             key=self._keys[client].private,
+            server_key=self._certificates.signing_public,
             client=client,
             clients=len(self.clients),
             num_clients=self._held,
             data_dir=self._data,
             state_dir=private_folder(self._states / str(client)),
+            trust=ANY_TRUST,
             modules=None,  # whoever wrote the experiment started these processes
             account=SHARED,
         )

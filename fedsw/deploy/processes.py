@@ -8,7 +8,9 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -139,3 +141,22 @@ def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[b
         time.sleep(0.1)
     what = "ended" if process.poll() is not None else f"did not listen on port {port} within {limit:g} s"
     raise RuntimeError(f"the {name} {what}; it said:\n{processes.said(name)}")
+
+
+_given: deque[int] = deque(maxlen=256)  # a node that is started again for days must not run out of ports
+_mutex = threading.Lock()
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on at the moment, and that was not given out lately.
+
+    It is free again until its process binds it, and the system could choose it twice in between.
+    """
+    with _mutex:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
+            if port not in _given:
+                _given.append(port)
+                return port

@@ -1,26 +1,73 @@
-"""A SuperLink and SuperNodes on machines of their own: what `fedsw server` and `fedsw client` keep running."""
+"""What a client says to its operator while it runs: that a run began here, and that it is over; each of them once."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import http.client
+import sqlite3
 import ssl
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
-from fedsw.deploy.keys import NodeKey, write_node_key
-from fedsw.deploy.news import News
-from fedsw.deploy.ports import free_port
-from fedsw.deploy.processes import Processes
-from fedsw.deploy.secret_files import private_folder
+from fedsw.deploy.certificates import (
+    LOOPBACK,
+    NodeKey,
+    ServerCertificates,
+    warn_of_expiry,
+    write_certificates,
+    write_node_key,
+)
+from fedsw.deploy.processes import Processes, free_port
 from fedsw.deploy.superlink import SuperLink
 from fedsw.deploy.supernode import NodeSettings, supernode_command
+from fedsw.federation.node.participation import Participation, participations
+from fedsw.files import private_folder
+from fedsw.report.accounts import words_of_run
+
+
+class News:
+    """Sentences about the runs in a state folder, each said once; what is there already is not said again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said = {part.run: part.over for part in participations(folder)}
+
+    @property
+    def all_over(self) -> bool:
+        """Whether there was a run here, and every one is over."""
+        return bool(self._said) and all(self._said.values())
+
+    def fresh(self) -> list[str]:
+        """What happened since the last look."""
+        found: list[str] = []
+        for part in participations(self._folder):
+            before = self._said.get(part.run)
+            if before is None:
+                about = self._words(part)[0]
+                found.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
+            if part.over and not before:
+                rest = self._words(part)[1:]
+                found.append(
+                    f"the run {part.name!r} is over here: {'; '.join(rest)}. This client waits for the next run; "
+                    "Ctrl-C stops it"
+                )
+            self._said[part.run] = part.over
+        return found
+
+    def _words(self, part: Participation) -> list[str]:
+        """A run in sentences; a ledger that cannot be read is one of them, and stops nothing here."""
+        try:
+            return list(words_of_run(part, self._folder))
+        except (ValueError, OSError, sqlite3.Error) as fault:
+            return [f"trust {part.trust}", f"its ledger cannot be read: {fault}"]
+
 
 PORT = 9092
 RETRY_SECONDS = 10.0
@@ -31,8 +78,9 @@ _LOOK_SECONDS = 2.0
 def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
     """Certificates and node keys of a federation, a folder for every machine: server, client0, client1, ...
 
-    The server's folder has its certificate and the public keys to admit; a client's has its key and the authority's
-    certificate. Each folder is all that its machine needs and nothing that another machine must not see.
+    The server's folder has its certificate, the key it signs with and the public keys to admit; a client's has its key,
+    the authority's certificate and the server's public key. Each folder is all that its machine needs and nothing that
+    another machine must not see.
 
     Raises:
         FileExistsError, ValueError: see `write_certificates` and `write_node_key`.
@@ -45,7 +93,8 @@ def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path
         place = private_folder(folder / f"client{client}")
         key: NodeKey = write_node_key(place / "node.key")
         (admitted / f"client{client}.pub").write_bytes(key.public.read_bytes())
-        (place / "ca.crt").write_bytes(certificates.authority.read_bytes())
+        for public in (certificates.authority, certificates.signing_public):
+            (place / public.name).write_bytes(public.read_bytes())
         places.append(place)
     return server, places
 
@@ -54,24 +103,68 @@ def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path
 def serving(folder: Path, home: Path, *, port: int, stock: bool) -> Iterator[SuperLink]:
     """A SuperLink on all interfaces that admits the keys in `folder`/nodes; stopped on the way out.
 
+    A key that is put there or taken away meanwhile is admitted or refused within seconds, without `stock`.
+
     Args:
         folder: the server's folder of `write_federation`.
         home: Flower's folder and the logs.
 
     Raises:
-        FileNotFoundError: if certificates or keys are missing. RuntimeError: if it does not start.
+        FileNotFoundError: if certificates or keys are missing. ValueError: if a certificate has ended.
+        RuntimeError: if it does not start.
     """
     certificates = ServerCertificates.of(folder)
-    for path in (certificates.authority, certificates.certificate, certificates.key):
+    for path in certificates.all:
         if not path.is_file():
             raise FileNotFoundError(f"no {path.name} in {folder}; `fedsw certs --host NAME --out DIR` makes it")
+    warn_of_expiry([certificates.authority, certificates.certificate])
     keys = sorted((folder / "nodes").glob("*.pub"))
     if not keys:
         raise FileNotFoundError(f"no public key in {folder / 'nodes'}; without one every client would be refused")
     with Processes(private_folder(private_folder(home) / "logs")) as processes:
         link = SuperLink.start(processes, certificates, home, host="0.0.0.0", port=port, stock=stock)
         link.register(keys)
-        yield link
+        with _following_keys(link, folder / "nodes"):
+            yield link
+
+
+@contextlib.contextmanager
+def _following_keys(link: SuperLink, folder: Path) -> Iterator[None]:
+    """Admit keys that are put into the folder meanwhile, and refuse those that are taken out, within seconds."""
+    over, before = threading.Event(), _keys_in(folder)
+
+    def follow() -> None:
+        known = before
+        while not over.wait(_LOOK_SECONDS):
+            if (found := _keys_in(folder)) == known:
+                continue
+            try:
+                link.revoke_all_but(list(found))
+                if fresh := [path for path, key in found.items() if known.get(path) != key]:
+                    link.register(fresh)
+                known = found
+            except RuntimeError as fault:  # tried again: the files still differ from what is known
+                warnings.warn(str(fault), stacklevel=1)
+
+    if link.stock:
+        yield
+        return
+    thread = threading.Thread(target=follow, name="node keys", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _keys_in(folder: Path) -> dict[Path, bytes]:
+    """The public keys in a folder by file; one that is just being taken away is left out."""
+    found = {}
+    for path in sorted(folder.glob("*.pub")):
+        with contextlib.suppress(OSError):
+            found[path] = path.read_bytes()
+    return found
 
 
 def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable[[str], None]) -> None:
@@ -86,8 +179,10 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
             long as it stays the same.
 
     Raises:
+        ValueError: if the authority's certificate has ended.
         ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
     """
+    warn_of_expiry([node.authority] if node.authority.is_file() else [])
     news, before = None if node.state_dir is None else News(node.state_dir), ""
     with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
         while True:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsw.deploy.bundle import write_bundle
+from fedsw.deploy.bundle import run_config, write_bundle
 from fedsw.deploy.certificates import ServerCertificates
 from fedsw.deploy.processes import Processes, script, wait_until_open
+from fedsw.federation.origin import SIGNING_KEY
 
 _WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "superlink.py"))
 _PROFILE = "fedsw"
@@ -22,7 +23,7 @@ def superlink_command(
     certificates: ServerCertificates, host: str, port: int, *, stock: bool, database: Path | None = None
 ) -> list[str]:
     """The command that starts a SuperLink with TLS and SuperNode authentication."""
-    start = [script("flower-superlink")] if stock else [*_WARM, "superlink"]
+    start = [*_WARM, "stock" if stock else "superlink"]
     options = [
         "--host",
         host,
@@ -76,7 +77,7 @@ class SuperLink:
         process = processes.start(
             "superlink",
             superlink_command(certificates, host, port, stock=stock, database=database),
-            {"FLWR_HOME": str(home)},
+            {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
         )
         wait_until_open(processes, "superlink", process, port, _START_SECONDS)
         return cls(processes, process, address, certificates.authority, home, stock)
@@ -96,9 +97,25 @@ class SuperLink:
             if self.processes.start("register", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
                 raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")
 
-    def submit(self, directory: Path, *, resume: bool) -> subprocess.Popen[bytes]:
-        """Run the prepared job of a folder; the process ends when the run does."""
-        config = f"directory={json.dumps(str(directory.resolve()))} resume={str(resume).lower()}"
+    def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
+        """Refuse from now on every node that was admitted and whose key is not among these; runs go on without it.
+
+        Raises:
+            RuntimeError: with Flower's message, if it does not answer; with `stock`, which is asked otherwise.
+        """
+        if self.stock:
+            raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
+        command = [*_WARM, "revoke", self.address, str(self.authority), *map(str, public_keys)]
+        if self.processes.start("revoke", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
+            raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
+
+    def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
+        """Run the prepared job of a folder; the process ends when the run does.
+
+        Args:
+            modules: what the job's settings may name as `module:name`.
+        """
+        config = run_config(directory, modules, resume=resume)
         bundle = write_bundle(directory / "deployment" / "bundle")
         command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]
         return self.processes.start("run", command, {"FLWR_HOME": str(self.home)})

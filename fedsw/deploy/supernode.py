@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsw.columns.declaration import read_columns
 from fedsw.deploy.bundle import read_bundle
+from fedsw.deploy.certificates import read_signing_key
 from fedsw.deploy.processes import script
 from fedsw.federation.node.lifetime import ACCOUNT, ACCOUNTS, SHARED
-from fedsw.federation.node.limits import ANY_MODULE, read_limit, read_modules, read_trust
+from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
+from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.federation.origin import SERVER_KEY
 from fedsw.settings import require_data_set
 
 _WARM = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
@@ -23,12 +27,13 @@ class NodeSettings:
 
     `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
     columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
-    for a schema of the node's own files; `own_data` says that a folder named by the experiment is
-    not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the only bundle whose code
-    this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions that an experiment may
-    name (None: any, for processes of who wrote the experiment). `account` is the name of the data set, whose runs share
-    one budget, kept in the folder `accounts`. They reach the ClientApp as `context.node_config`, and nothing of them
-    leaves the node.
+    for a schema of the node's own files, or beyond `max_memory` (GiB) and `max_seconds`; `own_data` says that a folder
+    named by the experiment is not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the
+    only bundle whose code this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions
+    that an experiment may name (None: any, for processes of who wrote the experiment). `account` is the name of the
+    data set, whose runs share one budget, kept in the folder `accounts`. `server_key` is the server's
+    public signing key: requests that it did not sign are refused. They reach the ClientApp as `context.node_config`,
+    and nothing of them leaves the node.
 
     Raises:
         ValueError, FileNotFoundError: for settings that can't be right, naming the setting and its value.
@@ -45,12 +50,15 @@ class NodeSettings:
     schema: Path | None = None
     trust: str | None = None
     max_epsilon: float | None = None
+    max_memory: float | None = None
+    max_seconds: float | None = None
     own_data: bool = False
     bundle: str | None = None
     modules: tuple[str, ...] | None = ()
     num_clients: int | None = None
     account: str | None = None
     accounts: Path | None = None
+    server_key: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.client < self.clients:
@@ -70,10 +78,17 @@ class NodeSettings:
         for file, what in ((self.data_path, "data file"), (self.schema, "schema")):
             if file is not None and not file.is_file():
                 raise FileNotFoundError(f"no {what} at {file}")
+        if self.schema is not None:
+            read_columns(self.schema)  # at a greeting it would be the server that learns of a fault
+        if self.server_key is not None:
+            read_signing_key(self.server_key)
         if self.trust is not None:
             read_trust(self.trust)
         if self.max_epsilon is not None:
             read_limit(self.max_epsilon)
+        if self.own_data and self.trust is None and self.max_epsilon is None:
+            raise ValueError(f"this client's operator has not said what it takes part in; {CHOICE}")
+        room_of(self.node_config)
         if self.bundle is not None:
             object.__setattr__(self, "bundle", read_bundle(self.bundle))
         read_modules(",".join(self.modules or ()))
@@ -91,6 +106,8 @@ class NodeSettings:
             "schema": self.schema,
             ACCOUNTS: self.accounts,
         }
+        if self.server_key is not None:
+            config[SERVER_KEY] = read_signing_key(self.server_key)
         if self.own_data:
             config["own-data"] = 1
         if self.num_clients is not None:
@@ -99,6 +116,10 @@ class NodeSettings:
             config["trust"] = self.trust
         if self.max_epsilon is not None:
             config["max-epsilon"] = str(self.max_epsilon)
+        if self.max_memory is not None:
+            config["max-memory"] = str(self.max_memory)
+        if self.max_seconds is not None:
+            config["max-seconds"] = str(self.max_seconds)
         if self.bundle is not None:
             config["bundle"] = self.bundle
         if self.account is not None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
 
-from fedsw.deploy.following import Follower, Replaced
 from fedsw.deploy.local import local_federation
+from fedsw.deploy.node_file import Follower, Replaced
 from fedsw.deploy.superlink import SuperLink
+from fedsw.errors import FederationError
 from fedsw.experiment import Experiment
+from fedsw.experiment.stored import modules_of
 from fedsw.runs.files import SUMMARY, read_json
 from fedsw.runs.observer import Ending, Observer
-from fedsw.runs.recovery import held, is_held, require_free
+from fedsw.runs.recovery import held, is_running, require_free
 
 _DEPLOYED = "deployment.lock"
 _LOOK_SECONDS = 0.2
 _LOCK_SECONDS = 2.0
+_OWN_ERROR = re.compile(r"^fedsw(?:\.\w+)+: (.+)$", re.MULTILINE)
+"""How a traceback of Flower's ServerApp ends, where an error of fedsw is at its end."""
 _GONE = 3  # times that nobody holds a run which has no summary; its last words may still be on their way
 
 
@@ -53,7 +58,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     """
     summary = Replaced(directory / SUMMARY)  # the old one names the ledger's last row, which the run reads
     follower = Follower(directory, experiment, observer)
-    submitted = link.submit(directory, resume=resume)
+    submitted = link.submit(directory, modules_of(experiment), resume=resume)
     begun, gone, next_look = False, 0, 0.0
     while submitted.poll() is None:
         follower.look()
@@ -61,7 +66,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
             raise RuntimeError(f"the SuperLink ended during the run; it said:\n{link.processes.said('superlink')}")
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + _LOCK_SECONDS
-            running = is_held(directory)
+            running = is_running(directory)
             gone = 0 if running or not begun or summary.is_new() else gone + 1
             begun = begun or running
         if gone == _GONE:  # Flower itself takes most of a minute to find it out
@@ -73,7 +78,13 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
     if content["status"] != "completed" and not content["status"].startswith("stopped"):
         if follower.started and isinstance(observer, Ending):
             observer.broke_off(str(content["status"]))
-        raise RuntimeError(
-            f"the deployed run {content['status']}; the end of its output:\n{link.processes.said('run', 3000)}"
-        )
+        raise _why(str(content["status"]), link.processes.said("run", 3000))
     observer.finished(content)
+
+
+def _why(status: str, output: str) -> RuntimeError:
+    """What ended a deployed run: its own last error in one line, or the end of its output where it left none."""
+    errors = _OWN_ERROR.findall(output)
+    if errors:
+        return FederationError(f"the deployed run {status}: {errors[-1]}")
+    return RuntimeError(f"the deployed run {status}; the end of its output:\n{output}")

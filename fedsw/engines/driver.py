@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from fedsw import files
 from fedsw.runs.observer import NoObserver, Observer
+from fedsw.text import Short, run_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from fedsw.engines.objects import ModelObject, TaskObject
+    from fedsw.accounting.selection import Selection
+    from fedsw.engines.records import ModelObject, TaskObject
     from fedsw.experiment import Experiment
-    from fedsw.runs.own_metrics import Metric
+    from fedsw.runs.evaluation import Metric
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
@@ -24,14 +27,17 @@ _SUBMITTED = ("flwr", "deployed", "deployed-stock")
 """Engines whose server is another process, which reads what to run from the folder."""
 
 
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(frozen=True, repr=False)
+class RunResult(Short):
     """A finished run: its folder, what ran, the summary and the round records."""
 
     directory: Path
     experiment: Experiment
     summary: dict[str, Any]
     history: list[dict[str, Any]]
+
+    def _facts(self) -> Mapping[str, object]:
+        return run_facts(self.experiment.name, self.directory, self.summary)
 
 
 def run(
@@ -45,6 +51,8 @@ def run(
     model: ModelObject | None = None,
     task: TaskObject | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    account: str | Path | None = None,
+    moments_alone: bool = False,
 ) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/`.
 
@@ -59,20 +67,40 @@ def run(
         model: an nn.Module, or a function or class that makes one, in place of model.kind; engine "inprocess" only.
         task: a `fedsw.tasks.task.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
         metrics: functions of your own by name, for the held-out outputs beside the shipped ones
-            (`fedsw.runs.own_metrics.Metric`); tried before anything is spent.
+            (`fedsw.runs.evaluation.Metric`); tried before anything is spent.
+        account: the data set whose account the run counts in, in place of data.account: its name, or the `Path` of the
+            account's file in $FEDSW_ACCOUNTS. Under local trust each client has an account of that name and its number.
+        moments_alone: stop once moments are released, which costs `privacy.moments` of the budget; `resume` goes on.
 
     Raises:
+        LimitReached: if the run does not fit below the account's limit; nothing was spent.
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
-    from fedsw.engines.objects import handed_over, require_at_hand
-    from fedsw.engines.records import at_hand
+    from fedsw.engines.records import at_hand, handed_over, require_at_hand
 
     _require_reachable(engine, metrics)
-    with handed_over(_experiment(experiment, settings), model, task) as named:
+    with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
-            return _drive(ready, fresh_directory(runs / ready.name), engine, observer, metrics, resume=False)
+            directory = fresh_directory(runs / ready.name)
+            return _drive(ready, directory, engine, observer, metrics, resume=False, moments_alone=moments_alone)
+
+
+def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> RunResult:
+    """Run an experiment in a fresh folder `runs/<name>/<time>/` as one of several, of which only the best is shown.
+
+    Args:
+        selection: what that costs; whoever states it has charged it before.
+
+    Raises:
+        As `run`; FederationError or a stopped run where it would spend more than was planned.
+    """
+    from fedsw.engines.records import at_hand
+
+    with at_hand(experiment, None, None, engine="inprocess") as ready:
+        directory = fresh_directory(runs / ready.name)
+        return _drive(ready, directory, "inprocess", None, None, resume=False, selection=selection)
 
 
 def resume(
@@ -84,28 +112,36 @@ def resume(
     model: ModelObject | None = None,
     task: TaskObject | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    allow_modules: Collection[str] = (),
+    charge_lost: bool = False,
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
     Args:
         data, held_out, model, task: the same again, where the run began with Python objects, which are on no disk.
+        allow_modules: modules that the stored settings may name as `module:name`; their code runs.
+        charge_lost: of a folder that is older than what the clients of its run answered, or than what an account
+            remembers of it: charge all that is missing at the plan's full cost, and go on with what is left.
 
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.
 
     Raises:
         FileNotFoundError: if there is no run in the folder. RunBusy: if it is going on; nothing of it is touched.
+        CodeRefused: if the stored settings name another module; none of its code has run.
         ExperimentError: if the run needs its objects again, or these are others by type or size.
+        LedgerReplaced: if the folder is such an older one, without `charge_lost`.
     """
-    from fedsw.engines.objects import handed_again
-    from fedsw.engines.records import at_hand
+    from fedsw.engines.records import at_hand, handed_again
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free
 
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
-    experiment, stored = RunDirectory(directory).read_config()
+    experiment, stored = RunDirectory(directory).read_config(allow_modules)
     require_free(directory)
+    if charge_lost:
+        RunDirectory(directory).agree_to_charge()
     engine = _engine(stored, directory)
     _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
@@ -120,19 +156,26 @@ def _drive(
     metrics: Mapping[str, Metric] | None,
     *,
     resume: bool,
+    selection: Selection | None = None,
+    moments_alone: bool = False,
 ) -> RunResult:
-    from fedsw.engines.settle import settled
+    from fedsw.experiment.stored import modules_of
     from fedsw.federation.client.app import app as client_app
     from fedsw.federation.node.account import held_open, ledgers_in
     from fedsw.federation.node.lifetime import give_back
     from fedsw.federation.server.app import app_for
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory
+    from fedsw.tasks.needs import require_possible
+    from fedsw.tasks.own import task_of
 
-    experiment = _with_sites(settled(experiment), engine)
+    require_possible(experiment, task_of(experiment))
+    experiment = _with_sites(experiment, engine)
     nodes = experiment.federation.sites or experiment.federation.clients
     ledgers = directory / "clients"
-    hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}))
+    if moments_alone:
+        RunDirectory(directory).stop_after_moments()
+    hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}, selection))
     try:
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
@@ -142,15 +185,15 @@ def _drive(
             with held_open(ledgers):
                 inprocess.run(hosted, client_app, nodes, ledgers)
         elif engine == "ray":
-            from fedsw.engines import ray
+            from fedsw.engines import inprocess as ray
 
             with ledgers_in(ledgers):
-                ray.run(hosted, client_app, nodes, device=experiment.training.device)
+                ray.run_on_ray(hosted, client_app, nodes, device=experiment.training.device)
         elif engine == "flwr":
             from fedsw.engines import flwr_run
 
             with ledgers_in(ledgers):
-                flwr_run.run(directory, nodes, resume=resume)
+                flwr_run.run(directory, nodes, modules_of(experiment), resume=resume)
         else:
             from fedsw.engines import deployed
 
@@ -161,24 +204,34 @@ def _drive(
         _remove_refused(directory, ledgers)
         raise
     settle_clients(directory)
-    return read_result(directory, experiment)
+    return read_result(directory, as_run(directory, experiment))
+
+
+def as_run(directory: Path, experiment: Experiment) -> Experiment:
+    """The experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
+    from fedsw.experiment.preset import left_open
+    from fedsw.experiment.stored import modules_of
+    from fedsw.runs.directory import RunDirectory
+
+    return RunDirectory(directory).read_config(modules_of(experiment))[0] if left_open(experiment) else experiment
 
 
 def _remove_refused(directory: Path, ledgers: Path) -> None:
     """Remove the folder of a run that was refused: only one that nothing but its lock was written to."""
-    from fedsw.runs.files import LOCK
+    from fedsw.runs.files import LOCK, MOMENTS_ALONE
 
     with contextlib.suppress(OSError):
         if ledgers.is_dir():
             ledgers.rmdir()
-        if [path.name for path in directory.iterdir()] == [LOCK]:
-            (directory / LOCK).unlink()
+        if {path.name for path in directory.iterdir()} <= {LOCK, MOMENTS_ALONE}:
+            for name in (LOCK, MOMENTS_ALONE):
+                (directory / name).unlink(missing_ok=True)
         directory.rmdir()
 
 
 def settle_clients(directory: Path) -> None:
     """Let a run that has ended count with what its clients' own ledgers say, in the accounts that they belong to."""
-    from fedsw.federation.node.lifetime import bound_in, settle
+    from fedsw.accounting.lifetime import bound_in, settle
 
     for folder in (directory / "clients", *directory.glob("nodes/*")):
         for ledger in bound_in(folder):
@@ -213,6 +266,26 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
     return parse_experiment(given, settings)
 
 
+def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
+    """The experiment, which counts in the account of that name.
+
+    Raises:
+        ValueError: for an account in another folder than runs keep theirs in.
+    """
+    from fedsw.accounting.lifetime import account_named, accounts_folder
+
+    if named is None:
+        return experiment
+    account = account_named(named)
+    if account.folder.resolve() != accounts_folder().resolve():
+        raise ValueError(
+            f"{account.path} is not in {accounts_folder()}, where runs keep their accounts; set FEDSW_ACCOUNTS to "
+            f"{account.folder}"
+        )
+    data = experiment.data.model_copy(update={"account": account.data})
+    return experiment.model_copy(update={"data": data})
+
+
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
     """What a finished run left; its history is empty if it stopped before its first round."""
     from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
@@ -239,7 +312,7 @@ def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> 
 
 
 def _engine(name: str, directory: Path) -> Engine:
-    from fedsw.runs.resuming import ELSEWHERE, command_for
+    from fedsw.runs.record import ELSEWHERE, command_for
 
     if name in ELSEWHERE:
         command = command_for(directory)
@@ -255,7 +328,7 @@ def fresh_directory(parent: Path) -> Path:
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         directory = parent / f"{stamp}{suffix}"
         try:
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, mode=files.PRIVATE_FOLDER)
             return directory
         except FileExistsError:
             continue

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsw.deploy.bundle import write_bundle
-from fedsw.deploy.following import Replaced
-from fedsw.deploy.ports import free_port
+from fedsw.deploy.bundle import run_config, write_bundle
+from fedsw.deploy.node_file import Replaced
+from fedsw.deploy.processes import free_port
 from fedsw.federation import OFFLINE
 from fedsw.runs.files import SUMMARY, read_json
 
@@ -23,11 +23,14 @@ _MARK = "FEDSW_ENGINE_RUN"
 _START_SECONDS = 60.0
 
 
-def run(directory: Path, nodes: int, *, resume: bool = False) -> None:
+def run(directory: Path, nodes: int, modules: Sequence[str] = (), *, resume: bool = False) -> None:
     """Run the prepared job of `directory` through Flower's own command and engine.
 
     `flwr run .` alone starts a SuperLink that goes on running afterwards; here one is started on a free port of the
     loopback interface for this run only, and everything it started is stopped, whatever happens.
+
+    Args:
+        modules: what the job's settings may name as `module:name`; the server's process reads them from the folder.
 
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.
@@ -46,7 +49,7 @@ def run(directory: Path, nodes: int, *, resume: bool = False) -> None:
                 "fedsw",
                 "--stream",
                 "--run-config",
-                f'directory="{directory.resolve()}" resume={str(resume).lower()}',
+                run_config(directory, modules, resume=resume),
                 "--federation-config",
                 f"num-supernodes={nodes} client-resources-num-cpus=1",
             ],

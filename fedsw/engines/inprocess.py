@@ -1,9 +1,9 @@
-"""An in-process Flower grid: messages are handed over without copies, by one worker thread, within time limits."""
+"""Engines of one machine, on Flower's semi-public names: in process, and Flower's simulation engine on Ray."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import os
 import secrets
 import threading
 import time
@@ -11,15 +11,94 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run as Run
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedsw.engines import _flower
-from fedsw.engines._flower import Run
 from fedsw.federation import wire
+from fedsw.federation.wire import SERVER_NODE as SERVER_NODE
+
+_Any = TypeVar("_Any")
+
+
+def empty_run(run_id: int) -> Run:
+    """A run record for a grid of ours."""
+    return Run.create_empty(run_id=run_id)
+
+
+def identify(run_id: int) -> None:
+    """Say which run and node messages made in this process belong to (the server's)."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, 1
+
+
+def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
+    """A fresh app context."""
+    return Context(run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={})
+
+
+def number(message: Message, message_id: str) -> None:
+    """Give a message its id, as Flower's own grids do."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def delivered(message: Message) -> Message:
+    """The message as its receiver gets it: its own record tree over the same arrays (immutable bytes, not copied)."""
+    body = _twin(message.content)
+    body.__dict__["_data"] = {key: _shallow(record) for key, record in message.content.items()}
+    letter = _twin(message)
+    letter.__dict__["_content"] = body
+    return letter
+
+
+def _shallow(record: Any) -> Any:
+    """A record of the same items; they were checked when the original took them."""
+    copied = _twin(record)
+    copied.__dict__["_data"] = record.__dict__["_data"].copy()
+    return copied
+
+
+def _twin(original: _Any) -> _Any:
+    """Another object of the same fields (`copy.copy` takes the long way of pickling)."""
+    twin = object.__new__(type(original))
+    twin.__dict__.update(original.__dict__)
+    return twin
+
+
+def simulate_with_ray(
+    server_app: ServerApp, client_app: ClientApp, clients: int, *, cpus: int, gpus: float = 0.0
+) -> None:
+    """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share `gpus` of a GPU.
+
+    Returns when nothing is left.
+
+    Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
+    their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
+    CPUs as its machines have; every machine needs the same fedsw at the same place.
+    """
+    import ray
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    try:
+        _run_simulation(
+            num_supernodes=clients,
+            client_app=client_app,
+            server_app=server_app,
+            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": gpus},
+                "init_args": {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cpus},
+            },
+            app_dir=str(Path(__file__).resolve().parents[2]),
+        )
+    finally:
+        ray.shutdown()
+
 
 _FIRST_NODE = 1000
 _PULL_SECONDS = 0.5
@@ -42,13 +121,11 @@ class InProcessGrid(Grid):
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self._run = client_app, _flower.empty_run(self.run_id)
-        _flower.identify(self.run_id)
+        self._app, self._run = client_app, empty_run(self.run_id)
+        identify(self.run_id)
         self._contexts = {
-            _FIRST_NODE + i: _flower.context(self.run_id, _FIRST_NODE + i, config)
-            for i, config in enumerate(node_configs)
+            _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
         }
-        self._ids = itertools.count(1)
         self._state = threading.Condition()
         self._queue: deque[_Sent] = deque()
         self._replies: dict[str, _Sent] = {}
@@ -81,8 +158,8 @@ class InProcessGrid(Grid):
             now = time.monotonic()
             self._replies = {i: reply for i, reply in self._replies.items() if now < reply.until}
             for message in messages:
-                ids.append(str(next(self._ids)))
-                _flower.number(message, ids[-1])
+                ids.append(secrets.token_hex(16))
+                number(message, ids[-1])
                 self._queue.append(_Sent(message, now + message.metadata.ttl))
             if self._worker is None:
                 self._worker = _Worker(self)
@@ -129,7 +206,10 @@ class InProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         try:
-            return self._app(_flower.delivered(message), self._contexts[message.metadata.dst_node_id])
+            reply: object = self._app(delivered(message), self._contexts[message.metadata.dst_node_id])
+            if not isinstance(reply, Message):
+                raise TypeError(f"the client's app answered with a {type(reply).__name__}, not a message")
+            return reply
         except Exception as failure:
             return Message(Error(wire.APP_RAISED, f"{type(failure).__name__}: {failure}"), reply_to=message)
 
@@ -162,7 +242,7 @@ class _Worker:
                 self.since = None
                 if grid._closed or time.monotonic() >= sent.until:
                     continue
-                _flower.number(reply, "r" + sent.message.metadata.message_id)
+                number(reply, "r" + sent.message.metadata.message_id)
                 grid._replies[sent.message.metadata.message_id] = _Sent(reply, sent.until)
                 if not grid._queue:
                     grid._state.notify_all()
@@ -197,4 +277,22 @@ def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
 
 
 def _server_context(grid: InProcessGrid) -> Context:
-    return _flower.context(grid.run_id, _flower.SERVER_NODE, {})
+    return context(grid.run_id, SERVER_NODE, {})
+
+
+def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:
+    """Run both apps on Ray with telemetry, update checks and run-time installs off.
+
+    The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
+    experiment or from FEDSW_DATA.
+    """
+    simulate_with_ray(server_app, client_app, nodes, cpus=max(1, os.cpu_count() or 1), gpus=_share(nodes, device))
+
+
+def _share(nodes: int, device: str) -> float:
+    """The part of a GPU that each node has: all of this machine's together, or one each in a cluster of machines."""
+    if device != "cuda":
+        return 0.0
+    if os.environ.get("RAY_ADDRESS"):
+        return 1.0
+    return min(1.0, torch.cuda.device_count() / nodes)

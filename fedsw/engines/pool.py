@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
 from typing import Protocol, TypeVar
+
+from fedsw.accounting.lifetime import DatasetAccount, bound_in, bound_to, cost_of_ledger, settle
+from fedsw.runs import recovery, trainer
+from fedsw.runs.accounts import kept_account
+from fedsw.runs.directory import RunDirectory
 
 _KILLED = "the process that ran it, or one beside it, was killed (out of memory?)"
 _LOOK_SECONDS = 0.5
@@ -133,3 +139,46 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def settle_run(place: Path) -> list[str]:
+    """Let a run count with what its ledgers say, and give back the rest of what was set aside for it.
+
+    Args:
+        place: the folder of a run under a trusted server or of a `PrivateTrainer`, or one with ledgers that count by
+            themselves: of clients (a run's, or a state folder), of releases on one machine.
+
+    Returns:
+        Names of the data sets whose accounts were settled.
+
+    Raises:
+        FileNotFoundError: if nothing in the folder belongs to an account.
+        RunBusy, LedgerBusy: while the run goes on. LedgerReplaced: if a ledger is older than what remembers it.
+    """
+    found = []
+    account = kept_account(place)
+    if account is not None:
+        with recovery.held(place):
+            _settle_server(place, account)
+        found.append(account.data)
+    for folder in (place, place / "clients", *sorted(place.glob("nodes/*"))):
+        for ledger in bound_in(folder):
+            bound = bound_to(ledger)
+            if bound is not None and settle(ledger):
+                found.append(bound.account.data)
+    if not found:
+        raise FileNotFoundError(
+            f"nothing in {place} belongs to an account; give the folder of a run or training that counts in one, a "
+            "client's state folder, or the folder of a ledger"
+        )
+    return found
+
+
+def _settle_server(place: Path, account: DatasetAccount) -> None:
+    directory = RunDirectory(place)
+    ledger = recovery.reopened(directory.ledger, directory.summary, trainer.load(place))
+    if ledger is None:
+        account.settle(directory.name(), {}, None)
+        return
+    with ledger:
+        account.settle(directory.name(), cost_of_ledger(ledger), ledger)

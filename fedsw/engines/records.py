@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedsw.data import Records, require_groups, rows_in_common
 from fedsw.data.units import units_in_common
-from fedsw.experiment import Data, Experiment, ExperimentError, own, parse_experiment
-from fedsw.experiment.held import fresh_name, held, is_held
-from fedsw.experiment.sources import load_held_out
+from fedsw.experiment import Data, Experiment, own, parse_experiment
+from fedsw.experiment.registry import fresh_name, held, is_held
+from fedsw.experiment.sources import load_held_out, require_one_client_each
+from fedsw.settings import ExperimentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedsw.experiment import Experiment
+    from fedsw.tasks.task import Task
+
+    ModelObject: TypeAlias = nn.Module | Callable[..., nn.Module]
+    TaskObject: TypeAlias = Task | type[Task]
 
 
 @contextmanager
@@ -18,14 +30,14 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
     """The experiment as it runs, with the records of its clients in this process meanwhile where they come from Python.
 
     The experiment that is given says what is public of them: their columns, and of Python objects the types and the
-    numbers of records by group.
+    numbers of records.
 
     Args:
         data, held_out: see `fedsw.engines.driver.run`; None where `data.source` says where records are.
 
     Raises:
         ExperimentError: if records cannot be reached, or their declarations do not fit each other or the experiment.
-        BadRecords, ValueError: for records that cannot be used, or are also held out.
+        BadRecords, ValueError: for records that cannot be used, are also held out, or of a unit at several clients.
     """
     spec = experiment.data
     if data is None and held_out is not None:
@@ -41,6 +53,7 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         found = own.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
         ready = _completed(experiment, found, source, spec.held_out)
     else:
+        require_one_client_each(experiment)
         yield experiment
         return
     with held(found, source):
@@ -76,7 +89,8 @@ def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
     found = own.read_all(data, spec.columns, experiment.federation.clients, what="data")
     if spec.objects and found.described != spec.objects:
         began, now = (
-            "; ".join(f"{one.kind} with {one.rows}" for one in each) for each in (spec.objects, found.described)
+            "; ".join(f"{one.kind} with {one.records} records" for one in each)
+            for each in (spec.objects, found.described)
         )
         raise ExperimentError(f"this run began with the records of {began}, and goes on with them only; data is {now}")
     if held_out is None:
@@ -122,3 +136,74 @@ def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
             "be equal, data.held_out_overlap = 'allow' goes on, and the record then says epsilon = infinity for its "
             "reader"
         )
+
+
+@contextlib.contextmanager
+def handed_over(experiment: Experiment, model: ModelObject | None, task: TaskObject | None) -> Iterator[Experiment]:
+    """The experiment with these objects in place of model.kind and objective.task, while the block lasts.
+
+    Of [model] the seed and `latent` stay, with arguments where the model that they were for was a user's own; layers
+    and the like are the object's.
+    """
+    with contextlib.ExitStack() as stack:
+        changed = experiment.model_dump(exclude_unset=True)
+        if model is not None:
+            kept = experiment.model.model_dump(include={"seed", "latent", "arguments"}, exclude_unset=True)
+            changed["model"] = {**kept, "kind": stack.enter_context(held(model))}
+        if task is not None:
+            name = stack.enter_context(held(task))
+            changed["objective"] = {**changed.get("objective", {}), "task": name}
+        yield experiment if model is None and task is None else _validated(changed)
+
+
+@contextlib.contextmanager
+def handed_again(
+    experiment: Experiment,
+    model: ModelObject | None,
+    task: TaskObject | None,
+    *,
+    purpose: str = "going on",
+    call: str = "resume(folder",
+) -> Iterator[None]:
+    """The objects of a run that goes on or is used, under the names that its experiment knows them by.
+
+    Args:
+        purpose, call: what they are needed for and the beginning of the call that takes them, for messages.
+
+    Raises:
+        ExperimentError: if one is missing that the run began with, or given that it did not.
+    """
+    with contextlib.ExitStack() as stack:
+        for argument, key, name, thing in (
+            ("model", "model.kind", experiment.model.kind, model),
+            ("task", "objective.task", experiment.objective.task, task),
+        ):
+            if is_held(name) and thing is None:
+                raise ExperimentError(
+                    f"this run's {key} was a Python object, and {purpose} needs it again: {call}, {argument}=...)"
+                )
+            if not is_held(name) and thing is not None:
+                raise ExperimentError(f"this run's {key} is {name!r}, no Python object; leave {argument}= out")
+            if thing is not None:
+                stack.enter_context(held(thing, name))
+        yield
+
+
+def require_at_hand(experiment: Experiment, engine: str) -> None:
+    """Refuse Python objects on engines whose clients are other processes.
+
+    Raises:
+        ExperimentError: naming the engine and what to do.
+    """
+    for key, name in (("model.kind", experiment.model.kind), ("objective.task", experiment.objective.task)):
+        if is_held(name) and engine != "inprocess":
+            raise ExperimentError(
+                f"{key} is a Python object, and the clients of engine {engine!r} are other processes that do not have "
+                "it; use engine 'inprocess', or put it in a module and name it as 'module:name'"
+            )
+
+
+def _validated(raw: dict[str, object]) -> Experiment:
+    from fedsw.experiment import parse_experiment
+
+    return parse_experiment(raw)

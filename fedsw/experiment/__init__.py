@@ -15,6 +15,7 @@ from fedsw.experiment.sections import (
     SketchPart,
     Slicing,
     Training,
+    read_delta,
     resolve_delta,
 )
 from fedsw.settings import ExperimentError
@@ -39,5 +40,6 @@ __all__ = [
     "load_experiment",
     "parse_experiment",
     "planned_releases",
+    "read_delta",
     "resolve_delta",
 ]

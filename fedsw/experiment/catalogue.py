@@ -35,3 +35,21 @@ def find_experiment(name: str) -> Path:
         f"no experiment {name!r}; {nearest(name, list(known))}known: {', '.join(known)}. "
         "A path to a TOML file works too"
     )
+
+
+def of_unit(unit: str) -> str:
+    """What epsilon is for where a unit is declared: nobody sees whether other clients have records of it, too."""
+    return f"all records of one {unit!r}, at each client by itself"
+
+
+def unprotected(experiment: Experiment) -> str | None:
+    """The setting that takes the guarantee away, in words; None if there is one."""
+    if not experiment.privacy.noisy:
+        return "no noise would be added (privacy.trust 'none' or epsilon inf)"
+    if experiment.seed is not None:
+        return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
+    if experiment.unsafe_metrics:
+        return "unsafe_metrics asks for un-noised training losses"
+    if experiment.data.shows_private_rows:
+        return "data.held_out_overlap 'allow' publishes metrics of records that may be private, without noise"
+    return None

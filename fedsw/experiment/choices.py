@@ -1,15 +1,16 @@
-"""The tasks that an experiment may name: the shipped ones, and those of a user's own."""
+"""What the settings choose among: tasks, models, penalties by name, and which settings each has."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from fedsw.experiment.extensions import is_reference, load_object
 from fedsw.experiment.kinds import TASKS, Facts, task_names
-from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Privacy, Sketch, Training
+from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Partition, Privacy, Sketch, Training
 from fedsw.settings import ExperimentError
 
 
@@ -19,6 +20,10 @@ class Settings(Protocol):
     @property
     def data(self) -> Data:
         """Section [data]."""
+
+    @property
+    def partition(self) -> Partition:
+        """Section [partition]."""
 
     @property
     def model(self) -> Model:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Privacy, Training
 
 _ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
@@ -37,10 +37,36 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
         or _misfit_of_noise(settings.privacy)
+        or _misfit_of_partition(settings)
         or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
         or misfit_of_preset(settings)
+    )
+
+
+def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
+    """What of a record stays in the neighbours of a guarantee, and so is public: "group", "label", both, or nothing."""
+    if settings.privacy.sketch:
+        return ()
+    goal = settings.objective
+    odds = "equality-of-odds" in (goal.penalty, *(each.penalty for each in goal.also))
+    return ("group", "label") if odds else ("group",)
+
+
+def _misfit_of_partition(settings: Settings) -> str | None:
+    """A partition of somebody's own records by what the guarantee covers: each client's number of them would tell it.
+
+    Of a named data set nothing is private; the guarantee then says that neighbours keep what the partition goes by.
+    """
+    tells, scheme = settings.partition.tells, settings.partition.scheme
+    if not (settings.data.own and settings.privacy.noisy) or tells is None or tells in fixed_by_neighbours(settings):
+        return None
+    named = f"'{scheme}' by '{settings.partition.by}'" if scheme == "dirichlet" else f"'{scheme}'"
+    return (
+        f"partition.scheme {named} chooses a record's client by its {tells}, so every client's number of records would "
+        f"tell {tells}s, which the guarantee of trust {settings.privacy.trust!r} with this objective covers: use "
+        "'iid', or give each client a table of its own"
     )
 
 
@@ -66,6 +92,7 @@ def _misfit_of_task(settings: Settings, kind: TaskKind) -> str | None:
             target=facts.target,
             unit=facts.unit,
             square=model_kind(settings.model.kind).square,
+            table=model_kind(settings.model.kind).table,
         )
     return None
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from fedsw import files
 from fedsw.data import Dataset, Records
-from fedsw.data.halves import private_half, public_half
-from fedsw.models.encoded import UnitAutoencoder
+from fedsw.data.records import private_half, public_half
+from fedsw.models.perceptrons import UnitAutoencoder
 from fedsw.randomness import Stream
 
 _BATCH = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class ModelKind:
         points: whether it is points that a flow moves, which no record passes through.
         conditional: whether it makes labelled samples of noise and a cell; no record passes through it either.
         mixes: whether it mixes the samples of a batch, so that no private record may pass through it.
+        table: whether what it makes are rows of all declared columns.
         fixed: whether what is compared of a private record is the record itself, and public ones alone are moved.
     """
 
@@ -70,6 +72,7 @@ class ModelKind:
     points: bool = False
     conditional: bool = False
     mixes: bool = False
+    table: bool = False
     fixed: bool = False
 
 
@@ -86,7 +89,7 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "adaptor": ModelKind(layered=False, square=True),
         "image-generator": ModelKind(square=True, conditional=True),
         "vector-generator": ModelKind(conditional=True),
-        "table-generator": ModelKind(conditional=True),
+        "table-generator": ModelKind(conditional=True, table=True),
         "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
         "published-adaptor": ModelKind(layered=False, square=True),
         "labelled-images": ModelKind(layered=False),
@@ -94,7 +97,8 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "decoded-images": ModelKind(layered=False, square=True),
     }
 )
-"""The shipped kinds; `fedsw.tasks.models` builds them."""
+
+"""The shipped kinds; `fedsw.tasks.needs` builds them."""
 
 OWN_MODEL = ModelKind(layered=False)
 """What is known of a model of somebody's own: its settings are in model.arguments."""

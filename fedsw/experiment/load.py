@@ -1,4 +1,4 @@
-"""What an experiment is: every setting of a run, validated before anything is spent."""
+"""From TOML, a stored run or a dict to a validated experiment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from fedsw.experiment.blanks import require_filled
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.preset import left_open
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import (
     Clip,
     Data,
@@ -41,8 +40,34 @@ from fedsw.experiment.sections import (
 from fedsw.experiment.sections.section import PositiveInt, Seed
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
+BLANK = "FILL IN"
+"""The text that stands where a public bound, category or kind is asked for."""
+
+_MOST_SHOWN = 6
+
+
+def require_filled(path: Path, text: str) -> None:
+    """Refuse an experiment file that has blanks left.
+
+    Raises:
+        ExperimentError: naming the file and the lines, with what stands there.
+    """
+    lines = [
+        (row, line) for row, line in enumerate(text.splitlines(), start=1) if f'"{BLANK}"' in line.partition("#")[0]
+    ]
+    if not lines:
+        return
+    shown = "".join(f"\n  line {row}: {line.partition('#')[0].strip()}" for row, line in lines[:_MOST_SHOWN])
+    more = f"\n  and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
+    raise ExperimentError(
+        f'{path} has blanks: write public bounds, categories or kinds in place of "{BLANK}", from a code book '
+        f"or a law, not from the records:{shown}{more}"
+    )
+
+
 FULL_EVALUATION = 'evaluation.mode="full"'
 """The setting for tables: metrics on all held-out records."""
+_LONGEST_NAME = 100
 
 
 class Experiment(Section):
@@ -54,7 +79,7 @@ class Experiment(Section):
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
 
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
-    (`fedsw.runs.own_metrics`). Clients never see their names and import none.
+    (`fedsw.runs.evaluation`). Clients never see their names and import none.
     """
 
     name: str
@@ -81,6 +106,8 @@ class Experiment(Section):
     def _plain_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise ValueError(f"name {name!r} must be letters, digits, '.', '_' and '-' (it names a folder)")
+        if len(name) > _LONGEST_NAME:
+            raise ValueError(f"name has {len(name)} letters; a folder is named for it: at most {_LONGEST_NAME}")
         return name
 
     @field_validator("metrics")
@@ -94,7 +121,7 @@ class Experiment(Section):
         """Without the settings that `training.preset` has still to choose: what is written counts as the user's."""
         found: dict[str, Any] = written(self)
         for section, names in left_open(self).items():
-            for name in names:
+            for name in set(names) - getattr(self, section).model_fields_set:  # "auto", where that is written, stays
                 found.get(section, {}).pop(name, None)
         return found
 

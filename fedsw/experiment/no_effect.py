@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedsw.experiment.choices import Settings, TaskKind
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Data, Local, Model, Privacy, Section, Sketch
 
 _DRAWN = ("synthetic", "ring", "gaussians")

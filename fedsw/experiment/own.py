@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from fedsw.columns import Columns, difference
+from fedsw.columns.declaration import Columns, difference
 from fedsw.data import BadRecords, DeclaredRecords, Records, as_records, validate
-from fedsw.experiment import held
-from fedsw.experiment.extensions import load_object
+from fedsw.data.units import Units, require_one_client_each
+from fedsw.experiment import registry
+from fedsw.experiment.registry import load_object
 from fedsw.experiment.sections import Held
 from fedsw.settings import ExperimentError
 
@@ -41,13 +42,13 @@ class Own:
 
     @property
     def described(self) -> tuple[Held, ...]:
-        """What may be written down of them: types and numbers of records by group."""
-        return tuple(Held(kind=part.kind, rows=part.rows_by_group) for part in self.parts)
+        """What may be written down of them under every guarantee: types and numbers of records, or of units."""
+        return tuple(Held(kind=part.kind, records=len(Units.of(part))) for part in self.parts)
 
 
 def in_this_process(source: str) -> Own | None:
     """The records that this process holds under a `data.source`; None if there are none."""
-    found = held.in_this_process(source)
+    found = registry.in_this_process(source)
     return found if isinstance(found, Own) else None
 
 
@@ -62,7 +63,7 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
 
     Raises:
         ExperimentError: if their number is not that of the clients, or their declarations differ.
-        BadRecords, ValueError: naming the client, for records that cannot be used.
+        BadRecords, ValueError: naming the client, for records that cannot be used; or clients with a unit in common.
     """
     if isinstance(source, list | tuple):
         if len(source) != clients:
@@ -84,6 +85,7 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
                 f"{what} of client {client} is read under other columns than client 0's: {found}; {_TWICE}"
             )
         parts.append(part)
+    require_one_client_each([part.unit for part in parts], range(clients), str(parts[0].columns.unit))
     return Own(tuple(parts), shared=False)
 
 
@@ -165,7 +167,7 @@ def client_part(
         if len(found.parts) != clients:
             raise ExperimentError(f"data has {len(found.parts)} objects for {clients} clients; a list has one for each")
         return found.parts[client], False
-    if source == held.OBJECT or held.is_held(source):
+    if source == registry.OBJECT or registry.is_held(source):
         raise ExperimentError(absent(source))
     what = f"data.source {source!r}"
     given = load_object(source, what="data.source")
@@ -186,15 +188,14 @@ def client_part(
     return _everybodys(source, columns), True
 
 
-def numbered(records: DeclaredRecords, client: int, clients: int) -> Records:
+def numbered(records: Records, client: int, clients: int) -> Records:
     """A client's records with ids that interleave those of all clients, so that no two share one."""
-    ids = torch.arange(len(records)) * clients + client
-    return Records(records.features, records.sensitive, records.target, ids, unit=records.unit)
+    return records.renumbered(torch.arange(len(records)) * clients + client)
 
 
 def absent(source: str) -> str:
     """What is said of a run whose Python objects are not at hand."""
-    if source == held.OBJECT:
+    if source == registry.OBJECT:
         return "data.source 'object' is passed in Python: fedsw.engines.driver.run(experiment, data=...)"
     return (
         "the records of this run were Python objects of the process that started it, and are on no disk; pass them "

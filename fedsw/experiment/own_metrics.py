@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from fedsw.experiment.extensions import is_reference, load_object
+from fedsw.experiment.registry import is_reference, load_object
 from fedsw.settings import ExperimentError
 
 _SHIPPED = re.compile(

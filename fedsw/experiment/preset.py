@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
 
 CHOSEN: Mapping[str, tuple[str, ...]] = {
+    "privacy": ("moments",),
     "training": ("rounds", "batch_fraction", "learning_rate", "momentum", "averaging"),
     "clip": ("output", "centre", "jacobian", "loss"),
 }
@@ -48,6 +51,18 @@ _RULES: Mapping[str, _Rule] = {
     "classification": _Rule(loss=0.25, enough=24.0, power=1, pace=1.0),
     "regression": _Rule(loss=0.125, enough=60.0, power=2, pace=0.16),
 }
+_SHARE = 0.2
+"""Of the budget, for moments where they pay."""
+_SEEN = 2.9
+"""What noise may show in a direction, in what an average one can vary: above it moments tell too little."""
+_PREPARED_LOSS = 0.7
+"""The clip of loss gradients on prepared inputs, in the scale that moments give."""
+_PREPARED_RATE = 0.6
+"""The learning rate there, at the momentum that the rules choose; less where noise hides more than `_STEADY`."""
+_STEADY: Mapping[str, float] = {"classification": 0.07, "regression": 0.04}
+_HIDES = 7.0
+_BURIED = 0.5
+"""What noise may hide, penalties' own with it, before steps get shorter still: a closed form then knows more."""
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
@@ -56,6 +71,40 @@ _STEP = 2.0
 """Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
 """Strength, for each record, beyond which a longer way learns the records by heart."""
+
+
+@dataclass(frozen=True)
+class Squares:
+    """What a release of moments would sum, in public numbers.
+
+    Attributes:
+        side: D, the length of a record's vector: 1, inputs and target.
+        features: p of it.
+        bound: B, which a record's vector is divided by.
+        radius: R, the most that inputs are from their middle.
+        cells: blocks that are added up.
+    """
+
+    side: int
+    features: int
+    bound: float
+    radius: float
+    cells: int
+
+    def hidden(self, multiplier: float, records: int, parts: int) -> float:
+        """lambda: the variance that noise alone would show in some direction, in units of the inputs.
+
+        Args:
+            multiplier: sigma / Delta of the moments.
+            parts: how many clients add noise, each of their own.
+        """
+        sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
+        return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
+
+    @property
+    def spread(self) -> float:
+        """The most that inputs can vary in an average direction."""
+        return self.radius**2 / self.features
 
 
 @dataclass(frozen=True)
@@ -70,6 +119,7 @@ class Numbers:
         penalty: how far one replaced record moves the penalties' gradient where Jacobians are clipped to 1 and outputs
             to 1/2, weights included; it is large where a group is small.
         parts: how many clients add noise, each of their own; 1 where the server does.
+        squares: of a release of moments; None where there can be none.
     """
 
     records: int
@@ -78,6 +128,15 @@ class Numbers:
     loss: float = 1.0
     penalty: float = 0.0
     parts: int = 1
+    squares: Squares | None = None
+
+    @property
+    def moments(self) -> float:
+        """The share of the budget that moments get: 0 where noise would hide what they are asked for."""
+        if self.squares is None:
+            return 0.0
+        hidden = self.squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts)
+        return _SHARE if hidden <= _SEEN * self.squares.spread else 0.0
 
     def strength(self, jacobian: float, loss: float) -> float:
         """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
@@ -91,9 +150,24 @@ class Numbers:
         """
         if not self.multiplier:
             return math.inf
-        own, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
-        share = own / (own + penalties) if own else 1.0
+        share = self.share(jacobian, loss)
         return self.records * share / (self.multiplier * math.sqrt(self.parameters * self.parts))
+
+    def share(self, jacobian: float, loss: float) -> float:
+        """The noise that the loss alone would take as a part of that of loss and penalties, at the clips L and C."""
+        own, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
+        return own / (own + penalties) if own else 1.0
+
+    def prepared_rate(self, task: str, share: float) -> float:
+        """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs.
+
+        Args:
+            share: of the noise that the loss alone would take, in that of loss and penalties.
+        """
+        assert self.squares is not None
+        hides = max(1e-12, _HIDES * self.squares.features * self.multiplier * math.sqrt(self.parts) / self.records)
+        beside = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
+        return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
 
     def jacobian(self, loss: float) -> float:
         """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
@@ -107,27 +181,42 @@ class Numbers:
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every setting of `CHOSEN`, by section: the user's own where there is one.
+    """Every setting that is left open, by section: the user's own where there is one.
 
-    All records make every batch: rounds then share one signal, and sampling adds no noise of its own. Gradients are
-    clipped far below their length, so that every record counts alike. The way that the parameters may go, the learning
-    rate times the clip times the rounds, grows with the strength of the signal; like its square root from where the
-    signal is well above the noise on.
+    All records make every batch: rounds then share one signal, and sampling adds no noise of its own. Where moments
+    are released first, inputs vary alike in all directions, and steps and clips are a fraction of what is typical then.
+    Elsewhere gradients are clipped far below their length, so that every record counts alike, and the way that the
+    parameters may go, the learning rate times the clip times the rounds, grows with the strength of the signal; like
+    its square root from where the signal is well above the noise on.
     """
+    moments = settings.privacy.moments
+    share = moments if _written(settings, "privacy", "moments") and moments != "auto" else numbers.moments
+    if settings.training.preset == "none":
+        return {"privacy": {"moments": share}}
+    loss = _PREPARED_LOSS if share else _RULES[settings.objective.task].loss
     rule: dict[str, dict[str, Any]] = {
+        "privacy": {"moments": share},
         "training": {"rounds": _ROUNDS, "batch_fraction": 1.0, "momentum": _MOMENTUM, "averaging": _AVERAGING},
-        "clip": {"output": 0.5, "centre": 0.5, "loss": _RULES[settings.objective.task].loss},
+        "clip": {"output": 0.5, "centre": 0.5, "loss": loss},
     }
-    for section, names in CHOSEN.items():
+    for section in ("training", "clip"):
         own = getattr(settings, section)
-        rule[section] |= {name: getattr(own, name) for name in names if name in own.model_fields_set}
+        rule[section] |= {name: getattr(own, name) for name in CHOSEN[section] if name in own.model_fields_set}
     training, clip = rule["training"], rule["clip"]
     clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss']):.3g}"))
     if "learning_rate" not in training:
-        rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
         momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
-        training["learning_rate"] = float(f"{rate * momentum / (_UNCLIPPED if settings.clip.open else 1.0):.3g}")
-    return {"training": training} if settings.clip.open else rule
+        if share and numbers.squares is not None:
+            rate = numbers.prepared_rate(settings.objective.task, numbers.share(clip["jacobian"], clip["loss"]))
+        else:
+            rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
+            rate /= _UNCLIPPED if settings.clip.open else 1.0
+        training["learning_rate"] = float(f"{rate * momentum:.3g}")
+    return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
+
+
+def _written(settings: Settings, section: str, name: str) -> bool:
+    return name in getattr(settings, section).model_fields_set
 
 
 def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> float:
@@ -139,34 +228,55 @@ def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> flo
 
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """The settings that `preset` "auto" has still to choose, by section; empty where nothing is left to it."""
+    """The settings that are still to be chosen, by section; empty where nothing is left open.
+
+    `preset` "auto" leaves all of `CHOSEN` that is not written; privacy.moments "auto" leaves itself.
+    """
+    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if _moments_open(settings) else {}
     if settings.training.preset == "none":
-        return {}
+        return moments
     found = {
-        section: tuple(name for name in names if name not in getattr(settings, section).model_fields_set)
+        section: tuple(name for name in names if not _written(settings, section, name))
         for section, names in CHOSEN.items()
-        if section != "clip" or not settings.clip.open
+        if section != "privacy" and (section != "clip" or not settings.clip.open)
     }
-    return {section: names for section, names in found.items() if names}
+    return moments | {section: names for section, names in found.items() if names}
+
+
+def _moments_open(settings: Settings) -> bool:
+    if settings.privacy.moments == "auto":
+        return True
+    return settings.training.preset == "auto" and not _written(settings, "privacy", "moments")
+
+
+def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:
+    """Whether two experiments differ at most in settings that a preset chooses: their records are then the same."""
+    return _fixed(one) == _fixed(other)
+
+
+def _fixed(experiment: BaseModel) -> dict[str, Any]:
+    return experiment.model_dump(exclude={section: set(names) for section, names in CHOSEN.items()})
 
 
 def require_settled(settings: Settings) -> None:
-    """Refuse to begin while there are settings to choose.
+    """Refuse to train while there are settings to choose.
 
     Raises:
-        ExperimentError: with what to do.
+        ExperimentError: naming them.
     """
-    if left_open(settings):
-        raise ExperimentError(
-            "training.preset is 'auto', which chooses by the number of records, and nobody here can count them: write "
-            "what `fedsw plan EXPERIMENT --records N` shows into the experiment, N being the number of records of all "
-            "clients, and leave preset out"
-        )
+    if found := left_open(settings):
+        names = ", ".join(f"{section}.{name}" for section, names in found.items() for name in names)
+        raise ExperimentError(f"nothing chose {names}: the server asks for sizes first, and chooses by them")
 
 
 def misfit(settings: Settings) -> str | None:
     """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
     training = settings.training
+    if settings.privacy.moments and settings.privacy.trust not in _TRUSTS:
+        return (
+            f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "
+            f"privacy.trust {', '.join(map(repr, _TRUSTS))}, not {settings.privacy.trust!r}: leave it out"
+        )
     if training.preset == "none":
         return None
     if reason := refusal(settings):

@@ -6,30 +6,48 @@ import dataclasses
 import functools
 import threading
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw import data
-from fedsw.columns import Columns
-from fedsw.data import Dataset, Records, read_table, require_groups
-from fedsw.data.halves import private_half, with_classes
-from fedsw.data.units import units_in_common
+from fedsw.columns.declaration import Columns
+from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
+from fedsw.data.records import private_half, with_classes
 from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.encoded import encoded
-from fedsw.experiment.extensions import is_reference
+from fedsw.experiment.registry import is_reference
 
 Target = Literal["class", "point", "mean"]
 
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
+_STATED: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        "adult": (102, 2, 2),
+        "ring": (2, 1, 1),
+        "gaussians": (2, 1, 5),
+        "digits": (64, 1, 10),
+        "mnist": (784, 1, 10),
+        "fashion-mnist": (784, 1, 10),
+        "usps": (256, 1, 10),
+        "law-school": (16, 4, 2),
+        "communities": (98, 2, 2),
+    }
+)
+"""Features, groups and classes of the named data sets."""
 _dealt: deque[tuple[Records, tuple[Partition, int], NDArray[np.int64]]] = deque(maxlen=2)
 _dealing = threading.Lock()
+_read: dict[str, Any] = {}
+_reading = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,25 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
         return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
     dataset = load_dataset(experiment, data_dir)
     return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
+
+
+def stated_shape(experiment: Experiment) -> Shape:
+    """The shape of an experiment's data without a look at any file: of a named data set that lies in files, at least.
+
+    Raises:
+        ExperimentError: if records are somebody's own, and nobody declared their columns.
+    """
+    spec = experiment.data
+    if spec.own:
+        return load_shape(experiment)
+    targets = 0
+    if task_facts(experiment.objective.task).target == "numbers":
+        targets = 1 if spec.target == "mean" or spec.source in ("communities", "law-school") else 2
+    features, groups, classes = _STATED.get(spec.source, (spec.core_features + spec.spurious_features, 2, 2))
+    if spec.public is not None:
+        features = _IMAGE_SIDE**2
+    features = (features if spec.encoded is None else spec.encoded) + (classes if spec.code is not None else 0)
+    return Shape(features, tuple(map(str, range(groups))), 0 if targets else classes, targets)
 
 
 def load_class_names(experiment: Experiment) -> tuple[str, ...]:
@@ -108,8 +145,11 @@ def client_records(
     return (found, True) if shared else (own.numbered(found, client, clients), False)
 
 
-def load_held_out(experiment: Experiment) -> Records | None:
+def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None = None) -> Records | None:
     """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
+
+    Args:
+        private: the records of the private files that can be seen from here, if they were read already.
 
     Raises:
         FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
@@ -125,7 +165,7 @@ def load_held_out(experiment: Experiment) -> Records | None:
         return at_hand.held_out
     records = _held_out(spec.held_out, experiment)
     require_groups(records, f"data.held_out {spec.held_out}", declared_columns(experiment).groups)
-    _require_apart(experiment, records)
+    _require_apart(experiment, records, private)
     return records
 
 
@@ -147,12 +187,55 @@ def visible_tables(experiment: Experiment) -> list[Path]:
     return data.tables_in(shared) or [table for folder in folders for table in data.tables_in(folder)]
 
 
-def shared_table(path: Path, columns: Columns) -> Records:
-    """A file of a simulation, read once for everybody in this process, and again when it has changed."""
-    return _shared(path, columns, path.stat().st_mtime_ns)
+def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
+    """Files of a simulation, each read once for everybody in this process, and again when it has changed.
+
+    Those that are read together lie one after the other in memory (`fedsw.data.read_tables`). They are kept until files
+    of another folder, or under another declaration, are read.
+
+    Raises:
+        FileNotFoundError, BadRecords: as `fedsw.data.read_table`, for the first file with a fault.
+    """
+    with _reading:
+        keys = [(path, path.stat().st_mtime_ns) for path in paths]
+        about = ({_of_whom(path) for path in paths}, columns)
+        if _read.get("about") != about:
+            _read.update(about=about, tables={})
+        tables: dict[tuple[Path, int], Records] = _read["tables"]
+        if absent := [key for key in keys if key not in tables]:
+            tables |= dict(zip(absent, data.read_tables([path for path, _ in absent], columns), strict=True))
+        return [tables[key] for key in keys]
 
 
-def _require_apart(experiment: Experiment, held_out: Records) -> None:
+def _of_whom(path: Path) -> Path:
+    """The folder of all clients, for the file of one of them or of all."""
+    return path.parent.parent if path.parent.name.isdecimal() else path.parent
+
+
+def require_one_client_each(experiment: Experiment) -> None:
+    """Refuse files of a simulation in which one unit has rows at several clients; what nodes bring is not seen here.
+
+    Raises:
+        BadRecords, FileNotFoundError: see `fedsw.data.units.require_one_client_each`, and for a file without the unit.
+    """
+    spec = experiment.data
+    tables = visible_tables(experiment)
+    if spec.unit is None or len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
+        return
+    units.require_one_client_each(
+        _units_in(tables, declared_columns(experiment)), [table.parent.name for table in tables], spec.unit
+    )
+
+
+def _units_in(tables: Sequence[Path], columns: Columns) -> list[Tensor | None]:
+    """Whose the records of every file are; also of one whose other columns do not fit, which its client will say."""
+    try:
+        return [records.unit for records in shared_tables(tables, columns)]
+    except BadRecords:
+        return [data.read_units(table, columns) for table in tables]
+
+
+def _require_apart(experiment: Experiment, held_out: Records, private: Sequence[Records] | None) -> None:
     """Refuse a held-out file that is private, or shares rows with one: its metrics are published without noise.
 
     The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
@@ -172,13 +255,15 @@ def _require_apart(experiment: Experiment, held_out: Records) -> None:
     if spec.shows_private_rows:
         return
     columns = spec.columns
-    if persons := units_in_common(held_out, (shared_table(table, columns) for table in tables)):
+    if private is None:
+        private = shared_tables(tables, columns)
+    if persons := units.units_in_common(held_out, private):
         raise ExperimentError(
             f"data.held_out {spec.held_out}: {persons} values of its column {columns.unit!r} are also in the private "
             f"records in {spec.data_dir}; metrics of a person whose privacy counts would be published without noise. "
             "Part the files by person; different people need different identifiers"
         )
-    if common := data.rows_in_common(held_out, (shared_table(table, columns) for table in tables)):
+    if common := data.rows_in_common(held_out, private):
         raise ExperimentError(
             f"data.held_out {spec.held_out}: {common} of its {len(held_out)} rows are also in the private records in "
             f"{spec.data_dir}, whose metrics would be published without noise. Part the files by person, not by what "
@@ -237,11 +322,6 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
         )
         _dealt.append((records, (partition, clients), owner))
         return owner
-
-
-@functools.lru_cache(maxsize=2)
-def _shared(path: Path, columns: Columns, written: int) -> Records:
-    return read_table(path, columns)
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,7 +19,10 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
+SIZES = "query.sizes"
 HELLO = "query.hello"
+MOMENTS = "train.moments"
+NOISY_MOMENTS = "train.noisy_moments"
 OUTPUTS = "train.outputs"
 GRADIENTS = "train.gradients"
 SUM = "train.sum"
@@ -32,6 +35,10 @@ SKETCH = "train.sketch"
 TALLY = "evaluate.tally"
 NOISY_TALLY = "evaluate.noisy_tally"
 
+SERVER_NODE = 1
+"""Flower's number of the server's side, in every message of it."""
+APP_ABSENT = 1
+"""Flower's code of the error of a node that loads no ClientApp."""
 APP_RAISED = 2
 """Flower's code of the error that a ClientApp raised."""
 BUDGET_EXHAUSTED = 1001

@@ -1,16 +1,25 @@
 """The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
 
-from fedsw.models.conditional import Conditional, ImageGenerator, VectorGenerator
-from fedsw.models.dcgan import DCGAN, AdversarialDCGAN, Critic
-from fedsw.models.encoded import UnitAutoencoder
-from fedsw.models.flat import count_parameters, flatten, load_flat
-from fedsw.models.images import Adaptor, ImageAutoencoder
-from fedsw.models.initial import Seed
-from fedsw.models.labelled import BlockedImages, DecodedImages, LabelledImages
-from fedsw.models.particles import Particles
-from fedsw.models.perceptrons import ACTIVATIONS, EncoderDecoder, generator, logistic, mlp
-from fedsw.models.published import PublishedAdaptor
-from fedsw.models.transported import TransportedAdaptor
+from fedsw.models.images import DCGAN, Adaptor, AdversarialDCGAN, Critic, ImageAutoencoder, PublishedAdaptor
+from fedsw.models.initial import Seed, count_parameters, flatten, load_flat
+from fedsw.models.labelled import (
+    BlockedImages,
+    Conditional,
+    DecodedImages,
+    ImageGenerator,
+    LabelledImages,
+    VectorGenerator,
+)
+from fedsw.models.perceptrons import (
+    ACTIVATIONS,
+    EncoderDecoder,
+    Particles,
+    TransportedAdaptor,
+    UnitAutoencoder,
+    generator,
+    logistic,
+    mlp,
+)
 
 __all__ = [
     "ACTIVATIONS",

@@ -1,13 +1,33 @@
-"""Generators of images with their classes beside them, and of images alone: no private record passes through them."""
+"""Networks that know a label: generators by class or cell, and samples of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.models.channels import Unflattened
 from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear
+from fedsw.randomness import Stream
+
+
+class Unflattened(nn.Unflatten):
+    """`nn.Unflatten` of columns into images with channels innermost in memory: convolutions of few take less time."""
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__(1, (channels, side, side))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Images (m, channels, side, side) of rows (m, channels side^2)."""
+        return super().forward(input).contiguous(memory_format=torch.channels_last)
+
+
+def innermost(module: nn.Module) -> None:
+    """Store a module's filters with channels innermost; names, shapes and numbers stay."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which torch does not declare
+
 
 _GROUPS = 4
 
@@ -134,3 +154,189 @@ class DecodedImages(nn.Module):
         """Images (m, side^2) of inputs (m, latent)."""
         images: Tensor = self.layers(inputs)
         return images
+
+
+class Conditional(Protocol):
+    """What a class-conditional generator is: a module of these sizes, called with noise and cells."""
+
+    latent: int
+    cells: int
+
+    def __call__(self, noise: Tensor, cells: Tensor) -> Tensor:
+        """Samples (m, features) of standard normal noise (m, latent) and cells (m,) int64."""
+
+
+class Proportioned(nn.Module):
+    """A generator that knows how often each cell is to be generated.
+
+    Attributes:
+        proportions: (cells,), a buffer: equal parts until a release says more. Training does not read it.
+    """
+
+    proportions: Tensor
+
+    def __init__(self, latent: int, cells: int) -> None:
+        super().__init__()
+        self.latent, self.cells = latent, cells
+        self.register_buffer("proportions", torch.full((cells,), 1 / cells))
+
+
+class ImageGenerator(Proportioned):
+    """Square images (m, side^2) in (0, 1) of noise and a cell.
+
+    A linear layer of noise and the one-hot cell to `channels[0]` images of a quarter of the side, then two 5x5
+    convolutions, the image doubled by repetition before each; BatchNorm and ReLU after every layer but the last, which
+    ends in a sigmoid. BatchNorm mixes the samples of a batch: it is for networks that only see noise.
+
+    Attributes:
+        latent: width of the noise.
+        cells: how many there are.
+
+    Raises:
+        ValueError: if the side is not a multiple of 4, or a size is below 1.
+
+    Source: Harder, Adamczewski, Park 2021, for the architecture, with other widths.
+    """
+
+    def __init__(
+        self, side: int, cells: int, *, latent: int = 10, channels: tuple[int, int] = (32, 16), seed: Seed = 0
+    ) -> None:
+        if side < 4 or side % 4:
+            raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+        _require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
+        super().__init__(latent, cells)
+        generator, quarter, (first, second) = generator_of(seed), side // 4, channels
+        self.layers = nn.Sequential(
+            *(linear(latent + cells, first * quarter**2, generator), nn.BatchNorm1d(first * quarter**2), nn.ReLU()),
+            *(Unflattened(first, quarter), nn.UpsamplingNearest2d(scale_factor=2)),
+            *(convolution(first, second, 5, generator), nn.BatchNorm2d(second), nn.ReLU()),
+            *(nn.UpsamplingNearest2d(scale_factor=2), convolution(second, 1, 5, generator)),
+            *(nn.Flatten(1), nn.Sigmoid()),
+        )
+        innermost(self)
+
+    def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
+        """Images (m, side^2) of noise (m, latent) and cells (m,)."""
+        images: Tensor = self.layers(_given(noise, cells, self.cells))
+        return images
+
+
+class VectorGenerator(Proportioned):
+    """Points (m, features) of noise and a cell: a perceptron with BatchNorm and ReLU after every hidden layer.
+
+    Args:
+        features: columns of a point.
+        cells: how many there are.
+        latent: width of the noise.
+        hidden: widths of the hidden layers.
+        codes: ranges (first, end) of columns that are one-hot codes; a softmax over each makes relaxed codes.
+        seed: of the initial weights.
+
+    Raises:
+        ValueError: if a size is below 1, or the ranges overlap or leave the columns.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        cells: int,
+        *,
+        latent: int = 10,
+        hidden: Sequence[int] = (200, 200),
+        codes: Sequence[tuple[int, int]] = (),
+        seed: Seed = 0,
+    ) -> None:
+        widths = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
+        _require_positive(features=features, cells=cells, latent=latent, **widths)
+        ends = [0, *(place for pair in sorted(codes) for place in pair), features]
+        if ends != sorted(ends) or any(first >= end for first, end in codes):
+            raise ValueError(f"codes are {list(codes)}; give ranges of the columns 0 .. {features} without overlap")
+        super().__init__(latent, cells)
+        self.codes = tuple(sorted(codes))
+        generator = generator_of(seed)
+        sizes = [latent + cells, *hidden]
+        layers: list[nn.Module] = []
+        for inputs, units in zip(sizes[:-1], sizes[1:], strict=True):
+            layers += [linear(inputs, units, generator), nn.BatchNorm1d(units), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, linear(sizes[-1], features, generator))
+
+    def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
+        """Points (m, features) of noise (m, latent) and cells (m,)."""
+        points: Tensor = self.layers(_given(noise, cells, self.cells))
+        if not self.codes:
+            return points
+        parts, place = [], 0
+        for first, end in self.codes:
+            parts += [points[:, place:first], torch.softmax(points[:, first:end], dim=1)]
+            place = end
+        return torch.cat([*parts, points[:, place:]], dim=1)
+
+
+def _given(noise: Tensor, cells: Tensor, count: int) -> Tensor:
+    return torch.cat([noise, F.one_hot(cells, count).to(noise)], dim=1)
+
+
+def _require_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size}; it must be at least 1")
+
+
+CHUNK = 4096
+
+
+def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Labelled samples of a trained generator.
+
+    Args:
+        network: as `fedsw.sketches.fit.fit_generator` returns it; it is put into evaluation mode.
+        proportions: (cells,), of the cells among the samples: `NoisedSketch.proportions`. Numbers are rounded so that
+            their sum is `count`.
+        count: how many samples.
+        seed: of noise and order.
+
+    Returns:
+        Features (count, p) on the network's device, and cells (count,) int64 in random order: the label is
+        cells // groups, the group cells % groups.
+    """
+    if count < 1:
+        raise ValueError(f"count = {count}; it must be at least 1")
+    network.eval()
+    conditional, like = cast(Conditional, network), next(network.parameters())
+    generator = seeded_generator(seed, "generated samples", 0)
+    cells = stratified(proportions, count)[torch.randperm(count, generator=generator)].to(like.device)
+    parts = []
+    with torch.no_grad():
+        for start in range(0, count, CHUNK):
+            part = cells[start : start + CHUNK]
+            noise = torch.randn(len(part), conditional.latent, generator=generator).to(like)
+            parts.append(conditional(noise, part))
+    return torch.cat(parts), cells
+
+
+def proportions_of(network: nn.Module) -> Tensor:
+    """How often each cell is to be generated, (cells,) float64: the network's own buffer, or equal parts."""
+    cells = int(cast(Conditional, network).cells)
+    found = getattr(network, "proportions", None)
+    if not isinstance(found, Tensor) or tuple(found.shape) != (cells,):
+        return torch.full((cells,), 1 / cells, dtype=torch.float64)
+    return found.detach().to("cpu", torch.float64)
+
+
+def stratified(proportions: Tensor, count: int) -> Tensor:
+    """Cells (count,) int64, in order, in the proportions as closely as whole numbers can be (largest remainders).
+
+    `proportions` (cells,) are not negative and have sum 1.
+    """
+    wanted = (proportions.detach().cpu().to(torch.float64) * count).clamp(min=0)
+    whole = wanted.floor()
+    short = count - int(whole.sum())
+    order = torch.sort(wanted - whole, descending=True, stable=True).indices
+    whole[order[: max(0, short)]] += 1
+    return torch.repeat_interleave(torch.arange(len(wanted)), whole.to(torch.int64))[:count]
+
+
+def seeded_generator(seed: int, *purpose: str | int) -> torch.Generator:
+    """torch's generator for one public purpose of a seed."""
+    word = int(Stream.seeded(seed, *purpose).words(1)[0])
+    return torch.Generator().manual_seed(word >> 1)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedsw.objectives.groups import Clip, Objective
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
-from fedsw.objectives.stated import Stated, StatedPart
+from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, StatedPart, ToSample
 from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 

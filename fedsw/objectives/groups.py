@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedsw.clipping import Term
+from fedsw.clipping.clip import Mode
 from fedsw.privacy.sensitivity import SIZES, Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity
 from fedsw.transport import sliced
 
@@ -267,3 +269,25 @@ def _indices(values: Tensor, name: str, count: int) -> Tensor:
             f"{name} {values[record].item()} at record {record}: expected an integer from 0 to {count - 1}."
         )
     return values.to(torch.int64)
+
+
+def terms_of(
+    pulled: Iterable[tuple[Tensor, Tensor, float]],
+    losses: Tensor | None,
+    weights: Tensor | None,
+    limit: float,
+    mode: Mode,
+) -> list[Term]:
+    """The terms of one batch, or of a part of it; the same on one machine and at a client.
+
+    Args:
+        pulled: for every penalty its outputs (n, d), their cotangents (n, d) and the norm L of the Jacobian's clip.
+        losses: of every record, (n,).
+        weights: of every record's loss gradient, (n,) float64; None if the task loss has no weight.
+        limit: the norm C of its clip.
+        mode: how Jacobians are clipped.
+    """
+    terms = [Term(outputs, q.to(outputs.device), jacobian, mode) for outputs, q, jacobian in pulled]
+    if losses is not None and weights is not None:
+        terms.append(Term(losses, weights.to(losses.device), limit, "spectral"))
+    return terms

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from fedsw.accounting.profiles import gaussian_profile
+from fedsw.text import upward
 
 Calibration = Literal["analytic", "rco"]
 Mechanism = Literal["gaussian", "laplace"]
@@ -33,7 +34,9 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float, calibration
     """
     _check(epsilon, sensitivity)
     if not _LEAST_DELTA <= delta < 1.0:
-        raise ValueError(f"delta is {delta}; Gaussian noise needs delta in [{_LEAST_DELTA:g}, 1), well below 1/n.")
+        raise ValueError(
+            f"delta is {delta}; Gaussian noise needs delta in [{upward(_LEAST_DELTA)}, 1), well below 1/n."
+        )
     if calibration == "rco":
         if delta >= 0.5:
             raise ValueError(f"delta is {delta}; calibration 'rco' needs delta below 1/2. Use 'analytic'.")

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fedsw.accounting import Step, epsilon_by, noise_multiplier
+from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
+from fedsw.text import Short, downward, upward
+
+ALONE = (
+    "It is of these releases alone: without an account (account=NAME) nothing composes them with others on the same "
+    "records."
+)
+"""What a plan on one machine cannot know, in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(Short):
     """Sampling, noise and the guarantee of all rounds; everything here is public. Print it.
 
     Attributes:
@@ -30,6 +38,7 @@ class Plan:
         accountant: what composes the rounds.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
         unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
+        moments: noise multiplier of a release of moments before the rounds; 0 without one, or without noise.
     """
 
     strata: tuple[str, ...]
@@ -44,6 +53,7 @@ class Plan:
     accountant: str = "pld"
     seed: int | None = None
     unit: str | None = None
+    moments: float = 0.0
 
     @property
     def records(self) -> int:
@@ -65,6 +75,21 @@ class Plan:
         """Whether sampling and noise can be reproduced, so that epsilon is what a secret seed would give."""
         return self.seed is not None
 
+    def reserved(self) -> Counts:
+        """What an account sets aside for all rounds: the steps of the stratum that is sampled at the largest rate."""
+        if not self.multiplier:
+            return {step: self.rounds for step in NO_NOISE}
+        return planned(Step(max(self.rates), 1 / self.multiplier), self.rounds)
+
+    @property
+    def unprotected(self) -> str | None:
+        """Why whoever sees the releases has no guarantee, in words; None if there is one."""
+        if not self.multiplier:
+            return "no noise would be added (epsilon inf)"
+        if self.nominal:
+            return f"seed is {self.seed}: whoever knows it can undo sampling and noise"
+        return None
+
     @property
     def guarantee(self) -> str:
         """The guarantee in words."""
@@ -75,14 +100,27 @@ class Plan:
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each {one} replacement {whole}by "
+            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each {one} replacement "
+            f"{whole}by "
             f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
-            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs}"
+            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
         """Where an attempt's noise comes from: the operating system's entropy, or the seed's stream."""
         return Stream.secure() if self.seed is None else Stream.seeded(self.seed, "noise", round_, attempt)
+
+    def _facts(self) -> Mapping[str, object]:
+        kind = "nominal " if self.nominal else ""
+        return {
+            "records" if self.unit is None else f"{self.unit} units": self.records,
+            "strata": len(self.strata),
+            "rounds": self.rounds,
+            "epsilon": f"{kind}{upward(self.epsilon, 6)}",
+            "delta": upward(self.delta),
+            "noise multiplier": downward(self.multiplier, 6),
+            "bound": self.sensitivity.bound,
+        }
 
     def __str__(self) -> str:
         strata = [f"{n} ({b} of {s})" for n, b, s in zip(self.strata, self.batch, self.sizes, strict=True)]

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedsw.privacy.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale
 from fedsw.privacy.release import Bounded, Part, Released
 from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.text import upward
 from fedsw.transport import sliced
-from fedsw.transport.denoise import image_side
-from fedsw.transport.feature_maps import cosine_matrix
+from fedsw.transport.denoise import cosine_matrix, image_side
 
 Norm = Literal["l2", "l1"]
 Diameter = Literal["replacement", "paper"]
@@ -117,7 +117,8 @@ class Release:
             )
         delta = self.delta if self.mechanism == "gaussian" else 0.0
         return (
-            f"({self.epsilon:g}, {delta:g})-local differential privacy of each record against everybody, the server "
+            f"({upward(self.epsilon, 6)}, {upward(delta, 6)})-local differential privacy of each record against "
+            "everybody, the server "
             "included, when the record is replaced by any other; one release"
         )
 

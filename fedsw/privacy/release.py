@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge, Ledger, Spending, spend_together
-from fedsw.privacy.gaussian import noised, spacing
-from fedsw.privacy.laplace import laplace_noised
 from fedsw.privacy.mechanisms import Mechanism
+from fedsw.privacy.noise import laplace_noised, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 
@@ -193,7 +192,7 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
 
     Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
     that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
-    grid (`gaussian.noised`). Relation, and what stays public, are those of the value's sensitivity.
+    grid (`noise.noised`). Relation, and what stays public, are those of the value's sensitivity.
 
     Raises:
         BudgetExhausted: if it would exceed the ledger's epsilon; nothing is written and nothing leaves.

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedsw.privacy.release import Bounded, Released
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
+from fedsw.transport.flow import Slices, UnprotectedSlices, check_unit_columns, require_positive
 from fedsw.transport.sliced import Scheme, direction_shape, project
 from fedsw.transport.sliced import directions as directions_from
-from fedsw.transport.slices import Slices, UnprotectedSlices, check_unit_columns, require_positive
 
 # ||(d/k) Theta Theta^T - I||_F of directions that a client did not draw itself; float64 blocks stay below 1e-12.
 ISOTROPY = 1e-9

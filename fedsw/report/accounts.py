@@ -1,24 +1,39 @@
-"""The account of a data set as tables: its runs, what they cost together, and what is left."""
+"""The account of a data set as tables: its runs, how they compose, what they cost together, and what still fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.accounting.lifetime import DatasetAccount, TakenRun, composed_epsilon, room
-from fedsw.text import number
+from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, total_epsilon
+from fedsw.accounting.lifetime.state import State
+from fedsw.accounting.profiles import Step
+from fedsw.accounting.stated import Pure
+from fedsw.experiment.sections.privacy import is_local
+from fedsw.federation.node.participation import Participation, participations
+from fedsw.text import downward, number, upward
 
+_SHAPES = 3
+"""Runs, the latest ones, that what still fits may be like."""
 USUAL_DELTA = 1e-6
 """At which epsilon is shown where neither a limit nor the reader names a delta."""
 
 
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
     """What an account says, as plain values: limit, spent, left, and a row for every run.
+
+    `epsilon` is of all runs together, infinite for whoever saw one that has no guarantee; `epsilon_of_others` is that
+    of the runs that have one. `left` is the epsilon of a run that the account lets in: of the shapes of its runs and of
+    one release of all records the one that fits least.
 
     Args:
         delta: at which epsilon is shown; that of the limit by default, else 1e-6.
@@ -29,15 +44,16 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     state = account.state()
     at = delta or state.delta or USUAL_DELTA
     known = state.epsilon is not None and state.delta is not None
-    noisy = [run.steps for run in state.runs.values() if run.noisy]
+    guarded = _guarded([state])
     return {
         "data": state.data,
         "file": str(account.path),
         "delta": at,
-        "epsilon": state.spent_with_noise(at),
+        "epsilon": _together([state], at),
+        "epsilon_of_others": total_epsilon(guarded, at),
         "limit": {"epsilon": state.epsilon, "delta": state.delta} if known else None,
-        "left": room(noisy, state.epsilon, state.delta) if state.epsilon and state.delta else None,
-        "runs_without_noise": len(state.runs) - len(noisy),
+        "left": _left(state),
+        "runs_without_guarantee": len(state.runs) - len(guarded),
         "runs": [_run_record(run, at) for run in state.runs.values()],
     }
 
@@ -45,15 +61,13 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
 def account_view(record: Mapping[str, Any]) -> RenderableType:
     """One account on a screen."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("run", "began", "kind", "releases", "ε alone", ""):
-        table.add_column(column, justify="right" if column in ("releases", "ε alone") else "left")
+    for column in ("run", "began", "kind", "composes as", "ε", ""):
+        table.add_column(column, justify="right" if column == "ε" else "left")
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
-        table.add_row(
-            run["label"], began, run["kind"], str(run["releases"]), number(run["epsilon"], 4), f"{state}{note}"
-        )
+        table.add_row(run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}")
     return Group(Text(f"data set {record['data']}", style="bold"), table, _total(record))
 
 
@@ -65,52 +79,100 @@ def together_record(accounts: Sequence[DatasetAccount], delta: float | None = No
     """
     states = [account.state() for account in accounts]
     at = delta or min((state.delta for state in states if state.delta), default=USUAL_DELTA)
-    noisy = [run.steps for state in states for run in state.runs.values() if run.noisy]
+    guarded = _guarded(states)
     return {
         "accounts": [account_record(account, at) for account in accounts],
         "delta": at,
-        "epsilon": composed_epsilon(noisy, at),
+        "epsilon": _together(states, at),
+        "epsilon_of_others": total_epsilon(guarded, at),
+        "runs": sum(len(state.runs) for state in states),
+        "runs_without_guarantee": sum(len(state.runs) for state in states) - len(guarded),
     }
 
 
 def together_view(record: Mapping[str, Any]) -> RenderableType:
     """The same on a screen."""
     names = ", ".join(each["data"] for each in record["accounts"])
-    total = Text(f"together: ε = {number(record['epsilon'], 4)} at δ = {number(record['delta'])}", style="bold")
-    total.append(f" for a record that is in each of {names}", style="not bold")
+    total = Text("together: ", style="bold")
+    total.append_text(_sum(record, f"for a record that is in each of {names}"))
     return Group(*(account_view(each) for each in record["accounts"]), total)
 
 
 def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     """All accounts of a folder, one a row."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("data set", "runs", "ε of all together", "δ", "limit", "a run that still fits"):
+    for column in ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits"):
         table.add_column(column, justify="left" if column == "data set" else "right")
     for record in records:
         limit, left = record["limit"], record["left"]
         table.add_row(
             record["data"],
             str(len(record["runs"])),
-            number(record["epsilon"], 4),
-            number(record["delta"]),
-            "none" if limit is None else f"{number(limit['epsilon'])} at {number(limit['delta'])}",
-            "–" if left is None else f"ε = {number(left)}",
+            upward(record["epsilon"], 4),
+            upward(record["epsilon_of_others"], 4),
+            upward(record["delta"]),
+            "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}",
+            "–" if left is None else f"ε = {downward(left)}",
         )
     return table
 
 
+def _guarded(states: Sequence[State]) -> list[Cost]:
+    """What the runs cost whose readers have a guarantee."""
+    runs = (run for state in states for run in state.runs.values())
+    return [run.cost for run in runs if run.noisy and run.unprotected is None]
+
+
+def _together(states: Sequence[State], delta: float) -> float:
+    """Epsilon of all runs; infinite where a run has no guarantee for whoever saw it."""
+    guarded = _guarded(states)
+    if len(guarded) < sum(len(state.runs) for state in states):
+        return math.inf
+    return total_epsilon(guarded, delta)
+
+
+def _left(state: State) -> float | None:
+    """The epsilon of a run that still fits, by the function that lets runs in; None without a limit."""
+    if state.epsilon is None or state.delta is None:
+        return None
+    taken = [run.cost for run in state.runs.values()]
+    shapes = [run.cost for run in state.runs.values() if run.steps and _scalable(run)][-_SHAPES:]
+    epsilon, delta = state.epsilon, state.delta
+    return min(room(taken, epsilon, delta, like) for like in [None, *shapes])
+
+
+def _scalable(run: TakenRun) -> bool:
+    """Whether a run like it could have other noise."""
+    return run.noisy and all(step.stated is None for step in run.steps)
+
+
+def _sum(record: Mapping[str, Any], whose: str) -> Text:
+    """What all runs cost: infinite in the first place where that is so, and the others beside it."""
+    found, at = Text(), f" at δ = {upward(record['delta'])}"
+    without = record["runs_without_guarantee"]
+    if not without:
+        found.append(f"ε = {upward(record['epsilon'], 4)}{at}", style="bold")
+        found.append(f" {whose}")
+        return found
+    runs = record["runs"] if isinstance(record["runs"], int) else len(record["runs"])
+    found.append("ε = ∞", style="bold red")
+    found.append(f" for whoever saw a run without a guarantee ({without} of {runs}); ")
+    found.append(f"the others: ε = {upward(record['epsilon_of_others'], 4)}{at} {whose}")
+    return found
+
+
 def _total(record: Mapping[str, Any]) -> Text:
-    found = Text()
-    found.append(f"ε = {number(record['epsilon'], 4)} at δ = {number(record['delta'])}", style="bold")
-    found.append(" of all runs together, composed numerically, for the replacement of one record within its groups")
+    found = _sum(record, "of all together, composed numerically, for the replacement of one record within its groups")
+    found.append(" (in runs with a unit, of all records of one at a client)")
     if limit := record["limit"]:
-        found.append(f"\nlimit: ε = {number(limit['epsilon'])} at δ = {number(limit['delta'])}; ")
+        found.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
         left = record["left"]
-        found.append(f"a run of about ε = {number(left)} still fits" if left else "nothing more fits")
+        shape = (
+            "like one of these, or one release of all records" if record["runs"] else "of one release of all records"
+        )
+        found.append(f"a run {shape}, of ε = {downward(left)} still fits" if left else "nothing more fits")
     else:
         found.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
-    if without := record["runs_without_noise"]:
-        found.append(f"\nruns without noise: {without}; for whoever saw one of them ε = ∞", style="bold red")
     return found
 
 
@@ -123,6 +185,136 @@ def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
         "place": run.place,
         "settled": run.settled,
         "unprotected": run.unprotected,
-        "releases": sum(run.steps.values()),
-        "epsilon": composed_epsilon([run.steps], delta),
+        "releases": max(sum(part.values()) for part in run.cost.parts),
+        "composes": " or ".join(dict.fromkeys(_composes(part) for part in run.cost.parts)),
+        "epsilon": total_epsilon([run.cost], delta),
     }
+
+
+def _composes(steps: Mapping[Step, int]) -> str:
+    """The releases that a record pays for: 60 × (rate 0.1, μ 0.4)."""
+    return " + ".join(f"{times} × {_step(step)}" for step, times in steps.items()) or "nothing"
+
+
+def _step(step: Step) -> str:
+    if isinstance(step.stated, Pure):
+        return f"(ε {upward(step.stated.epsilon)}, δ 0)"
+    if step.stated is not None:
+        return "(a selection)"
+    if math.isinf(step.mu):
+        return "(no noise)"
+    rate = "all records" if step.sampling_rate == 1 else f"rate {number(step.sampling_rate)}"
+    return f"({rate}, μ {number(step.mu)})"
+
+
+NodeState = Literal["taking part", "quiet", "over"]
+
+_LEDGERS = "client-*.sqlite"
+_QUIET_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class OwnLedger:
+    """A client's own ledger, replayed from its rows.
+
+    Attributes:
+        run: the beginning of the run's name that it accounts for.
+        rounds: how many rounds it was charged for.
+    """
+
+    client: int
+    run: str
+    epsilon: float
+    budget: float
+    delta: float
+    accountant: str
+    nominal: bool
+    rounds: int
+    file: str
+
+
+@dataclass(frozen=True)
+class ClientStatus:
+    """All that a state folder says."""
+
+    folder: str
+    runs: tuple[Participation, ...]
+    ledgers: tuple[OwnLedger, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; the times are in `operator_only`."""
+        runs = [{**asdict(run), "over": run.over, "state": state_of(run)} for run in self.runs]
+        heard = {run["run"]: run.pop("heard") for run in runs}
+        ledgers = [asdict(ledger) for ledger in self.ledgers]
+        return {"folder": self.folder, "runs": runs, "ledgers": ledgers, "operator_only": {"heard": heard}}
+
+
+def read_client_status(folder: Path) -> ClientStatus:
+    """What a node's `--state-dir` holds; reads only, so that it works while the client runs.
+
+    Raises:
+        ValueError: if the folder is no client's, or a ledger is damaged.
+    """
+    runs, paths = tuple(participations(folder)), sorted(folder.glob(_LEDGERS))
+    if not runs and not paths:
+        what = "has no run yet" if folder.is_dir() else "is not there"
+        raise ValueError(f"{folder} {what}; give the --state-dir of `fedsw client` on this machine, after a run began")
+    return ClientStatus(str(folder), runs, tuple(own_ledger(path) for path in paths))
+
+
+def own_ledger(path: Path) -> OwnLedger:
+    """What a client's ledger says.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    from fedsw.accounting import Ledger, LedgerDamaged
+
+    try:
+        with Ledger.open(path, read_only=True) as ledger:
+            return OwnLedger(
+                int(path.stem.removeprefix("client-")),
+                ledger.run.partition(".")[0],
+                ledger.replay(),
+                ledger.budget,
+                ledger.delta,
+                ledger.accountant,
+                ledger.nominal,
+                ledger.released_rounds(),
+                str(path),
+            )
+    except LedgerDamaged as fault:
+        raise ValueError(str(fault)) from None
+
+
+def state_of(run: Participation) -> NodeState:
+    """Whether a run goes on here, as far as this side can see."""
+    if run.over:
+        return "over"
+    return "quiet" if time.time() - run.heard > _QUIET_SECONDS else "taking part"
+
+
+def words_of_run(run: Participation, folder: Path) -> Iterator[str]:
+    """A run in sentences, with the ledgers that account for it."""
+    epsilon = "as its noise multiplier gives" if run.epsilon is None else upward(run.epsilon)
+    nominal = ", nominal: reproducible from a seed" if run.nominal else ""
+    yield f"trust {run.trust}, ε = {epsilon} at δ = {run.delta}{nominal}"
+    yield f"answered in {run.answered} of {run.rounds} rounds"
+    own = [each for client in run.clients if (each := _ledger_of(folder, client, run.run)) is not None]
+    for ledger in own:
+        yield (
+            f"client {ledger.client}'s own ledger: ε = {upward(ledger.epsilon, 4)} spent of "
+            f"{upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
+        )
+    if not own and run.epsilon is not None and math.isinf(run.epsilon):
+        yield "no noise was asked for: nothing is accounted for"
+    elif not own and not is_local(run.trust):
+        yield f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
+    if run.agreed:
+        yield f"this client takes part in {run.agreed}"
+
+
+def _ledger_of(folder: Path, client: int, run: str) -> OwnLedger | None:
+    path = folder / f"client-{client}.sqlite"
+    found = own_ledger(path) if path.exists() else None
+    return found if found is not None and found.run == run else None

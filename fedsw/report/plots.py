@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,22 @@ from numpy.typing import NDArray
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.kinds import Facts
-from fedsw.report.figures import colour, histogram_by_group, house_style, limits_of, marker, new_panels, save
-from fedsw.report.names import metric_name, ordered_metrics
-from fedsw.report.pictures import draw_latent, draw_samples
-from fedsw.runs.names import Names
+from fedsw.experiment.stored import require_allowed_code
+from fedsw.report.figures import (
+    colour,
+    draw_latent,
+    draw_samples,
+    histogram_by_group,
+    house_style,
+    limits_of,
+    marker,
+    new_panels,
+    save,
+)
+from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.runs.files import Names
 from fedsw.runs.record import Outputs, RunRecord, read_run
-from fedsw.text import number, to_float
+from fedsw.text import number, to_float, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
@@ -28,23 +38,27 @@ _MOST_PANELS = 12
 _MOST_POINTS = 2000
 
 
-def draw_run(directory: Path) -> list[Path]:
+def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]:
     """Draw what a run's files allow into its plots/ folder; returns the files written.
 
     Works for runs that stopped early or were resumed: a figure whose data are missing is left out.
+
+    Args:
+        allow_modules: modules whose code may say which pictures a task of its own has; those of any task otherwise.
 
     Raises:
         ValueError: if `directory` is not a run, or a file of it is damaged.
     """
     record = read_run(directory)
     drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
-    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in _pictures_of(record)}
+    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in _pictures_of(record, allow_modules)}
     return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
-def _pictures_of(record: RunRecord) -> tuple[str, ...]:
-    """The pictures of the run's task; those of any task where it is somebody's own and not at hand."""
+def _pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
+    """The pictures of the run's task; those of any task where it is somebody's own, not allowed or not at hand."""
     try:
+        require_allowed_code(record.experiment, allow_modules, stored=record.directory)
         return task_facts(record.experiment.objective.task).figures
     except ExperimentError:
         return Facts().figures
@@ -81,7 +95,7 @@ def draw_privacy(record: RunRecord) -> Figure | None:
     panels[0].plot(*spent, color=colour(0), linewidth=2, label="spent")
     budget = record.experiment.privacy.epsilon
     if budget is not None and np.isfinite(budget):
-        panels[0].axhline(budget, color="0.3", linestyle="--", linewidth=1, label=f"budget {budget:g}")
+        panels[0].axhline(budget, color="0.3", linestyle="--", linewidth=1, label=f"budget {upward(budget, 6)}")
         panels[0].legend(loc="lower right")
     panels[0].set(title="ε spent", xlabel="round", ylabel="ε")
     panels[0].set_ylim(bottom=0)
@@ -121,7 +135,7 @@ def draw_trade_off(rows: Sequence[Mapping[str, Any]]) -> Figure:
         curve = np.array([points[epsilon, alpha] for alpha in alphas if (epsilon, alpha) in points], dtype=np.float64)
         # Curves that coincide stay visible: hollow markers, smaller one by one.
         look: dict[str, Any] = {"color": colour(position), "marker": marker(position), "markerfacecolor": "none"}
-        axes.plot(*curve.T, **look, markersize=12 - 3 * position, linewidth=1.2, label=f"ε = {number(epsilon)}")
+        axes.plot(*curve.T, **look, markersize=12 - 3 * position, linewidth=1.2, label=f"ε = {upward(epsilon)}")
     for alpha in alphas:
         middle = np.mean([point for (_, at), point in points.items() if at == alpha], axis=0)
         axes.annotate(f"α = {number(alpha)}", middle, (12, 4), textcoords="offset points")
@@ -147,7 +161,7 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], Outputs]]) -> F
         axes = panels[line * len(epsilons) + column]
         histogram_by_group(axes, outputs.values[:, 0], outputs.sensitive, limits=limits)
         if line == 0:
-            axes.set_title(f"ε = {number(row['target_epsilon'])}")
+            axes.set_title(f"ε = {upward(row['target_epsilon'])}")
         if line == len(alphas) - 1:
             axes.set_xlabel("output")
     for line, alpha in enumerate(alphas):

@@ -12,16 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment.catalogue import of_unit
 from fedsw.experiment.kinds import model_kind
-from fedsw.report.names import metric_name, ordered_metrics
-from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, OUTPUTS, SKETCH, SUMMARY
-from fedsw.runs.resuming import command_for
-from fedsw.text import number, to_float
+from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
+from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
+from fedsw.runs.record import command_for
+from fedsw.text import measured, number, to_float, upward
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
 
-_FILES = (CONFIG, METRICS, LEDGER, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
+_NARROW = 5
+"""Columns that are named, of those whose bounds are too wide."""
+_FILES = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
 
 
 def summary_panel(record: RunRecord) -> RenderableType:
@@ -64,17 +67,19 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     for (group, rate, sensitivity, sigma), rounds in _same_cost(account["entries"]).items():
         span = f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0])
         table.add_row(span, str(len(rounds)), group, number(rate, 4), number(sensitivity, 4), number(sigma, 4))
-    spent = Text(f"ε = {number(account['epsilon'], 4)} spent of {number(account['budget'], 4)}", style="bold")
+    spent = Text(f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}", style="bold")
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
-    spent.append(f" at δ = {number(account['delta'])} ({kind}{nominal})", style="not bold")
+    spent.append(f" at δ = {upward(account['delta'])} ({kind}{nominal})", style="not bold")
+    if account.get("selection"):
+        spent.append("\nwhich is the selection's: the run is the best of a random number of runs", style="not bold")
     if (unit := account.get("unit", "record")) != "record":
-        spent.append(f"\nfor the replacement of all records of one {unit!r}", style="not bold")
+        spent.append(f"\nfor the replacement of {of_unit(unit)}", style="not bold")
     if clients := account.get("clients"):
         spent.append("\nevery client has a ledger of its own; that is the one that spent most", style="not bold")
         for client, own in clients.items():
             spent.append(
-                f"\n{client}: ε = {number(own['epsilon'], 4)} of {number(own['budget'], 4)}, "
+                f"\n{client}: ε = {upward(own['epsilon'], 4)} of {upward(own['budget'], 4)}, "
                 f"{own['released_rounds']} rounds taken part in",
                 style="not bold",
             )
@@ -89,8 +94,8 @@ def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> Renderable
     for row in rows:
         table.add_row(
             number(row["alpha"]),
-            number(row["target_epsilon"]),
-            number(row["epsilon"]),
+            upward(row["target_epsilon"]),
+            upward(row["epsilon"]),
             number(row["noise_multiplier"]) if row["noise_multiplier"] else "–",
             number(row["accuracy"]),
             number(row["disparate_impact"], 2),
@@ -106,15 +111,17 @@ def target_epsilon(experiment: Experiment) -> str:
         return "∞"
     if privacy.noise_multiplier is not None:
         return f"σ/Δ = {number(privacy.noise_multiplier)}"
-    return number(privacy.epsilon)
+    return upward(privacy.epsilon)
 
 
 def _account(account: Mapping[str, Any]) -> str:
     runs, limit = account["runs"], account["limit"]
-    spent = f"data set {account['data']}: ε = {number(account['epsilon'], 4)} at δ = {number(account['delta'])}"
-    so_far = "of this run alone" if runs == 1 else f"of {runs} runs together"
-    most = "no limit" if limit is None else f"limit {number(limit)}"
-    return f"{spent} {so_far}, {most} (`fedsw account show {account['data']}`)"
+    most = "no limit" if limit is None else f"limit {upward(limit)}"
+    told = f"{most} (`fedsw account show {account['data']}`)"
+    if runs == 1:
+        return f"data set {account['data']}: no other run has counted, {told}"
+    spent = f"data set {account['data']}: ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])}"
+    return f"{spent} of {runs} runs together, {told}"
 
 
 def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
@@ -134,15 +141,33 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
-        yield "held out", _metrics(held_out, summary.get("held_out_standard_errors") or {})
+        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {})
         if constant := summary.get("constant"):
             yield "a constant", _constant(summary, constant)
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
+    if moments := summary.get("moments"):
+        yield "moments", Text(_moments(moments, record.experiment.objective.task))
     if noise := summary.get("signal_to_noise"):
         yield "signal", Text(_signal(noise))
     if by_group := summary.get("held_out_by_group"):
-        yield "by group", _groups(by_group)
+        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {})
+
+
+def _moments(moments: Mapping[str, Any], task: str) -> str:
+    """What released moments say without any held-out record: a constant's worth, and columns with too wide bounds."""
+    constant, name = moments["constant"], "accuracy" if moments["classes"] else "squared error"
+    words = (
+        f"{100 * moments['share']:.0f} % of the budget (of μ²) for counts, means and second moments of "
+        f"{moments['records']:,} records; by them a constant has {name} "
+        f"{measured(constant['value'], (constant['low'], constant['high']))}"
+    )
+    narrow = sorted(moments["narrow_columns"], key=lambda each: float(each["most"]))
+    if narrow:
+        first = ", ".join(f"{each['name']} at most {100 * each['most']:.0f} %" for each in narrow[:_NARROW])
+        more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
+        words += f"\nuse little of their declared bounds: {first}{more}"
+    return words
 
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
@@ -150,9 +175,9 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "released", Text(_rounds(record.experiment, _gone(record)))
     if record.history:
         last = record.history[-1]
-        yield "spent", Text(f"ε {number(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
+        yield "spent", Text(f"ε {upward(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
         if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
-            yield "held out", _metrics(held_out)
+            yield "held out", _metrics(held_out, {})
 
 
 def _trained(record: RunRecord) -> str:
@@ -194,14 +219,15 @@ def _once(experiment: Experiment) -> bool:
 
 def _cost(summary: Mapping[str, Any]) -> str:
     up, down = (_bytes(summary.get(key)) for key in ("bytes_up", "bytes_down"))
-    return f"{number(summary.get('seconds'))} s, {up} up, {down} down"
+    took = "" if summary.get("seconds") is None else f"{number(summary['seconds'])} s, "
+    return f"{took}{up} up, {down} down"
 
 
 def _privacy(record: RunRecord) -> Text:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
-    text = Text(f"ε = {number(summary.get('epsilon'), 4)} at δ = {number(summary.get('delta'))}", style="bold")
+    text = Text(f"ε = {upward(summary.get('epsilon'), 4)} at δ = {upward(summary.get('delta'))}", style="bold")
     if not record.completed:
-        text.append(f", {number(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
+        text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
     if record.experiment.privacy.noisy:
         noise = "scale b/Δ" if guarantee.get("accountant") == "laplace" else "noise multiplier σ/Δ"
         details = [
@@ -221,7 +247,7 @@ def _privacy(record: RunRecord) -> Text:
             style="yellow",
         )
     if to_float(summary.get("epsilon_of_reader")) != to_float(summary.get("epsilon")):
-        reader = number(summary.get("epsilon_of_reader"))
+        reader = upward(summary.get("epsilon_of_reader"))
         text.append(f"\nfor a reader of this record ε = {reader}: it shows metrics of private data", style="red")
     return text
 
@@ -241,26 +267,41 @@ def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None
     return f"{part}, {on['directions']} directions" if "directions" in on else part
 
 
-def _metrics(held_out: Mapping[str, Any], errors: Mapping[str, Any] | None = None) -> Text:
-    """Metrics, with the standard errors of those that have one."""
-    known = errors or {}
-    parts = [
-        f"{metric_name(key)} {number(held_out[key])}" + (f" ± {number(known[key], 2)}" if key in known else "")
-        for key in ordered_metrics(held_out)
-    ]
-    return Text(" · ".join(parts))
+def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any]) -> Text:
+    """Metrics with their intervals; says so where none is known."""
+    names = ordered_metrics(held_out)
+    names += [name for name in intervals if name in held_out and name not in names]
+    text = Text(" · ".join(f"{metric_name(name)} {measured(held_out[name], intervals.get(name))}" for name in names))
+    lacking = [metric_name(name) for name in names if name not in intervals]
+    if len(lacking) == len(names):
+        text.append(" (no intervals: they come with the end of a run)")
+    elif lacking:
+        text.append(f" (no interval is known of {', '.join(lacking)})")
+    return text
 
 
 def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
     """What a model that looks at nothing scores on the same records, and what the best threshold would."""
-    text = _metrics(constant)
-    text.append(f" ({summary.get('constant_answers')})")
+    around = summary.get("constant_intervals") or {}
+    parts = [f"{metric_name(name)} {measured(constant[name], around.get(name))}" for name in ordered_metrics(constant)]
+    text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
+    if gain := summary.get("gain"):
+        text.append(f"; {_gain(gain)}")
     if best := summary.get("best_threshold"):
+        interval = [best["low"], best["high"]] if "low" in best else None
         text.append(
             f"; the model at the threshold that suits these records best, {number(best['threshold'])}: accuracy "
-            f"{number(best['accuracy'])}"
+            f"{measured(best['accuracy'], interval)}"
         )
     return text
+
+
+def _gain(gain: Mapping[str, Any]) -> str:
+    """What the model is better or worse by; nothing is claimed that the interval does not hold."""
+    by = measured(gain["value"], [gain["low"], gain["high"]])
+    if gain["claim"] == "cannot be told":
+        return f"the model cannot be told from it: {by} better"
+    return f"the model is {gain['claim']}: {by}" if gain["claim"] == "better" else f"the model is worse: {by} better"
 
 
 def _signal(noise: Mapping[str, Any]) -> str:
@@ -269,20 +310,23 @@ def _signal(noise: Mapping[str, Any]) -> str:
     return f"{noise['words']} (signal to noise about {rounds})"
 
 
-def _groups(by_group: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A line for each group: its held-out records, and each metric on them."""
+def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A line for each group: its held-out records, and each metric on them over its interval."""
     columns = list(dict.fromkeys(name for numbers in by_group.values() for name in numbers))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("group")
     for column in columns:
         table.add_column(metric_name(column), justify="right")
     for group, numbers in by_group.items():
-        table.add_row(group, *(_cell(column, numbers.get(column)) for column in columns))
+        own = around.get(group, {})
+        table.add_row(group, *(_cell(column, numbers.get(column), own.get(column)) for column in columns))
     return table
 
 
-def _cell(column: str, value: Any) -> str:
-    return f"{value:,}" if column == "count" and isinstance(value, int) else number(value)
+def _cell(column: str, value: Any, interval: Any) -> str:
+    if column == "count":
+        return f"{int(value):,}" if to_float(value) is not None else number(value)
+    return measured_cell(value, interval)
 
 
 def _files(record: RunRecord) -> Text:

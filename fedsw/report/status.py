@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS
+from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
 
 State = Literal["starting", "running", "stalled", "stopped", "finished"]
@@ -39,6 +39,7 @@ class Status:
         seconds_per_round: median of the last rounds, by the times of the log.
         seconds_left: until the last round, at that pace; None unless it runs.
         seconds_since: it last wrote to its files.
+        unit: whose records epsilon is for, at each client by itself; "record" where each record is one.
     """
 
     directory: str
@@ -58,6 +59,7 @@ class Status:
     seconds_per_round: float | None
     seconds_left: float | None
     seconds_since: float
+    unit: str = "record"
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON; the times are in `operator_only`."""
@@ -72,8 +74,8 @@ def read_status(directory: Path) -> Status:
     Raises:
         ValueError: if it is no run, or a file is damaged.
     """
-    from fedsw.runs.pace import round_seconds
-    from fedsw.runs.recovery import is_held
+    from fedsw.runs.files import round_seconds
+    from fedsw.runs.recovery import is_running
 
     record = read_run(directory)
     experiment, last = record.experiment, record.history[-1] if record.history else {}
@@ -81,7 +83,7 @@ def read_status(directory: Path) -> Status:
     pace = statistics.median(times) if times else None
     since = max(0.0, time.time() - max(_touched(directory)))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
-    state, why = _state(record, held=is_held(directory), quiet=since > patience)
+    state, why = _state(record, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
     spent, by_client = _spent(directory, last)
     snr = last.get("snr")
@@ -103,6 +105,7 @@ def read_status(directory: Path) -> Status:
         seconds_per_round=pace,
         seconds_left=None if pace is None or state != "running" else (rounds - done) * pace,
         seconds_since=since,
+        unit=experiment.data.unit or "record",
     )
 
 
@@ -139,9 +142,11 @@ def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, floa
 
 
 def _asked(record: RunRecord) -> float:
+    """The summary's epsilon; else that of the plan, which is written before the first round; else the settings'."""
     privacy = record.experiment.privacy
-    if "epsilon" in record.summary:
-        return float(record.summary["epsilon"])
+    stated = {**found_json(record.directory / PLAN), **record.summary}.get("epsilon")
+    if stated is not None:
+        return float(stated)
     return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")
 
 

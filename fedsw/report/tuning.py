@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.text import number
+from fedsw.text import number, upward
 
 
 class Candidate(Protocol):
@@ -98,8 +98,8 @@ def cost_view(
     """What a selection on the records will cost, beside what else could be done."""
     found = Text(
         f"the best of a random number of runs ({number(runs)} on average, {among} settings) costs ε = "
-        f"{number(epsilon, 4)} at δ = {number(delta)}; one run costs {number(single, 4)}, and {round(runs)} runs that "
-        f"are all shown {number(all_shown, 4)}"
+        f"{upward(epsilon, 4)} at δ = {upward(delta)}; one run costs {upward(single, 4)}, and {round(runs)} runs that "
+        f"are all shown {upward(all_shown, 4)}"
     )
     if all_shown < epsilon:
         found.append(": so few runs are cheaper made one by one", style="yellow")
@@ -127,7 +127,7 @@ def selected_view(record: Mapping[str, Any]) -> RenderableType:
     found = Text(f"best: {best}", style="bold")
     found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
     found.append(
-        f"\nit cost ε = {number(record['epsilon'], 4)} at δ = {number(record['delta'])}. The other runs are not kept: "
-        "neither they, nor their number, nor how long this took may be published"
+        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
+        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
     )
     return found

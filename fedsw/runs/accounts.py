@@ -1,13 +1,142 @@
-"""What a run has spent, replayed from its ledger's rows."""
+"""A run and the account of its data set: reserved before it begins, settled when it ends, listed afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsw.runs.files import CONFIG, LEDGER, client_ledgers, read_json
-from fedsw.runs.names import Names, names_in
+from fedsw import files
+from fedsw.accounting import Head, Ledger
+from fedsw.accounting.lifetime import About, Cost, DatasetAccount, Reservation, cost_of_ledger
+from fedsw.runs.files import (
+    ACCOUNT,
+    CONFIG,
+    LEDGER,
+    Names,
+    client_ledgers,
+    found_json,
+    names_in,
+    read_json,
+    require_no_links,
+    write_json,
+)
+
+
+class Budgeted:
+    """A run that counts in the account of its data set, or in none."""
+
+    def __init__(self, directory: Path, account: DatasetAccount | None, run: str, *, resumed: bool) -> None:
+        self._directory, self._account, self._run, self._resumed = directory, account, run, resumed
+        self._ledger: Ledger | None = None
+        self._reservation: Reservation | None = None
+
+    def limit(self, ledger: Ledger | None) -> None:
+        """Let a ledger ask the account before it charges what was not set aside."""
+        self._ledger = ledger
+        if self._account is not None and ledger is not None:
+            ledger.limiter = self._reservation = Reservation(self._account, self._run)
+
+    def take_over(self, ledger: Ledger) -> None:
+        """Go on with a ledger that was charged for what the run released in another copy of its folder.
+
+        Raises:
+            LedgerReplaced: if nothing was charged to it for that, or if it has fewer releases than the account
+                remembers of the run.
+            LimitReached: if what was charged does not fit below the limit.
+        """
+        if self._account is not None and any(entry.lost for entry in ledger.entries()):
+            self._account.newest.take_over(self._run, ledger)
+        elif self._account is not None:
+            self._account.newest.follow(self._run, ledger)
+        if self._reservation is not None:
+            self._reservation.admit(ledger.steps_by_group())
+
+    def settle(self) -> dict[str, Any] | None:
+        """Count with what the ledger says from now on; what the summary says of the account, None without one."""
+        if self._account is None:
+            return None
+        ledger = self._ledger
+        if ledger is None:
+            head = self._account.settle(self._run, {}, None)
+        else:
+            head = self._account.settle(self._run, cost_of_ledger(ledger), ledger)
+        _keep(self._directory, self._account, head)
+        state, delta = self._account.state(), None if ledger is None else ledger.delta
+        at = state.delta or delta
+        return {
+            "data": self._account.data,
+            "runs": len(state.runs),
+            "delta": at,
+            "epsilon": None if at is None else state.spent(at),
+            "limit": state.epsilon,
+        }
+
+    def give_back(self) -> None:
+        """Give the reservation of a new run back if nothing was charged; one that broke off keeps it, to go on."""
+        charged = self._reservation is not None and self._reservation.asked
+        if not self._resumed and self._account is not None and not charged:
+            self._account.settle(self._run, {}, None)
+
+
+@contextmanager
+def reserving(
+    directory: Path,
+    account: DatasetAccount,
+    run: str,
+    cost: Cost,
+    about: About,
+    *,
+    resumed: bool,
+    agreed: bool = False,
+    remembered: Iterable[Path] = (),
+) -> Iterator[Budgeted]:
+    """Set aside what a run costs at most, before anything is spent.
+
+    A new run that fails before its first release gives everything back. One that is resumed may have spent before, even
+    where its ledger cannot be read: it gives nothing back.
+
+    Args:
+        agreed: whether a folder that is older than what the account remembers of the run may be charged for that.
+        remembered: files of runs that remember rows of accounts (`ACCOUNT`).
+
+    Raises:
+        LimitReached: if it does not fit below the limit of its data set.
+        LedgerReplaced: if the account is older than one of the files remembers, or the run's folder older than what the
+            account remembers of the run.
+    """
+    if not agreed:
+        account.require_newest(run, directory / LEDGER)
+    head = account.reserve(run, cost, about, witnesses=list(_witnesses(remembered, account)))
+    _keep(directory, account, head)
+    found = Budgeted(directory, account, run, resumed=resumed)
+    try:
+        yield found
+    except BaseException:
+        found.give_back()
+        raise
+
+
+def kept_account(directory: Path) -> DatasetAccount | None:
+    """The account that a folder's run counts in; None if it counts in none."""
+    kept = read_json(directory / ACCOUNT)
+    return None if kept is None else DatasetAccount(Path(kept["file"]).parent, str(kept["data"]))
+
+
+def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
+    """Remember the account's last row in the run's folder: an older copy of the account is then seen to be one."""
+    directory.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+    write_json(directory / ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
+
+
+def _witnesses(remembered: Iterable[Path], account: DatasetAccount) -> Iterator[tuple[Head, str]]:
+    """The rows of the account that files of runs remember."""
+    for path in remembered:
+        kept = found_json(path)
+        if kept.get("file") == str(account.path.resolve()):
+            yield Head(int(kept["sequence"]), str(kept["digest"])), str(path)
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
@@ -18,9 +147,14 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     Opened for reading only, so it works while the run goes on.
 
     Raises:
-        FileNotFoundError: if the run spent nothing yet.
+        FileNotFoundError: if the run spent nothing yet. ValueError: if the folder holds links.
         LedgerDamaged: if a row does not follow from the one before.
+        LedgerReplaced: if the ledger is older than the run's summary, of another run, or gone.
     """
+    from fedsw.runs.recovery import require_remembered
+
+    require_no_links(directory)
+    require_remembered(directory)
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
         account = _named(_read(directory / LEDGER), names_in(directory))
@@ -71,6 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
             "accountant": ledger.accountant,
             "guarantee": ledger.guarantee,
             "nominal": ledger.nominal,
+            "selection": ledger.selection and ledger.selection.as_dict(),
             "released_rounds": ledger.released_rounds(),
             "head": asdict(ledger.head()),
             "entries": [asdict(entry) for entry in ledger.entries()],

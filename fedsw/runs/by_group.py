@@ -6,6 +6,7 @@ records, which fairlearn leaves out.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,9 @@ from torch import Tensor
 
 from fedsw.data import Records
 from fedsw.metrics import predictions
+from fedsw.runs import intervals
+from fedsw.runs.intervals import Interval
+from fedsw.runs.quality import units_of
 from fedsw.tasks.problem import Problem
 
 TASKS = ("classification", "regression")
@@ -66,13 +70,71 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict
         metrics={"count": count, **metrics},
         y_true=places,
         y_pred=places,
-        sensitive_features=records.sensitive.numpy(),
+        sensitive_features={"group": records.sensitive.numpy()},  # by name: of a bare array one record is no column
     )
     table = frame.by_group
     absent = {"count": 0, **dict.fromkeys(metrics, float("nan"))}
     return {
         name: {column: _plain(column, table.loc[group, column]) for column in table} if group in table.index else absent
         for group, name in enumerate(task.groups)
+    }
+
+
+def by_group_intervals(task: Problem, outputs: Tensor, records: Records) -> dict[str, dict[str, Interval]]:
+    """Where what is in the table by group lies, 95 %, over draws of units; empty where there is none.
+
+    Args:
+        outputs: held-out outputs (n, d).
+        records: the n held-out records.
+    """
+    if not _has_table(task):
+        return {}
+    found, target, units = outputs.detach().double().cpu(), records.target.cpu().numpy(), units_of(records)
+    rows = [records.sensitive.cpu().numpy() == group for group in range(len(task.groups))]
+    if _classifies(task):
+        of = functools.partial(_around_classes, task.classes, target, found.numpy(), predictions(found).numpy(), units)
+    else:
+        gaps = (found.numpy() - target).reshape(len(target), -1)
+        of = functools.partial(_around_numbers, gaps, target.reshape(len(target), -1).astype(np.float64), units)
+    return {name: of(own) if own.any() else {} for name, own in zip(task.groups, rows, strict=True)}
+
+
+def _around_classes(
+    classes: int, target: Array, outputs: Array, predicted: Array, units: Array, rows: Array
+) -> dict[str, Interval]:
+    def rate(hits: Array, among: Array) -> Interval:
+        return intervals.rate_of(hits[among], units[among]).at(intervals.LEVEL)
+
+    found = {"accuracy": rate(predicted == target, rows)}
+    if classes > 2:
+        return found | {f"selection_rate_{c}": rate(predicted == c, rows) for c in range(classes)}
+    positive, scores = predicted == 1, outputs[:, 0]
+    apart = [rows & (target == c) for c in range(2)]
+    counts = [len(np.unique(units[each])) for each in apart]
+    return found | {
+        "selection_rate": rate(positive, rows),
+        "true_positive_rate": rate(positive, apart[1]),
+        "false_positive_rate": rate(positive, apart[0]),
+        "auc": intervals.curve_area(_auc(target[rows], scores[rows]), counts[1], counts[0]),
+        "calibration_error": _around_calibration(target[rows], scores[rows], units[rows]),
+    }
+
+
+def _around_calibration(target: Array, scores: Array, units: Array) -> Interval:
+    bins, gaps = _bins(scores), scores - target
+    within = [np.where(bins == b, gaps, 0.0) for b in range(_BINS)]
+    errors = [intervals.mean_error(each, units) for each in within]
+    return intervals.sum_of_sizes(np.array([each.mean() for each in within]), np.array(errors))
+
+
+def _around_numbers(gaps: Array, wide: Array, units: Array, rows: Array) -> dict[str, Interval]:
+    squares, own = np.square(gaps[rows]).sum(axis=1), units[rows]
+    spread = np.square(wide[rows] - wide[rows].mean(axis=0)).sum(axis=1)
+    low, high = intervals.ratio_of_means(squares, spread, own)
+    return {
+        "mean_squared_error": intervals.positive_mean(squares, own),
+        "mean_absolute_error": intervals.positive_mean(np.sqrt(squares), own),
+        "r2": Interval(1 - high, 1 - low),
     }
 
 
@@ -131,9 +193,13 @@ def calibration_error(target: Array, scores: Array) -> float:
         target: (n,) classes 0 and 1.
         scores: (n,) probabilities of class 1.
     """
-    bins = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
-    gaps = np.bincount(bins, weights=scores - target, minlength=_BINS)
+    gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(target))
+
+
+def _bins(scores: Array) -> Array:
+    found: Array = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
+    return found
 
 
 def _rate(metric: Callable[..., Any], target: Array, predicted: Array, owner: int) -> float:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,31 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedsw import files
+from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.stored import require_allowed_code
 from fedsw.runs.files import (
+    AGREED,
     ATTEMPTS,
     CONFIG,
     LEDGER,
     METRICS,
     MODEL,
+    MOMENTS_ALONE,
     NAME,
     OUTPUTS,
     PLAN,
     RELEASES,
+    RUN_NAME,
     SUMMARY,
     found_json,
     jsonable,
     read_json,
     read_lines,
+    require_no_links,
     write_json,
 )
+from fedsw.text import shown
 
 
 class RunDirectory:
@@ -45,7 +52,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            files.private_folder(path)
         self.path = path
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
@@ -65,22 +73,41 @@ class RunDirectory:
         return self.path / SUMMARY
 
     def name(self) -> str:
-        """The name by which the clients know the run: the stored one, else a fresh one."""
+        """The name by which the clients know the run: the stored one, else a fresh one.
+
+        Raises:
+            ValueError: if what is stored is no name of a run.
+        """
         path = self.path / NAME
-        return path.read_text(encoding="ascii").strip() if path.exists() else secrets.token_hex(16)
+        if not path.exists():
+            return secrets.token_hex(16)
+        name = path.read_text(encoding="ascii", errors="replace").strip()
+        if re.fullmatch(RUN_NAME, name) is None:
+            raise ValueError(f"{path} is damaged: it holds {shown(repr(name))}, and a run's name is 32 hex digits")
+        return name
 
     def keep_name(self, name: str) -> None:
         """Store the run's name, before any client is asked for something that its ledger is charged for."""
         files.replace(self.path / NAME, f"{name}\n".encode("ascii"))
 
-    def write_config(self, experiment: Experiment, engine: str) -> None:
-        """Store the experiment as it runs, the engine it runs on, and that it begins now."""
+    def write_config(self, experiment: Experiment, engine: str, selection: Selection | None = None) -> None:
+        """Store the experiment as it runs, the engine it runs on, that it begins now, and what it is selected by."""
         begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         content = {"engine": engine, "begun": begun, "experiment": experiment.model_dump(mode="json")}
+        if selection is not None:
+            content["selection"] = selection.as_dict()
         write_json(self.path / CONFIG, jsonable(content))
 
-    def read_config(self) -> tuple[Experiment, str]:
-        """The experiment and engine of a run that was started here."""
+    def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
+        """The experiment and engine of a run that was started here.
+
+        Args:
+            allow_modules: modules that the experiment may name, whose code then runs.
+
+        Raises:
+            FileNotFoundError: if there is no run. ValueError: naming the file, if it is damaged.
+            CodeRefused: if the experiment names another module.
+        """
         path = self.path / CONFIG
         raw = read_json(path)
         if raw is None:
@@ -88,9 +115,24 @@ class RunDirectory:
                 f"no run at {self.path}: it has no {CONFIG}; give the folder that `fedsw run` printed"
             )
         try:
-            return parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
+            experiment, engine = parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{path} is no configuration of a run: {fault}") from None
+        require_no_links(self.path)
+        require_allowed_code(experiment, allow_modules, stored=path)
+        return experiment, engine
+
+    def read_selection(self) -> Selection | None:
+        """What the run costs as the best of several, by its config.json; None for any other run.
+
+        Raises:
+            ValueError: if that is damaged.
+        """
+        stored = (read_json(self.path / CONFIG) or {}).get("selection")
+        try:
+            return None if stored is None else Selection.of(stored)
+        except (ValueError, LookupError, TypeError, AttributeError) as fault:
+            raise ValueError(f"{self.path / CONFIG} is no configuration of a selected run: {fault}") from None
 
     @property
     def plan(self) -> Path:
@@ -115,15 +157,43 @@ class RunDirectory:
 
     def seconds(self) -> float:
         """Seconds that earlier processes of the run took, by the summary; 0 if there is none."""
-        return float(found_json(self.summary).get("seconds", 0.0))
+        return float(found_json(self.summary).get("seconds") or 0.0)
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
         fresh = self._next_attempts().get(round_, 0)
-        with (self.path / ATTEMPTS).open("a", encoding="ascii") as file:
-            file.write(f"{round_} {fresh}\n")
-        self._next_attempts()[round_] = fresh + 1
+        self.keep_attempt(round_, fresh)
         return fresh
+
+    def keep_attempt(self, round_: int, attempt: int) -> None:
+        """Put an attempt on record, on the disk."""
+        path = self.path / ATTEMPTS
+        self._next_attempts()  # which ends a line that was cut short
+        new = not path.exists()
+        with files.opened(path, "a") as file:
+            file.write(f"{round_} {attempt}\n")
+        files.sync(path)
+        if new:
+            files.sync(self.path)
+        self.know_attempts([(round_, attempt)])
+
+    def begun_attempts(self) -> list[tuple[int, int]]:
+        """Every attempt on record, in their order."""
+        found = re.findall(r"^(\d+) (\d+)$", self._attempts_log(), flags=re.MULTILINE)
+        return [(int(round_), int(attempt)) for round_, attempt in found]
+
+    def agree_to_charge(self) -> None:
+        """Let the next process that goes on charge attempts which clients answered and this folder does not know."""
+        files.opened(self.path / AGREED).close()
+
+    @property
+    def agreed_to_charge(self) -> bool:
+        """Whether the operator agreed to that."""
+        return (self.path / AGREED).exists()
+
+    def forget_agreement(self) -> None:
+        """It holds once."""
+        (self.path / AGREED).unlink(missing_ok=True)
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
         """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""
@@ -134,18 +204,31 @@ class RunDirectory:
     def _next_attempts(self) -> dict[int, int]:
         if self._attempts is None:
             self._attempts = {}
-            path = self.path / ATTEMPTS
-            text = path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
-            if text and not text.endswith("\n"):  # cut short by a full disk; nothing was sent under that number
-                with path.open("a", encoding="ascii") as file:
-                    file.write("\n")
-            found = re.findall(r"^(\d+) (\d+)$", text, flags=re.MULTILINE)
-            self.know_attempts((int(round_), int(attempt)) for round_, attempt in found)
+            text = self._attempts_log()
+            if text and not text.endswith("\n"):
+                with files.opened(self.path / ATTEMPTS, "a") as file:
+                    file.write("\n")  # cut short by a full disk; nothing was sent under that number
+            self.know_attempts(self.begun_attempts())
         return self._attempts
+
+    def _attempts_log(self) -> str:
+        path = self.path / ATTEMPTS
+        text = path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
+        return text
+
+    def stop_after_moments(self) -> None:
+        """Let the run stop once its moments are released, until somebody goes on with it."""
+        files.opened(self.path / MOMENTS_ALONE).close()
+
+    def stops_after_moments(self, *, resumed: bool) -> bool:
+        """Whether it is to stop there; whoever goes on with it wants more."""
+        if resumed:
+            (self.path / MOMENTS_ALONE).unlink(missing_ok=True)
+        return (self.path / MOMENTS_ALONE).exists()
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with files.opened(self.path / METRICS, "a") as file:
             file.write(json.dumps(jsonable(record)) + "\n")
 
     def read_metrics(self, *, through: int | None = None) -> list[dict[str, Any]]:

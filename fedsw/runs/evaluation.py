@@ -1,10 +1,15 @@
-"""Held-out metrics, on records that are declared outside the guarantee; a run measures itself on no others."""
+"""Metrics of held-out records, round by round: the shipped ones and a user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import logging
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,13 +17,146 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_metrics import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
-from fedsw.runs.by_group import by_group, require_by_group
+from fedsw.randomness import Stream, smallest_keys
+from fedsw.runs import intervals
+from fedsw.runs.by_group import by_group, by_group_intervals, require_by_group
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.own_metrics import Metric, OwnMetrics
-from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
-from fedsw.runs.subsample import subsample
+from fedsw.runs.intervals import Gain, Interval, plain
+from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers, units_of
+from fedsw.runs.telemetry import LOGGER, event
 from fedsw.tasks.measures import Measured, measure
 from fedsw.tasks.problem import Problem
+
+
+def subsample(records: Records, most: int) -> Records:
+    """At most about `most` of the records: of every stratum its part, rounded up, so that none vanishes.
+
+    A stratum is a group, and a class in it where targets are classes. Within a stratum the choice is uniform and looks
+    at positions alone, never at features or targets of a regression; it comes from a public seed of its own, so it is
+    the same in every round and every run, and no training reads it.
+
+    Args:
+        records: n held-out records.
+        most: where n is no larger, all of them are returned as they are.
+
+    Returns:
+        Up to `most` and one for every stratum, in the order that they had.
+    """
+    n = len(records)
+    if n <= most:
+        return records
+    strata = _strata(records)
+    keys = Stream.seeded(0, "held-out subsample").words(n)
+    rows = []
+    for stratum in np.unique(strata):
+        (members,) = np.nonzero(strata == stratum)
+        rows.append(members[smallest_keys(keys[members], -(-len(members) * most // n))])
+    return records.take(torch.from_numpy(np.sort(np.concatenate(rows))))
+
+
+def _strata(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of every record's stratum (n,)."""
+    number: Tensor = records.sensitive
+    if records.is_classification:
+        number = number * (int(records.target.max()) + 1) + records.target
+    strata: np.ndarray[tuple[int], np.dtype[np.int64]] = number.numpy()
+    return strata
+
+
+Metric = Callable[[Tensor, Records], float | Mapping[str, float]]
+"""`metric(outputs, records)`: outputs (n, d), what the penalty compares; records with `features` (n, p), `sensitive`
+(n,), the group of each record, and `target` (n,) or (n, t). Both are the held-out part and must not be changed. For a
+generator outputs are its samples, and rows of the two do not belong together. It returns a number, which is recorded
+under the metric's name, or numbers by name, recorded as `metric.name`."""
+
+
+class OwnMetrics:
+    """Functions by name, measured one after the other.
+
+    Args:
+        metrics: by the name that they are recorded under.
+
+    Raises:
+        ExperimentError: if a name is that of a shipped metric, or something cannot be called.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        require_names(metrics)
+        for name, metric in metrics.items():
+            if not callable(metric):
+                raise ExperimentError(f"metric {name!r} is a {type(metric).__name__} and cannot be called")
+        self._metrics, self._failed = dict(metrics), set[str]()
+
+    def __len__(self) -> int:
+        return len(self._metrics)
+
+    def attempt(self, outputs: Tensor, records: Records) -> None:
+        """Try every metric on outputs (n, d), before anything is spent.
+
+        Raises:
+            ExperimentError: naming the one that raises, returns no number, or changes the records.
+        """
+        for name, metric in self._metrics.items():
+            before = _versions(records)
+            try:
+                returned = metric(outputs.clone(), records)
+            except Exception as fault:
+                raise ExperimentError(
+                    f"metric {name!r} fails on {len(outputs)} held-out outputs of the initial model: "
+                    f"{type(fault).__name__}: {fault}"
+                ) from fault
+            _named(name, returned)
+            if _versions(records) != before:
+                raise ExperimentError(f"metric {name!r} changes the held-out records in place; let it copy them first")
+
+    def measure(self, outputs: Tensor, records: Records) -> dict[str, float]:
+        """Every metric's numbers of outputs (n, d), by name. It never raises: budget is being spent.
+
+        One that fails is nan, and said so once in the log.
+        """
+        found: dict[str, float] = {}
+        for name, metric in self._metrics.items():
+            try:
+                found |= _named(name, metric(outputs.clone(), records))
+            except Exception as fault:
+                found[name] = float("nan")
+                if name not in self._failed:
+                    self._failed.add(name)
+                    words = f"metric {name!r} failed and is nan: {type(fault).__name__}: {fault}"
+                    logging.getLogger(LOGGER).warning(words, extra=event("metric failed"))
+        return found
+
+
+def _named(name: str, returned: Any) -> dict[str, float]:
+    """The numbers that a metric returned, by the names that they are recorded under.
+
+    Raises:
+        ExperimentError: if it returned something else.
+    """
+    if not isinstance(returned, Mapping):
+        return {name: _number(name, returned)}
+    for key in returned:
+        if not isinstance(key, str) or not key:
+            raise ExperimentError(f"metric {name!r} returned a number under the name {key!r}; names are words")
+    return {f"{name}.{key}": _number(f"{name}.{key}", value) for key, value in returned.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex() and value.dtype != torch.bool:
+        return float(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise ExperimentError(f"metric {name!r} returned {kind}; it must return a float, or floats by name")
+
+
+def _versions(records: Records) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in (records.features, records.sensitive, records.target, records.ids))
+
+
+_PARTS = 10
+_DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
+"""Metrics that are never negative."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +165,9 @@ class HeldOut:
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
-    training. `missing` says in words why there is nothing where a release of kept records was planned.
+    training. `missing` says in words why there is nothing where a release of kept records was planned, `rise` how much
+    larger than before training the loss is on the same records, and `by_group_intervals` where what is in the table
+    lies.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -36,6 +176,25 @@ class HeldOut:
     quality: Quality = field(default_factory=Quality)
     start: float | None = None
     missing: str = ""
+    rise: Gain | None = None
+    by_group_intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
+
+    def said(self) -> dict[str, Any]:
+        """What a summary says of it."""
+        quality, gain = self.quality, self.quality.gain
+        return {
+            "held_out": dict(self.metrics),
+            "held_out_intervals": plain(quality.intervals),
+            "held_out_standard_errors": quality.standard_errors,
+            "held_out_by_group": {group: dict(numbers) for group, numbers in self.by_group.items()},
+            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group_intervals.items()},
+            "held_out_measured_on": dict(self.measured_on),
+            "constant": dict(quality.constant),
+            "constant_intervals": plain(quality.constant_intervals),
+            "constant_answers": quality.answer,
+            "gain": None if gain is None else {**gain._asdict(), "claim": gain.claim},
+            "best_threshold": dict(quality.best_threshold),
+        }
 
 
 class Evaluator:
@@ -47,14 +206,18 @@ class Evaluator:
 
     Args:
         metrics: functions of a user's own by name, beside those that the experiment names.
+        records: to measure on in place of the held-out ones.
 
     Raises:
         ExperimentError: if one of them cannot be used, or there are no records to use them on.
         ModuleNotFoundError: if a library that measures is missing.
     """
 
-    def __init__(self, task: Problem, metrics: Mapping[str, Metric] | None = None) -> None:
-        everything, evaluation = load_held_out(task.experiment), task.experiment.evaluation
+    def __init__(
+        self, task: Problem, metrics: Mapping[str, Metric] | None = None, *, records: Records | None = None
+    ) -> None:
+        everything = load_held_out(task.experiment) if records is None else records
+        evaluation = task.experiment.evaluation
         if everything is not None and len(everything) == 0:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
         self._task, self._records, self._all = task, everything, 0 if everything is None else len(everything)
@@ -63,12 +226,14 @@ class Evaluator:
         self._there = None if self._records is None else self._records.to(task.device)
         self._model = task.build_model()
         self._start: float | None = None
+        self._losses: Tensor | None = None
         named, given = load_metrics(task.experiment.metrics), metrics or {}
         require_names([*named, *given])
         self._own = OwnMetrics({**named, **given})
         if self._records is not None and self._there is not None:
             initial = measure(task, self._there, self._model)
             outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
+            self._losses = initial.losses
             require_by_group(task)
             self._own.attempt(outputs, self._records)
         elif self._own:
@@ -92,17 +257,96 @@ class Evaluator:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
         if self._records is None or self._there is None:
             return HeldOut()
-        measured = measure(self._task, self._there, model)
+        records = self._records
+        parts = parts_of(records)
+        measured = measure(self._task, self._there, model, parts=parts)
         directory.write_outputs(measured.arrays)
-        table = by_group(self._task, measured.arrays["outputs"], self._records)
-        size = {"records": len(self._records), "of": self._all}
-        directions = {"directions": measured.directions} if measured.directions else {}
-        quality = quality_of(self._task, measured.arrays["outputs"], self._records)
-        report = self._with_own(measured, self._records)
-        return HeldOut(report, table, size | directions, quality, self._start)
+        outputs, report = measured.arrays["outputs"], self._with_own(measured, records)
+        return HeldOut(
+            report,
+            by_group(self._task, outputs, records),
+            {"records": len(records), "of": self._all} | _directions(measured),
+            with_intervals(self._task, records, measured, report, measured.without),
+            self._start,
+            rise=self._rise(measured),
+            by_group_intervals=by_group_intervals(self._task, outputs, records),
+        )
+
+    def _rise(self, measured: Measured) -> Gain | None:
+        """How much larger the loss is than before training, record by record; None where that is no number."""
+        if self._losses is None or measured.losses is None or self._records is None:
+            return None
+        risen = (measured.losses - self._losses).numpy()
+        finite = bool(torch.isfinite(measured.losses).all() and torch.isfinite(self._losses).all())
+        return intervals.paired_mean(risen, units_of(self._records)) if finite else None
 
     def _with_own(self, measured: Measured, records: Records) -> dict[str, float]:
         return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
+
+
+def parts_of(records: Records) -> Tensor:
+    """In which tenth of its units each record is (n,): rows of one unit are in one part."""
+    _, number = np.unique(units_of(records), return_inverse=True)
+    return torch.from_numpy(number % _PARTS)
+
+
+def with_intervals(
+    task: Problem,
+    records: Records,
+    measured: Measured,
+    report: Mapping[str, float],
+    without: Sequence[Mapping[str, float]],
+) -> Quality:
+    """What a model's metrics are worth; those that have no law of their own by leaving out a tenth of the units.
+
+    A user's metrics are called for all records alone, and have no interval.
+
+    Args:
+        report: the metrics by name.
+        without: the same without each part of `parts_of`.
+    """
+    quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
+    found = dict(quality.intervals)
+    if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
+        found["loss"] = intervals.mean(measured.losses.numpy(), units)
+    for name in report.keys() - found.keys():
+        if name == "accuracy":
+            count = len(np.unique(units))
+            found[name] = intervals.share(report[name] * count, count)
+        elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in without]):
+            found[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+    quality = replace(quality, intervals={name: found[name] for name in report if name in found})
+    return quality if quality.constant or not _made_labels(task) else beside_constant(quality, report, records, task)
+
+
+def _made_labels(task: Problem) -> bool:
+    """Whether a task's accuracy is that of a classifier which saw generated records alone."""
+    return task.experiment.objective.task == "synthesis" and task.classes > 1
+
+
+def beside_constant(quality: Quality, report: Mapping[str, float], records: Records, task: Problem) -> Quality:
+    """An accuracy, of predictions that are not at hand, beside that of always the most frequent class.
+
+    How often both are right is not known, so that the gain's interval takes each at its end.
+    """
+    if "accuracy" not in report:
+        return quality
+    units, target = units_of(records), records.target.cpu().numpy()
+    most, count = int(np.bincount(target).argmax()), len(np.unique(units))
+    always, names = intervals.rate_of(target == most, units), load_class_names(task.experiment)
+    made = intervals.share(report["accuracy"] * count, count, level=intervals.SURE)
+    low, high = always.at(intervals.SURE)
+    return replace(
+        quality,
+        constant={"accuracy": always.value},
+        constant_intervals={"accuracy": always.at(intervals.LEVEL)},
+        answer=f"always {names[most]!r}" if names else f"always class {most}",
+        gain=Gain(report["accuracy"] - always.value, made.low - high, made.high - low),
+    )
+
+
+def _directions(measured: Measured) -> dict[str, int]:
+    return {"directions": measured.directions} if measured.directions else {}
 
 
 def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:

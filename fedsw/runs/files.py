@@ -1,18 +1,21 @@
-"""The names of the files in a run's folder, and how its JSON is read and written.
-
-Checkpoints have names and a form of their own (`fedsw.runs.checkpoint`). `fedsw.audit.record` reads the folder apart
-from this on purpose: what checks a record shares no reader with what wrote it.
-"""
+"""A run's files: their names, how they are read, where runs are found, names of groups and classes, times of rounds."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.text import json_text
+from fedsw.columns.declaration import Columns
+from fedsw.text import json_text, nearest
 
 CONFIG = "config.json"
 """The experiment as it runs, its engine, and when it began."""
@@ -33,14 +36,22 @@ OUTPUTS = "outputs.npz"
 """Held-out outputs of the released model, and what else the plots need."""
 HELD_OUT = "held_out.json"
 """Noised counts and sums over records that clients kept out of training."""
+MOMENTS = "moments.json"
+"""Noised counts, means and second moments of all records, released before the first round."""
 CARD = "card.md"
 """The model card."""
 LOG = "log.jsonl"
 """When each round was released: for the operator only, not for publication."""
 ATTEMPTS = "attempts.log"
 """Every attempt that was begun: round and number."""
+AGREED = "charge-lost"
+"""Present while the operator agrees that attempts which the folder does not know are charged."""
+MOMENTS_ALONE = "moments-alone"
+"""Present in a run that is to stop once its moments are released."""
 NAME = "run.name"
 """The name by which the clients know the run."""
+RUN_NAME = "[0-9a-f]{32}"
+"""The form of that name: clients name files for it, so that it is no path, and no two are equal by chance."""
 SKETCH = "sketch.safetensors"
 """The released sketch, under trust models with one."""
 GENERATOR = "generator.pt"
@@ -50,10 +61,44 @@ RELEASES = "releases"
 LOCK = "run.lock"
 """Held by the server of the run."""
 
+RELEASABLE = (
+    CONFIG,
+    PLAN,
+    NAME,
+    ATTEMPTS,
+    METRICS,
+    LEDGER,
+    MOMENTS,
+    SKETCH,
+    GENERATOR,
+    MODEL,
+    OUTPUTS,
+    HELD_OUT,
+    SUMMARY,
+)
+"""What may leave a run's folder, and what a copy of it needs; a file that is new belongs here or in `KEPT_BACK`."""
+KEPT_BACK = (ACCOUNT, CARD, LOG, AGREED, MOMENTS_ALONE, RELEASES, LOCK)
+"""What does not go into a copy: the log, which says when; locks and agreements, which say of which process; what an
+account or single clients know; and the card, which is written anew from the rest."""
+
 
 def client_ledgers(directory: Path) -> list[Path]:
     """The ledgers that clients keep in a run's folder, as far as they are there."""
     return sorted(path for pattern in CLIENT_LEDGERS for path in directory.glob(pattern))
+
+
+def require_no_links(directory: Path) -> None:
+    """Refuse a run's folder that holds links: what is read or written there would be somewhere else.
+
+    fedsw makes none. The folder may be reached through one.
+
+    Raises:
+        ValueError: naming the first link.
+    """
+    for place, folders, names in os.walk(directory):
+        for name in sorted((*folders, *names)):
+            if (path := Path(place, name)).is_symlink():
+                raise ValueError(f"{path} is a link to {path.readlink()}; a run's folder holds none: remove it")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -114,3 +159,102 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             if position < len(lines):
                 raise ValueError(f"{path}, line {position}: {fault}") from None
     return found
+
+
+def find_run(name: str, runs: Path) -> Path:
+    """The directory of a run: a path, a name under `runs`, or an experiment's name for its latest run.
+
+    Raises:
+        ValueError: if there is no such run, naming the nearest one.
+    """
+    for folder in (Path(name).expanduser(), runs / name):
+        if is_run(folder):
+            return folder
+        if folder.is_dir() and (dated := sorted(child for child in folder.iterdir() if is_run(child))):
+            return dated[-1]
+    known = [str(child.relative_to(runs)) for child in sorted(runs.glob("*/*")) if is_run(child)]
+    latest = f"the latest are {', '.join(known[-3:])}" if known else f"there are none under {runs}/"
+    raise ValueError(f"no run at {name!r}; {nearest(name, known)}{latest}")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` holds a run that was started."""
+    return (folder / CONFIG).is_file()
+
+
+_CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Declared names of groups and classes, by their numbers; empty where nobody declared any."""
+
+    groups: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    def group(self, number: int) -> str:
+        """The name of a group, "A=2" without one."""
+        return self.groups[number] if 0 <= number < len(self.groups) else f"A={number}"
+
+    def label(self, number: int) -> str:
+        """The name of a class, "Y=2" without one."""
+        return self.classes[number] if 0 <= number < len(self.classes) else f"Y={number}"
+
+    def cell(self, cell: str) -> str:
+        """The name of a stratum: "female" for "A=0", "high,female" for "Y=1,A=0"; others as they are."""
+        found = _CELL.fullmatch(cell)
+        if found is None:
+            return cell
+        label = "" if found[1] is None else f"{self.label(int(found[1]))},"
+        return label + self.group(int(found[2]))
+
+    def plain(self) -> dict[str, list[str]]:
+        """For JSON."""
+        return {"groups": list(self.groups), "classes": list(self.classes)}
+
+
+def names_in(directory: Path, columns: Columns | None = None) -> Names:
+    """The names that a run began with; else those of declared columns; else none."""
+    found = found_json(directory / PLAN).get("names")
+    if isinstance(found, Mapping):
+        return Names(_texts(found.get("groups")), _texts(found.get("classes")))
+    return Names() if columns is None else Names(columns.groups, columns.classes)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list) else ()
+
+
+_BEGINS, _RELEASED = "run begins", "round released"
+
+
+def round_seconds(directory: Path) -> list[float]:
+    """Seconds between the releases of a run, of the processes before a resume too; the first of each from its start."""
+    return [
+        later - earlier
+        for process in _processes(directory)
+        for earlier, later in pairwise(at for at, event in process if event)
+    ]
+
+
+def total_seconds(directory: Path) -> float:
+    """Seconds of all processes of a run, each from its first line to its last."""
+    return sum(process[-1][0] - process[0][0] for process in _processes(directory))
+
+
+def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
+    """For every process of the run, its lines: when, and whether it begins or releases then."""
+    path = directory / LOG
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    processes: list[list[tuple[float, bool]]] = []
+    for line in text.splitlines():
+        try:
+            found = json.loads(line)
+            at, event = datetime.datetime.fromisoformat(found["time"]).timestamp(), found["event"]
+        except (ValueError, LookupError, TypeError):
+            continue  # cut short by a crash
+        if event == _BEGINS:
+            processes.append([])
+        if processes:
+            processes[-1].append((at, event in (_BEGINS, _RELEASED)))
+    return processes

@@ -1,4 +1,4 @@
-"""What held-out metrics are compared with: the best constant, chance, and the loss before training.
+"""What held-out metrics are worth: where their true values lie, and what the best constant scores beside them.
 
 All of it is of held-out records, outside the guarantee.
 """
@@ -6,7 +6,7 @@ All of it is of held-out records, outside the guarantee.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from fedsw import metrics
 from fedsw.data import Records
+from fedsw.runs import intervals
+from fedsw.runs.intervals import Gain, Interval, Rate
 
-_DRAWS = 400
-_LEVEL = 1.96
-"""Standard errors of a normal law that hold 95 %."""
+Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -32,27 +33,40 @@ class Quality:
         answer: what it always answers, in words.
         best_threshold: for two classes, the threshold on the outputs that is right most often on these records, and how
             often; an upper limit for what another threshold could bring.
-        standard_errors: of held-out metrics, over draws of held-out records.
-        gain: how much better than the constant the model is in its first metric, and the standard error of that.
-        one_answer: whether the model answers the same class for every record.
+        intervals: where the held-out metrics' true values lie, over draws of the units that records are of and with the
+            noise in what was released of them, 95 %.
+        constant_intervals: the same of the constant's.
+        gain: how much better than the best constant the model is in its first metric, 98 %.
+        others: where the share of records lies that do not get the most frequent answer.
+        noised: whether noise is in what it is made of.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)
     answer: str = ""
     best_threshold: Mapping[str, float] = field(default_factory=dict)
-    standard_errors: Mapping[str, float] = field(default_factory=dict)
-    gain: tuple[float, float] | None = None
-    one_answer: bool = False
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    constant_intervals: Mapping[str, Interval] = field(default_factory=dict)
+    gain: Gain | None = None
+    others: Interval | None = None
+    noised: bool = False
 
     @property
-    def below_constant(self) -> bool:
-        """Whether a constant would have done better."""
-        return self.gain is not None and not self.gain[0] >= 0
+    def one_answer(self) -> bool:
+        """Whether the model answers the same class for every record, for all that can be seen."""
+        return self.others is not None and self.others.low <= 0
 
     @property
-    def within_chance(self) -> bool:
-        """Whether the held-out records are too few to tell the model from a constant, at the 95 % level."""
-        return self.gain is not None and abs(self.gain[0]) < _LEVEL * self.gain[1]
+    def standard_errors(self) -> dict[str, float]:
+        """Of held-out metrics, as a normal law would have them with these intervals."""
+        found = {name: intervals.standard_error(each) for name, each in self.intervals.items()}
+        return {name: error for name, error in found.items() if math.isfinite(error)}
+
+
+def units_of(records: Records) -> Places:
+    """Whose each record is (n,): rows of one unit have one number."""
+    if records.unit is None:
+        return np.arange(len(records))
+    return records.unit.cpu().numpy()
 
 
 def quality_of_classes(
@@ -65,11 +79,14 @@ def quality_of_classes(
         records: the n held-out records.
         names: of the classes, for words.
     """
-    predicted, target = metrics.predictions(outputs), records.target
+    predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
-    gained = ((predicted == target).double() - (always == target).double()).numpy()
-    thresholds = {} if classes > 2 else best_threshold(outputs[:, 0].double(), target)
+    units, right = units_of(records), (predicted == target).numpy()
+    often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
+    found = {"accuracy": often_right} | _between_groups(predicted.numpy(), records, groups, classes)
+    if outputs.shape[1] == 1 and groups > 1:
+        found["ks"] = _of_ks(outputs, records, groups)
     return Quality(
         constant={
             "accuracy": metrics.accuracy(always, target),
@@ -78,13 +95,11 @@ def quality_of_classes(
             "equalized_odds_difference": 0.0,
         },
         answer=f"always {names[most]!r}" if names else f"always class {most}",
-        best_threshold=thresholds,
-        standard_errors=_class_errors(predicted, target, records.sensitive, groups, classes),
-        gain=(
-            float(gained.mean()),
-            float(gained.std(ddof=1) / math.sqrt(len(gained))) if len(gained) > 1 else math.inf,
-        ),
-        one_answer=bool((predicted == predicted[0]).all()),
+        best_threshold={} if classes > 2 else _best_threshold(outputs[:, 0].double().cpu(), target, units),
+        intervals=found,
+        constant_intervals={"accuracy": intervals.rate_of(often, units).at(intervals.LEVEL)},
+        gain=_gain_of_classes(right, target.numpy(), units, most, classes),
+        others=_others(predicted, units),
     )
 
 
@@ -95,19 +110,105 @@ def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
         outputs: (n, t) predictions.
         records: the n held-out records, with targets (n, t).
     """
-    predicted, target = outputs.double(), records.target.double()
+    predicted, target = outputs.double().cpu(), records.target.double().cpu()
+    units = units_of(records)
     own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
     mean = target.mean(dim=0, keepdim=True)
     always = (target - mean).square().reshape(len(target), -1).sum(dim=1).numpy()
-    gained, count = always - own, len(own)
-    errors = {"mean_squared_error": float(own.std(ddof=1) / math.sqrt(count))} if count > 1 else {}
+    found = {"mean_squared_error": intervals.positive_mean(own, units)}
+    groups = int(records.sensitive.max()) + 1
+    if outputs.shape[1] == 1 and groups > 1:
+        found["ks"] = _of_ks(outputs, records, groups)
     said = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
     return Quality(
         constant={"mean_squared_error": float(always.mean()), "w2_squared": 0.0},
         answer=f"always the mean, {said}",
-        standard_errors=errors,
-        gain=(float(gained.mean()), float(gained.std(ddof=1) / math.sqrt(count)) if count > 1 else math.inf),
+        intervals=found,
+        constant_intervals={"mean_squared_error": intervals.positive_mean(always, units)},
+        gain=intervals.paired_mean(always - own, units),
     )
+
+
+def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
+    """How much better than the best of several constants, from how much better than each.
+
+    It is better than the best only if it is better than each, so each is asked at the level itself, and whichever
+    looks best in these records makes no difference; the upper end takes all of them into account.
+    """
+    usual = [margin(intervals.SURE) for margin in margins]
+    sure = [margin(1 - (1 - intervals.SURE) / len(margins)) for margin in margins]
+    return Gain(min(each.value for each in usual), min(each.low for each in usual), min(each.high for each in sure))
+
+
+def _gain_of_classes(right: NDArray[np.bool_], target: Places, units: Places, most: int, classes: int) -> Gain:
+    def margin(own: int) -> Callable[[float], Gain]:
+        gained = right.astype(np.float64) - (target == own)
+        return lambda level: intervals.gain(gained, units, level)
+
+    often = np.bincount(target, minlength=classes)
+    return worst_of([margin(own) for own in range(classes) if often[own] or own == most])
+
+
+def _others(predicted: Tensor, units: Places) -> Interval:
+    """Where the share of other answers than the most frequent lies; none were given if it is 0 to 0."""
+    other = (predicted != torch.bincount(predicted).argmax()).numpy()
+    if not other.any():
+        return Interval(0.0, 0.0)
+    found = intervals.rate_of(other, units).at(intervals.LEVEL)
+    return Interval(max(found.low, 1 / len(other) ** 2), found.high)
+
+
+def _between_groups(predicted: Places, records: Records, groups: int, classes: int) -> dict[str, Interval]:
+    """Intervals of everything that compares groups."""
+    if groups < 2:
+        return {}
+    target, sensitive, units = records.target.cpu().numpy(), records.sensitive.cpu().numpy(), units_of(records)
+
+    def rate(rows: NDArray[np.bool_], answer: int) -> Rate:
+        return intervals.rate_of(predicted[rows] == answer, units[rows])
+
+    answers = answers_of(classes)
+    selected = [[rate(sensitive == group, c) for group in range(groups)] for c in answers]
+    odds = [
+        [[rate((sensitive == group) & (target == y), c) for group in range(groups)] for c in answers]
+        for y in range(classes)
+    ]
+    return between_groups(selected, odds)
+
+
+def answers_of(classes: int) -> list[int]:
+    """The answers whose rates say everything: that of the second of two classes, class 1 first of more."""
+    return [1] if classes == 2 else [1, 0, *range(2, classes)]
+
+
+def between_groups(selected: Sequence[Sequence[Rate]], odds: Sequence[Sequence[Sequence[Rate]]]) -> dict[str, Interval]:
+    """Intervals of what compares groups' rates.
+
+    Args:
+        selected: for each answer the share of every group that gets it, class 1 first.
+        odds: for each true class the same of its records.
+    """
+    found = {
+        "disparate_impact": intervals.smallest_ratio(selected[0]),
+        "demographic_parity_difference": intervals.largest_gap(selected),
+        "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own]),
+    }
+    return found | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
+
+
+def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
+    """Units of a group count, however many rows they have."""
+    sensitive, units = records.sensitive.cpu().numpy(), units_of(records)
+    value = metrics.kolmogorov_smirnov(outputs.cpu(), records.sensitive.cpu(), groups=groups)
+    counts = [len(np.unique(units[sensitive == group])) for group in range(groups)]
+    return intervals.largest_cdf_gap(value, counts)
+
+
+def _best_threshold(outputs: Tensor, target: Tensor, units: Places) -> dict[str, float]:
+    found = best_threshold(outputs, target)
+    right = ((outputs > found["threshold"]).long() == target).numpy()
+    low, high = intervals.rate_of(right, units).at(intervals.LEVEL)
+    return found | {"low": low, "high": high}
 
 
 def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
@@ -129,15 +230,6 @@ def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
     return {"threshold": threshold, "accuracy": float(right[place]) / len(ranked)}
 
 
-def _class_errors(predicted: Tensor, target: Tensor, sensitive: Tensor, groups: int, classes: int) -> dict[str, float]:
-    """Bootstrap standard errors: records are drawn again, which is a multinomial draw of their table of counts."""
-    cell = (sensitive * classes + target) * classes + predicted
-    counts = torch.bincount(cell, minlength=groups * classes * classes).double().numpy()
-    drawn = np.random.default_rng(0).multinomial(int(counts.sum()), counts / counts.sum(), _DRAWS)
-    tables = drawn.reshape(_DRAWS, groups, classes, classes).astype(np.float64)
-    return spread_of(metrics_of_tables(tables))
-
-
 def metrics_of_tables(tables: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined."""
     values = {"accuracy": np.trace(tables.sum(1), axis1=1, axis2=2) / tables.sum((1, 2, 3))}
@@ -150,9 +242,3 @@ def metrics_of_tables(tables: NDArray[np.float64]) -> dict[str, NDArray[np.float
             odds = tables / tables.sum(3)[:, :, :, None]
             values["equalized_odds_difference"] = (odds.max(1) - odds.min(1)).max((1, 2))
     return values
-
-
-def spread_of(values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
-    """Standard deviations over draws (D,), of what is a number in more than half of them."""
-    finite = {name: draws[np.isfinite(draws)] for name, draws in values.items()}
-    return {name: float(draws.std(ddof=1)) for name, draws in finite.items() if 2 * len(draws) > len(values[name])}

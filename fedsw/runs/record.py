@@ -1,18 +1,69 @@
-"""Reading back what a run left on disk, finished or not."""
+"""What a finished run says of itself, and the command that goes on with one that is not finished."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.runs.files import CONFIG, LOG, METRICS, OUTPUTS, SUMMARY, read_json, read_lines
-from fedsw.runs.names import Names, names_in
+from fedsw.experiment.registry import is_held
+from fedsw.runs.files import (
+    CONFIG,
+    LOG,
+    METRICS,
+    OUTPUTS,
+    SUMMARY,
+    Names,
+    found_json,
+    names_in,
+    read_json,
+    read_lines,
+    require_no_links,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+SERVED = "served"
+"""Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
+SERVICE = "service"
+"""Clients on other machines, submitted with `flwr run` to a server that goes on serving."""
+ELSEWHERE = (SERVED, SERVICE)
+
+
+def command_for(directory: Path) -> str:
+    """The command or call that resumes the run of a folder; its operator replaces the words in capitals."""
+    engine, source = _stored(directory)
+    if is_held(source):
+        return f"fedsw.engines.driver.resume(Path({str(directory)!r}), data=...)"
+    if engine == SERVED:
+        return f"fedsw server --certs DIR --resume {directory}"
+    if engine == SERVICE:
+        config = f"directory={json.dumps(str(directory.resolve()), ensure_ascii=False)} resume=true"
+        return f"FLWR_HOME=HOME flwr run APP fedsw --stream --run-config '{config}'"
+    return f"fedsw resume {directory}"
+
+
+def command_to_charge(directory: Path) -> str:
+    """The same for a folder that is older than what its run's clients answered, which is then charged."""
+    engine, source = _stored(directory)
+    if is_held(source):
+        return f"{command_for(directory).removesuffix(')')}, charge_lost=True)"
+    if engine == SERVICE:
+        return f"fedsw resume {directory} --charge-lost"
+    return f"{command_for(directory)} --charge-lost"
+
+
+def _stored(directory: Path) -> tuple[str, str]:
+    """Engine and data source by its config.json; empty if that cannot be read: resuming then explains the fault."""
+    try:
+        config = found_json(directory / CONFIG)
+        return str(config["engine"]), str(config["experiment"]["data"]["source"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "", ""
 
 
 @dataclass(frozen=True)
@@ -51,11 +102,14 @@ class RunRecord:
 
 
 def read_run(directory: Path) -> RunRecord:
-    """Everything of a run that plots and reports need.
+    """Everything of a run that plots and reports need; no code that its experiment names is loaded.
+
+    To build its model or its task, `fedsw.experiment.stored.require_allowed_code` comes first.
 
     Raises:
-        ValueError: naming the file that is missing or damaged.
+        ValueError: naming the file that is missing or damaged, or is a link.
     """
+    require_no_links(directory)
     experiment = _read_experiment(directory)
     return RunRecord(
         directory,

@@ -1,4 +1,4 @@
-"""Which state a run resumes from after a crash or on a full disk, and which state it refuses."""
+"""The command or call that resumes a stopped run, by the run's engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,9 +16,10 @@ import torch
 from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
 from fedsw.errors import FederationError
-from fedsw.runs.checkpoint import Checkpoint
-from fedsw.runs.files import LOCK, SUMMARY, found_json
-from fedsw.runs.resuming import command_for
+from fedsw.runs.files import LEDGER, LOCK, SUMMARY, found_json
+from fedsw.runs.record import command_for
+from fedsw.runs.trainer import Checkpoint
+from fedsw.text import upward
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _SQLITE_DISK_FAULTS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
@@ -53,7 +54,7 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
         os.close(handle)
 
 
-def is_held(directory: Path) -> bool:
+def is_running(directory: Path) -> bool:
     """Whether a process of this machine is running the run."""
     return files.is_locked(directory / LOCK)
 
@@ -64,7 +65,7 @@ def require_free(directory: Path) -> None:
     Raises:
         RunBusy: if a process of this machine is running it.
     """
-    if is_held(directory):
+    if is_running(directory):
         raise _busy(directory)
 
 
@@ -75,7 +76,8 @@ def reopened(
 
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
-    whole folder, put back together, is consistent in itself and cannot be recognised here.
+    whole folder, put back together, is consistent in itself; clients and accounts recognise it
+    (`fedsw.federation.server.lost`).
 
     Raises:
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.
@@ -84,12 +86,7 @@ def reopened(
     remembered = [] if state is None or state.ledger is None else [("the checkpoint", state.ledger)]
     remembered += [(SUMMARY, head) for head in _heads_of_summary(summary)]
     if not path.exists():
-        for by, head in remembered:
-            if head.sequence:
-                raise LedgerReplaced(
-                    f"{path} is gone, but {by} remembers release {head.sequence} (digest {head.digest[:12]}). Put the "
-                    "ledger back; without it nobody knows what was spent, and nothing more may be released"
-                )
+        _require_unspent(path, remembered)
         return None
     ledger = Ledger.open(path, device=device)
     try:
@@ -99,6 +96,33 @@ def reopened(
         ledger.close()
         raise
     return ledger
+
+
+def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
+    """Refuse to say what a run has spent by a ledger that lacks the row that its summary remembers.
+
+    Args:
+        missing_ok: whether a folder may have no ledger: one that was passed on without it.
+
+    Raises:
+        LedgerReplaced: if the ledger is older, of another run, or gone. LedgerDamaged: if it is no ledger.
+    """
+    path, remembered = directory / LEDGER, [(SUMMARY, head) for head in _heads_of_summary(directory / SUMMARY)]
+    if not path.exists():
+        _require_unspent(path, [] if missing_ok else remembered)
+    elif remembered:
+        with Ledger.open(path, read_only=True) as found:
+            for by, head in remembered:
+                found.require(head, by)
+
+
+def _require_unspent(path: Path, remembered: Iterable[tuple[str, Head]]) -> None:
+    for by, head in remembered:
+        if head.sequence:
+            raise LedgerReplaced(
+                f"{path} is gone, but {by} remembers release {head.sequence} (digest {head.digest[:12]}). Put the "
+                "ledger back; without it nobody knows what was spent, and nothing more may be released"
+            )
 
 
 def require_promised(promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path) -> None:
@@ -116,7 +140,9 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
     """
     if math.isclose(promised[0], planned[0], rel_tol=1e-6) and promised[1] == planned[1]:
         return
-    was, is_now = (f"epsilon {epsilon:.6g} at delta {delta:.6g}" for epsilon, delta in (promised, planned))
+    was, is_now = (
+        f"epsilon {upward(epsilon, 6)} at delta {upward(delta, 6)}" for epsilon, delta in (promised, planned)
+    )
     raise FederationError(
         f"{by} keeps a run of {was}; with the {records} records of the clients that joined now the plan is {is_now}. A "
         "run has one guarantee, and what it has spent is accounted for at that one. Resume with the clients and "

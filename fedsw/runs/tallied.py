@@ -1,12 +1,13 @@
 """Metrics made of noised counts and sums over records that were kept out of training: post-processing of one release.
 
-What noise and the draw of records do to a metric is found by drawing both again, from the released numbers alone.
+Metrics are read off the sums as they are: what noise made impossible is not cut, and intervals say what may be true.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
+from fedsw.runs import intervals
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
-from fedsw.runs.quality import Quality, metrics_of_tables, spread_of
+from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
+from fedsw.runs.quality import Quality, answers_of, between_groups, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, Moments, Tally
 
 Array = NDArray[np.float64]
-
-_DRAWS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ def kept(directory: RunDirectory) -> Tallied | None:
 
 
 def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
-    """Metrics, a constant's beside them, standard errors with the noise in them, and a table by group."""
+    """Metrics, a constant's beside them, intervals with the noise in them, and a table by group."""
     total = int(tallied.records.sum())
     size = {"records": total, "of": total}
     if total == 0:
@@ -110,6 +111,77 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
     return HeldOut(measured_on=size)
 
 
+def as_many(values: Array, records: NDArray[np.int64]) -> Array:
+    """Noised counts (..., groups, t), moved alike to add up to what each group's records are known to; none for none.
+
+    Args:
+        records: what each group's counts add up to, (groups,); public.
+    """
+    moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
+    found: Array = np.where((records > 0)[:, None], moved, 0.0)
+    return found
+
+
+class _Table:
+    """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
+
+    def __init__(self, tally: Counts, tallied: Tallied) -> None:
+        self.records, self.classes, self._sigma = tallied.records, tally.classes, tallied.sigma
+        self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
+
+    def noise(self, weights: Array, groups: int | None = None) -> float:
+        """Standard deviation of the noise in a weighted sum of some groups' counts, of all that there are by default.
+
+        What all counts of a group were moved by is in it.
+
+        Args:
+            weights: of the counts of a group (classes, classes).
+        """
+        own = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
+        return self._sigma * math.sqrt(max(0.0, own) * (groups or int((self.records > 0).sum())))
+
+    def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
+        """The share of all records, or of a group's, that are in these cells (classes, classes)."""
+        own = slice(None) if group is None else slice(group, group + 1)
+        count, total = float(self.counts[own, cells].sum()), int(self.records[own].sum())
+        if not total:
+            return UNKNOWN
+        noise = self.noise(cells.astype(np.float64), None if group is None else 1)
+        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
+
+    def answered(self, group: int, answer: int) -> Rate:
+        """The share of a group's records that get an answer."""
+        cells = np.zeros((self.classes, self.classes), dtype=bool)
+        cells[:, answer] = True
+        return self.share(cells, group)
+
+    def answered_of(self, group: int, own: int, answer: int) -> Rate:
+        """The share of a group's records of a class that get an answer."""
+        if not self.records[group]:
+            return UNKNOWN
+        row, width = self.counts[group, own], self.classes
+
+        def spread(hit: float, miss: float) -> float:
+            whole = hit + (width - 1) * miss
+            return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
+
+        hits = float(row[answer])
+        if not self._sigma:
+            total = float(row.sum())
+            value = hits / total if total else math.nan
+            return Rate(value, lambda level: intervals.share(hits, total, level=level))
+        return intervals.noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
+
+    def margin(self, constant: int, level: float) -> Gain:
+        """How much more often the model is right than a constant of that class."""
+        better = np.eye(self.classes)
+        better[constant] -= 1.0
+        total = int(self.records.sum())
+        both = np.abs(better)
+        more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
+        return intervals.noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+
+
 def _of_classes(
     tally: Counts,
     tallied: Tallied,
@@ -117,120 +189,166 @@ def _of_classes(
     size: Mapping[str, int],
     name: Callable[[int], str],
 ) -> HeldOut:
-    shape = (tally.groups, tally.classes, tally.classes)
-    found = fitted(tallied.values, tallied.records)
-    again = _drawn(tallied, found)
-    table, tables = found.reshape(1, *shape), again.reshape(_DRAWS, *shape)
-    values, draws = metrics_of_tables(table), metrics_of_tables(tables)
-    often = int(table.sum((0, 1, 3)).argmax())
-    share, shares = (each.sum((1, 3))[:, often] / each.sum((1, 2, 3)) for each in (table, tables))
-    gained = draws["accuracy"] - shares
-    constant = {"accuracy": float(share[0])}
+    table = _Table(tally, tallied)
+    shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
+    often = int(np.argmax([each.value for each in shares]))
+    constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
+    found = {"accuracy": right.at(LEVEL)}
     if tally.groups > 1:
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
         constant |= {"disparate_impact": 1.0, **equal}
+        found |= _between(table, tally)
+    metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None]).items()}
     quality = Quality(
         constant=constant,
         answer=f"always {name(often)}",
-        standard_errors=spread_of(draws),
-        gain=(float(values["accuracy"][0] - share[0]), float(gained.std(ddof=1))),
+        intervals={key: value for key, value in found.items() if key in metrics},
+        constant_intervals={"accuracy": shares[often].at(LEVEL)},
+        gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
+        others=_others(table, tally.classes),
+        noised=tallied.sigma > 0,
     )
-    metrics = {key: float(value[0]) for key, value in values.items()}
-    by_group = {}
+    by_group, around = {}, {}
     if tally.groups > 1:
-        by_group = {group: _rates(table[0, place], tallied.records[place]) for place, group in enumerate(groups)}
-    return HeldOut(metrics, by_group, size, quality)
+        for place, group in enumerate(groups):
+            rates = _rates(table, place, tally.classes)
+            by_group[group] = {"count": float(tallied.records[place])} | {key: r.value for key, r in rates.items()}
+            around[group] = {key: rate.at(LEVEL) for key, rate in rates.items()}
+    return HeldOut(metrics, by_group, size, quality, by_group_intervals=around)
 
 
-def _rates(table: Array, records: int) -> dict[str, float]:
-    """Of one group's table by class and answer, (classes, classes)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = {"count": float(records), "accuracy": float(np.trace(table) / table.sum())}
-        answered = table.sum(0) / table.sum()
-        if len(table) > 2:
-            return rates | {f"selection_rate_{c}": float(value) for c, value in enumerate(answered)}
-        positive = table[:, 1] / table.sum(1)
+def _between(table: _Table, tally: Counts) -> dict[str, Interval]:
+    answers, places = answers_of(tally.classes), range(tally.groups)
+    selected = [[table.answered(group, c) for group in places] for c in answers]
+    odds = [[[table.answered_of(group, y, c) for group in places] for c in answers] for y in range(tally.classes)]
+    return between_groups(selected, odds)
+
+
+def _others(table: _Table, classes: int) -> Interval:
+    """Where the share of other answers than the most frequent lies."""
+    most = int(table.counts.sum((0, 1)).argmax())
+    return table.share(~_row(most, classes).T).at(LEVEL)
+
+
+def _row(place: int, classes: int) -> NDArray[np.bool_]:
+    """The cells of records of a class (classes, classes)."""
+    cells = np.zeros((classes, classes), dtype=bool)
+    cells[place] = True
+    return cells
+
+
+def _rates(table: _Table, group: int, classes: int) -> dict[str, Rate]:
+    """Of one group."""
+    rates = {"accuracy": table.share(np.eye(classes, dtype=bool), group)}
+    if classes > 2:
+        return rates | {f"selection_rate_{c}": table.answered(group, c) for c in range(classes)}
     return rates | {
-        "selection_rate": float(answered[1]),
-        "true_positive_rate": float(positive[1]),
-        "false_positive_rate": float(positive[0]),
+        "selection_rate": table.answered(group, 1),
+        "true_positive_rate": table.answered_of(group, 1, 1),
+        "false_positive_rate": table.answered_of(group, 0, 1),
     }
 
 
+@dataclass(frozen=True)
+class _Errors:
+    """Squared error of the model and of the mean target, and where they lie.
+
+    `spreads` are standard deviations of the difference of the two: of the noise, and of the draw of records, at most.
+    """
+
+    error: float
+    constant: float
+    around: tuple[Interval, Interval]
+    spreads: tuple[float, float]
+
+    @classmethod
+    def of(cls, targets: int, values: Array, records: int, sigma: float) -> _Errors:
+        """Of the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
+
+        Of numbers in [0, top] about a mean m the variance is at most m (top - m), whatever their law: what the draw of
+        records adds, at most.
+        """
+        means = math.sqrt(targets) * values[2 : 2 + targets] / records
+        square = float(np.square(means).sum())
+        one = targets * sigma / records  # noise in a mean of what is summed over the targets
+        error = targets * float(values[0]) / records
+        constant = targets * float(values[1]) / records - square + one**2  # noise makes squares of means larger
+        noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
+        possible = np.clip(means, 0.0, 1.0)
+        top = float(np.square(np.maximum(possible, 1 - possible)).sum())
+        around = (
+            intervals.bounded_mean(error, records, targets, one),
+            intervals.bounded_mean(constant, records, top, noise),
+        )
+        drawn = sum(
+            max(0.0, min(value, most) * (most - min(value, most)))
+            for value, most in ((error, targets), (constant, top))
+        )
+        return cls(error, constant, around, (math.hypot(one, noise), math.sqrt(drawn / records)))
+
+    @property
+    def gain(self) -> Gain:
+        """How much smaller the model's error is."""
+        value, reach = self.constant - self.error, intervals.normal(SURE) * math.hypot(*self.spreads)
+        return Gain(value, value - reach, value + reach)
+
+    @property
+    def explained(self) -> tuple[float, Interval]:
+        """R squared, and where it lies."""
+        own, other = (
+            (low, min(max(value, low), high), high)
+            for value, (low, high) in zip((self.error, self.constant), self.around, strict=True)
+        )
+        low, high = intervals.quotient(own, other)
+        value = 1 - self.error / self.constant if self.constant > 0 else math.nan
+        return value, Interval(1 - high, 1 - low)
+
+
 def _of_numbers(tally: Moments, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int]) -> HeldOut:
-    noise = np.random.default_rng(0).normal(size=(_DRAWS, *tallied.values.shape)) * tallied.sigma
-    draws = _moments(tally, tallied.values + noise, tallied.records)
-    found = {name: float(value[0]) for name, value in _moments(tally, tallied.values[None], tallied.records).items()}
-    count, t = size["records"], tally.targets
-    # Of numbers in [0, 1] the variance is at most mean (1 - mean): what the draw of records adds, at most.
-    chance = {name: t * _deviation(found[name] / t) / math.sqrt(count) for name in ("error", "constant")}
-    spread = spread_of(draws)
-    errors = {"mean_squared_error": math.hypot(spread.get("error", math.inf), chance["error"])}
-    if "ks" in spread:
-        errors["ks"] = math.hypot(spread["ks"], 1 / math.sqrt(max(1, int(tallied.records.min()))))
-    gained = draws["constant"] - draws["error"]
-    means = math.sqrt(t) * tallied.values[:, 2 : 2 + t].sum(0) / count
+    t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
+    values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
+    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present))
+    means = math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count
+    metrics, around = {"mean_squared_error": whole.error}, {"mean_squared_error": whole.around[0]}
+    constant = {"mean_squared_error": whole.constant}
+    if t == 1 and tally.groups > 1:
+        metrics["ks"], around["ks"] = _ks(as_many(tallied.values[:, -BINS:], tallied.records), tallied)
+        constant["ks"] = 0.0
     quality = Quality(
-        constant={"mean_squared_error": found["constant"]} | ({"ks": 0.0} if "ks" in found else {}),
+        constant=constant,
         answer=f"always the mean, {', '.join(f'{value:.3g}' for value in means[:4])}",
-        standard_errors=errors,
-        gain=(
-            found["constant"] - found["error"],
-            math.hypot(float(gained.std(ddof=1)), chance["error"], chance["constant"]),
-        ),
+        intervals=around,
+        constant_intervals={"mean_squared_error": whole.around[1]},
+        gain=whole.gain,
+        noised=tallied.sigma > 0,
     )
-    metrics = {"mean_squared_error": found["error"]} | ({"ks": found["ks"]} if "ks" in found else {})
-    by_group = {}
+    by_group: dict[str, dict[str, float]] = {}
+    by_group_around: dict[str, dict[str, Interval]] = {}
     if tally.groups > 1:
         for place, group in enumerate(groups):
-            own = slice(place, place + 1)
-            each = _moments(tally, tallied.values[None, own], tallied.records[own])
-            error, constant = float(each["error"][0]), float(each["constant"][0])
-            ratio = 1 - error / constant if constant > 0 else math.nan
-            by_group[group] = {"count": float(tallied.records[place]), "mean_squared_error": error, "r2": ratio}
-    return HeldOut(metrics, by_group, size, quality)
+            own = int(tallied.records[place])
+            by_group[group] = {"count": float(own), "mean_squared_error": math.nan, "r2": math.nan}
+            by_group_around[group] = {}
+            if own:
+                each = _Errors.of(t, values[place], own, tallied.sigma)
+                explained, where = each.explained
+                by_group[group] |= {"mean_squared_error": each.error, "r2": explained}
+                by_group_around[group] = {"mean_squared_error": each.around[0], "r2": where}
+    return HeldOut(metrics, by_group, size, quality, by_group_intervals=by_group_around)
 
 
-def _moments(tally: Moments, values: Array, records: NDArray[np.int64]) -> dict[str, Array]:
-    """Squared error of the model and of the mean target, (D,), of sums (D, groups, t); with one target `ks`, too."""
-    count, t = max(1, int(records.sum())), tally.targets
-    total = values.sum(1) / count
-    error = t * np.clip(total[:, 0], 0.0, 1.0)
-    means = math.sqrt(t) * total[:, 2 : 2 + t]
-    constant = np.clip(t * total[:, 1] - np.square(means).sum(1), 0.0, t)
-    found = {"error": error, "constant": constant}
-    if t == 1 and values.shape[1] > 1:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bins = fitted(values[..., -BINS:], records) / records[:, None]
-        below = np.cumsum(bins, axis=-1)
-        found["ks"] = (below.max(1) - below.min(1)).max(1)
-    return found
+def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
+    """Kolmogorov and Smirnov's distance at the ends of ten bins, of counts (groups, bins), and where it lies."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.cumsum(bins, axis=-1)[:, :-1] / tallied.records[:, None]
+    value = float((below.max(0) - below.min(0)).max())
 
+    def rate(group: int, end: int) -> Rate:
+        total, cells = int(tallied.records[group]), end + 1
+        if not total:
+            return UNKNOWN
+        count, noise = float(bins[group, :cells].sum()), tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
+        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
 
-def fitted(values: Array, records: NDArray[np.int64]) -> Array:
-    """Noised counts (..., groups, t), the nearest with the known sums, cut at 0 and scaled to these sums again.
-
-    Args:
-        records: what each group's counts add up to, (groups,); public.
-    """
-    width = values.shape[-1]
-    shifted = values + ((records - values.sum(-1)) / width)[..., None]
-    positive = np.maximum(shifted, 0.0)
-    total = positive.sum(-1, keepdims=True)
-    even = np.broadcast_to(records[:, None] / width, positive.shape)
-    found: Array = np.where(total > 0, positive * records[:, None] / np.where(total > 0, total, 1.0), even)
-    return found
-
-
-def _drawn(tallied: Tallied, found: Array) -> Array:
-    """Counts as they might have come: records and noise drawn again, (draws, groups, t)."""
-    law = np.random.default_rng(0)
-    drawn = np.zeros((_DRAWS, *found.shape))
-    for group, records in enumerate(tallied.records):
-        if records:
-            drawn[:, group] = law.multinomial(int(records), found[group] / found[group].sum(), _DRAWS)
-    return fitted(drawn + law.normal(size=drawn.shape) * tallied.sigma, tallied.records)
-
-
-def _deviation(mean: float) -> float:
-    return math.sqrt(max(0.0, mean * (1 - mean)))
+    ends: Sequence[Sequence[Rate]] = [[rate(group, end) for group in range(len(bins))] for end in range(BINS - 1)]
+    return value, intervals.largest_gap(ends)

@@ -1,7 +1,7 @@
 """What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
 
 But for times: every line of a log and every look at a live run show when a round was released. That is for the run's
-operator, not for publication (`fedsw.runs.pace`).
+operator, not for publication (`fedsw.runs.files`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Self
 
+from fedsw import files
 from fedsw.runs.files import LOG, jsonable
 
 LOGGER = "fedsw.server"
@@ -71,7 +73,11 @@ class JsonLines(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file whose write errors are ignored: a full disk is reported where the run must write."""
+    """A private log file whose write errors are ignored: a full disk is reported where the run must write."""
+
+    def _open(self) -> TextIOWrapper:
+        file: TextIOWrapper = files.opened(Path(self.baseFilename), self.mode)  # type: ignore[assignment]
+        return file
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Leave the line out."""

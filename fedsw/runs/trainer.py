@@ -1,16 +1,205 @@
-"""The optimizer's side of a round: a step along a released vector, and what may be said about it."""
+"""The optimizer's side of a round: steps along released vectors, and checkpoints of them."""
 
 from __future__ import annotations
 
+import difflib
 import functools
+import hashlib
+import io
 import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsw.experiment import Training
-from fedsw.runs.checkpoint import Checkpoint
-from fedsw.runs.optimizers import PLAIN, optimizer_of, require_steps, scheduler_of
+from fedsw import files
+from fedsw.accounting import Head
+from fedsw.experiment import ExperimentError, Training
+
+PLAIN = ("sgd", "adam")
+"""Optimizers that step along any vector, and need not be tried before a run."""
+
+
+def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
+    """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name.
+
+    Raises:
+        ExperimentError: if torch.optim has none of that name, it does not take its arguments, or it cannot step along a
+            vector.
+    """
+    rate = settings.learning_rate
+    if settings.optimizer == "adam":
+        betas = (settings.momentum or 0.9, settings.second_moment)
+        return torch.optim.Adam([parameter], lr=rate, betas=betas)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD([parameter], lr=rate, momentum=settings.momentum)
+    kind = _named("training.optimizer", settings.optimizer, torch.optim, torch.optim.Optimizer)
+    made: torch.optim.Optimizer = _made(
+        "training.optimizer", settings.optimizer, kind, [parameter], {"lr": rate, **settings.optimizer_arguments}
+    )
+    return made
+
+
+def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """The scheduler of an optimizer, which steps once a round; None where the settings name none.
+
+    Raises:
+        ExperimentError: if torch has none of that name, it does not take its arguments, or it asks for a loss.
+    """
+    if settings.scheduler is None:
+        return None
+    place = torch.optim.lr_scheduler
+    if settings.scheduler == "ReduceLROnPlateau":
+        raise ExperimentError(
+            "training.scheduler 'ReduceLROnPlateau' follows a loss, and none is released every round; name one that "
+            "follows the rounds, such as 'CosineAnnealingLR'"
+        )
+    kind = _named("training.scheduler", settings.scheduler, place, place.LRScheduler)
+    made: torch.optim.lr_scheduler.LRScheduler = _made(
+        "training.scheduler", settings.scheduler, kind, optimizer, settings.scheduler_arguments
+    )
+    return made
+
+
+def require_steps(settings: Training) -> None:
+    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back.
+
+    Raises:
+        ExperimentError: naming what cannot step, or what cannot be kept in a checkpoint.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = optimizer_of(parameter, settings)
+    scheduler = scheduler_of(optimizer, settings)
+    parameter.grad = torch.ones_like(parameter)
+    try:
+        optimizer.step()
+    except Exception as fault:  # torch's own, of many kinds
+        raise ExperimentError(
+            f"training.optimizer {settings.optimizer!r} cannot step along a released vector "
+            f"({type(fault).__name__}: {fault}); one that needs nothing but a dense gradient can, such as 'AdamW'"
+        ) from None
+    if scheduler is not None:
+        scheduler.step()
+    if not _kept(optimizer.state_dict()) or not (scheduler is None or _kept(scheduler.state_dict())):
+        raise ExperimentError(
+            f"training.optimizer {settings.optimizer!r} with scheduler {settings.scheduler!r} keeps a state that no "
+            "checkpoint holds, so that the run could not be resumed; use another"
+        )
+
+
+def _named(what: str, name: str, place: Any, base: type) -> Any:
+    found = getattr(place, name, None)
+    if isinstance(found, type) and issubclass(found, base) and found is not base and not name.startswith("_"):
+        return found
+    known = sorted(
+        each for each, kind in vars(place).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not each.startswith("_")
+    )  # fmt: skip
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    own = "'sgd', 'adam', " if base is torch.optim.Optimizer else ""
+    raise ExperimentError(f"{what} {name!r} is unknown; nearest known: {near!r}. Known: {own}{', '.join(known)}")
+
+
+def _made(what: str, name: str, kind: Any, subject: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return kind(subject, **arguments)
+    except Exception as fault:  # torch's own, of many kinds
+        reason = f"{type(fault).__name__}: {fault}"
+        raise ExperimentError(
+            f"{what} {name!r} does not take {arguments} ({reason}); {what}_arguments are what it is made with"
+        ) from None
+
+
+def _kept(state: Any) -> bool:
+    content = io.BytesIO()
+    torch.save(state, content)
+    try:
+        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+    except Exception:  # what torch does not load by its values alone
+        return False
+    return True
+
+
+NAME = "checkpoint.pt"
+RECENT = ("checkpoint.recent-0.pt", "checkpoint.recent-1.pt")
+NAMES = (NAME, *RECENT)
+_SYNCHRONISE_SECONDS = 1.0
+_TITLE = b"fedsw checkpoint 2 "
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """State after `round` released rounds: functions of released vectors only.
+
+    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
+    ledger (None where the clients keep their own): a ledger without that row was put back from an older copy.
+    """
+
+    round: int
+    theta: Tensor
+    average: Tensor
+    optimizer: dict[str, Any]
+    ledger: Head | None = None
+
+
+class CheckpointDamaged(ValueError):
+    """There are checkpoint files, and none of them is whole."""
+
+
+class Checkpoints:
+    """A run's checkpoint files: one after every round, one of them synchronised to disk about every second.
+
+    The others take turns under two names, so that the round before is whole while a round is written. The newest
+    survives the death of the process; the synchronised one survives that of the machine. Each is written whole or not
+    at all, and an old one beside its ledger is safe: the ledger, which is ahead of it, decides what was spent.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self._synchronised = directory, -math.inf
+        self.size = 0  # bytes of the last file
+
+    def save(self, state: Checkpoint) -> None:
+        """Write the state after a round; rounds that take a second or more are synchronised one by one."""
+        durable = time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS
+        name = NAME if durable else RECENT[state.round % 2]  # the one that does not hold the round before
+        content = io.BytesIO()
+        torch.save({**vars(state), "ledger": None if state.ledger is None else asdict(state.ledger)}, content)
+        title = _TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n"
+        if not durable:  # a file system may send at once to the disk what replaces a file, which costs ten times more
+            (self.directory / name).unlink(missing_ok=True)
+        files.replace(self.directory / name, title, content.getbuffer(), durable=durable)
+        self.size = len(title) + content.getbuffer().nbytes
+        if durable:
+            self._synchronised = time.monotonic()
+
+
+def load(directory: Path) -> Checkpoint | None:
+    """The last whole checkpoint of a run, or None if it never finished a round.
+
+    Raises:
+        CheckpointDamaged: if there are files and none is whole; training from the start again would be charged again.
+    """
+    present = [path for name in NAMES if (path := directory / name).exists()]
+    found = [state for path in present if (state := _read(path)) is not None]
+    if present and not found:
+        raise CheckpointDamaged(
+            f"{' and '.join(map(str, present))} cannot be read: damaged, or of another version. Put back a whole copy "
+            "(an older one will do beside the newest ledger, which knows what was spent), or start a new run"
+        )
+    return max(found, key=lambda state: state.round, default=None)
+
+
+def _read(path: Path) -> Checkpoint | None:
+    """The state in a file; None if its checksum does not match (torch itself checks none)."""
+    title, _, content = path.read_bytes().partition(b"\n")
+    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
+        return None
+    stored = torch.load(io.BytesIO(content), weights_only=True)
+    ledger = stored.pop("ledger")
+    return Checkpoint(**stored, ledger=None if ledger is None else Head(**ledger))
 
 
 class Trainer:
@@ -60,7 +249,7 @@ class Trainer:
         self._parameter.grad = shortened(released, self._settings.released_norm)
         if self._scheduler is None:
             for group in self._optimizer.param_groups:
-                group["lr"] = learning_rate(self._settings, self._steps)
+                group["lr"] = self._settings.rate_after(self._steps)
         self._optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
@@ -85,13 +274,6 @@ class Trainer:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(kept.pop("scheduler"))
         self._optimizer.load_state_dict(kept)
-
-
-def learning_rate(settings: Training, steps: int) -> float:
-    """The rate of the step after `steps`: constant, then linear to 0 over the last `decay` of the rounds."""
-    decaying = settings.decay * settings.rounds
-    left = settings.rounds - steps
-    return settings.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
 
 
 def shortened(released: Tensor, norm: float | None) -> Tensor:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedsw.runs.intervals import Gain
 from fedsw.runs.quality import Quality
-from fedsw.text import number, to_float
+from fedsw.text import apart, between, measured, to_float, upward
 
 MOST_EPSILON = 10.0
 """Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
@@ -15,7 +16,6 @@ MOST_EPSILON = 10.0
 _FAIR = 0.8
 _SURE = 3.0
 """Standard deviations of pure noise beyond which a signal is believed to be there."""
-_CHANCE = 1.96
 
 
 def warnings_of(
@@ -28,6 +28,7 @@ def warnings_of(
     noisy: bool,
     completed: bool = True,
     at_clients: bool = False,
+    rise: Gain | None = None,
 ) -> tuple[str, ...]:
     """What a reader of a run must know before its metrics, the worst first.
 
@@ -35,17 +36,18 @@ def warnings_of(
         metrics: held-out ones by name.
         records: how many held-out records they are of.
         start: held-out loss of the initial model; None where there is none.
+        rise: how much larger than that the loss is, record by record; None where that is not known.
         epsilon: of the guarantee.
         noisy: whether there is a guarantee.
         at_clients: whether clients keep records to measure on, whose metrics their operators see.
     """
     found = [
-        *_of_loss(metrics, start),
+        *_of_loss(metrics, start, rise),
         *_of_constant(metrics, quality, records),
         *_of_fairness(metrics, quality, records),
     ]
     if noisy and epsilon > MOST_EPSILON:
-        found.append(f"ε = {number(epsilon)} is above {MOST_EPSILON:g}: it protects a record in name only")
+        found.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
     if completed and records == 0 and at_clients:
         found.append(
             "how good the model is, only clients can see: `fedsw evaluate` measures it on the records that each keeps "
@@ -65,7 +67,8 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy:
     it reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
-    there is no signal to speak of, and that of the run is 0.
+    there is no signal to speak of, and that of the run is 0. It says how well sums were heard and nothing of what was
+    learnt from them: labels of pure noise have gradients, too.
 
     Args:
         history: the lines of a run's metrics, with sigma and gradient_norm.
@@ -79,7 +82,7 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     ratio = math.sqrt(max(0.0, mean) / parameters)
     whole = ratio * math.sqrt(len(excess)) if mean > _SURE * chance else 0.0
     if whole >= 5:
-        words = "the signal is well above the noise"
+        words = "what was summed is well above its noise; whether the model is of use, only held-out metrics say"
     elif whole >= 1.5:
         words = "the noise is felt: more records, a larger ε or fewer parameters would help"
     else:
@@ -89,16 +92,18 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     return {"a_round": ratio, "the_run": whole, "rounds": len(excess), "words": words}
 
 
-def _of_loss(metrics: Mapping[str, float], start: float | None) -> Iterator[str]:
+def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | None) -> Iterator[str]:
+    """A loss that is not finite, or that rose by more than the draw of held-out records explains."""
     loss = metrics.get("loss")
     if loss is None:
         return
     if not math.isfinite(loss):
         yield "the loss is not finite: training failed. Lower training.learning_rate"
-    elif start is not None and math.isfinite(start) and loss > start:
+    elif start is not None and rise is not None and rise.above:
+        before, after = apart(start, loss)
         yield (
-            f"the loss rose from {number(start)} before training to {number(loss)}: the run made the model worse. "
-            "Lower training.learning_rate, or add records or ε"
+            f"the loss rose from {before} before training to {after}, by {measured(rise.value, rise[1:])}: the run "
+            "made the model worse. Lower training.learning_rate, or add records or ε"
         )
 
 
@@ -106,30 +111,42 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -
     name = "accuracy" if "accuracy" in quality.constant else "mean_squared_error"
     if quality.gain is None or name not in metrics or name not in quality.constant:
         return
-    shown, constant = number(metrics[name]), number(quality.constant[name])
+    shown = measured(metrics[name], quality.intervals.get(name))
+    constant = measured(quality.constant[name], quality.constant_intervals.get(name))
     what = name.replace("_", " ")
     if quality.one_answer:
+        yield _same_for_all(quality, what, shown)
+    if quality.gain.below:
+        yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}"
+    elif not quality.gain.above and (quality.noised or not quality.one_answer):
+        noise = " and the noise in what was counted of them" if quality.noised else ""
+        gap = measured(quality.gain.value, quality.gain[1:])
         yield (
+            f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
+            f"difference, {gap}, is within what {records} held-out records{noise} allow"
+        )
+
+
+def _same_for_all(quality: Quality, what: str, shown: str) -> str:
+    if not quality.noised:
+        return (
             f"the model answers the same for every record: its {what} {shown} is a constant's, and groups are equal "
             "for that reason alone"
         )
-    elif quality.below_constant:
-        yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}"
-    if quality.within_chance and not quality.one_answer:
-        gap = number(abs(quality.gain[0]))
-        yield (
-            f"too few held-out records: {records} cannot tell {what} {shown} from the {constant} of {quality.answer} "
-            f"(difference {gap} ± {number(_CHANCE * quality.gain[1])})"
-        )
+    assert quality.others is not None
+    return (
+        "the model may answer the same for every record: the share of other answers than the most frequent cannot be "
+        f"told from 0 ({between(quality.others)}); rates of groups and classes then are noise"
+    )
 
 
 def _of_fairness(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
     """A disparate impact on one side of the 4/5 rule that chance could put on the other."""
-    impact, error = to_float(metrics.get("disparate_impact")), quality.standard_errors.get("disparate_impact")
-    if impact is None or error is None or not math.isfinite(impact) or quality.one_answer:
+    impact, interval = to_float(metrics.get("disparate_impact")), quality.intervals.get("disparate_impact")
+    if impact is None or interval is None or quality.one_answer:
         return
-    if abs(impact - _FAIR) < _CHANCE * error:
+    if interval.low < _FAIR < interval.high:
         yield (
-            f"too few held-out records: {records} cannot tell disparate impact {number(impact)} from the {_FAIR:g} of "
-            f"the 4/5 rule (± {number(_CHANCE * error)})"
+            f"too few held-out records: {records} cannot tell disparate impact {measured(impact, interval)} from the "
+            f"{_FAIR:g} of the 4/5 rule"
         )

@@ -1,10 +1,11 @@
-"""The experiments, comparisons and papers that come with fedsw, as files of the package.
+"""The experiments, comparisons and the node file that come with fedsw, as files of the package.
 
-In a checkout the folders are links to `simulations/`, where they are edited; a wheel holds the files.
+They are edited here.
 """
 
 from pathlib import Path
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 COMPARISONS = Path(__file__).parent / "comparisons"
-PAPERS = Path(__file__).parent / "papers"
+NODE_FILE = Path(__file__).parent / "node.toml"
+"""What `fedsw client --init` writes."""

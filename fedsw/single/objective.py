@@ -1,19 +1,23 @@
-"""What a model minimises, and its clipped gradient on one batch: bounded, ready for the door."""
+"""Secret batches of fixed size, without replacement, by stratum: what amplification by sampling rests on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.accounting import Charge
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.clipping.clip import Mode
 from fedsw.data import Records
+from fedsw.data.units import Units
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.kinds import task_names
 from fedsw.experiment.sections import Model
@@ -21,18 +25,78 @@ from fedsw.experiment.sources import Shape
 from fedsw.models import count_parameters
 from fedsw.objectives import Clip
 from fedsw.objectives.composite import Composite
+from fedsw.objectives.groups import terms_of
 from fedsw.objectives.penalties import Penalty, ToSample
-from fedsw.objectives.terms import terms_of
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
-from fedsw.randomness import Stream
-from fedsw.single.batches import Batch
+from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.generation import uniform_ball
-from fedsw.tasks.per_record import MADE_UP, made_up_features, made_up_targets, require_per_record
+from fedsw.tasks.own import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.tasks.task import Inputs, Raw, Task
-from fedsw.transport.public import public_directions
-from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties, orthogonal_spread, project, spread
+from fedsw.transport.sliced import (
+    DEFAULT_MEMORY_LIMIT,
+    Scheme,
+    Ties,
+    orthogonal_spread,
+    project,
+    public_directions,
+    spread,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One attempt's records, stratum by stratum. Which they are is secret; their numbers are public.
+
+    Attributes:
+        round, attempt: together they name the batch; a ledger takes each pair once.
+        records: (n,) in the order of the strata.
+        sizes: records of every stratum in the batch.
+        rates: sampling rate of every stratum.
+    """
+
+    round: int
+    attempt: int
+    records: Records
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.records)
+
+
+def draw_batch(
+    records: Records,
+    strata: Sequence[NDArray[np.int64]],
+    sizes: Sequence[int],
+    *,
+    seed: int | None,
+    round_: int,
+    attempt: int,
+) -> Batch:
+    """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
+
+    The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
+    federation of the same records, whatever the number of its clients; of units, that of a federation of one client.
+
+    Args:
+        strata: numbers (n_s,) of the units of every stratum s; where none is declared, rows of the records.
+        sizes: how many of each to take.
+    """
+    units = Units.of(records)
+    if seed is None:
+        stream = Stream(os.urandom(KEY_BYTES))
+        keys = [stream.words(len(numbers)) for numbers in strata]
+    else:
+        stream = Stream(Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes())
+        words = stream.words(int(units.ids.max()) + 1)
+        keys = [words[units.ids[numbers]] for numbers in strata]
+    chosen = [numbers[smallest_keys(own, size)] for numbers, own, size in zip(strata, keys, sizes, strict=True)]
+    rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
+    rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
+    return Batch(round_, attempt, records.take(rows), tuple(sizes), rates)
 
 
 class Learnt(Protocol):

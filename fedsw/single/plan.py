@@ -14,11 +14,10 @@ from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.privacy import plan as plans
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.single.batches import Batch, draw_batch
-from fedsw.single.objective import Objective
+from fedsw.single.objective import Batch, Objective, draw_batch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(plans.Plan):
     """The plan of training on one machine: `fedsw.privacy.plan.Plan`, and its batches. Made by `plan`."""
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from fedsw.accounting import Ledger
+from fedsw.accounting.lifetime import About, account_named, counting
 from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
-from fedsw.privacy.sketches import STRATUM, bounded_sketch, noised_sketch, sketch_sensitivity
-from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.sketches import MOST_RECORDS, Law, Sketcher
+from fedsw.sketches.law import MOST_RECORDS, Law, Sketcher
+from fedsw.sketches.noised import NoisedSketch
+from fedsw.sketches.sensitivity import STRATUM, bounded_sketch, noised_sketch, sketch_sensitivity
+from fedsw.text import upward
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SketchPlan(plans.Plan):
     """The plan of one sketch of all records: one round of a full batch. Everything is public. Made by `plan_sketch`.
 
@@ -32,9 +35,10 @@ class SketchPlan(plans.Plan):
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
         return (
-            f"{kind}({self.epsilon:.6g}, {self.delta:.3g})-differential privacy of each record, for its replacement by "
+            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each record, for its "
+            "replacement by "
             f"any other, label and group included, against everybody who sees the sketch and everything computed from "
-            f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured."
+            f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
         )
 
     def __str__(self) -> str:
@@ -99,11 +103,19 @@ def plan_sketch(
 
 
 def release_sketch(
-    sketcher: Sketcher, features: Tensor, cells: Tensor, plan: SketchPlan, ledger: Ledger, *, attempt: int = 0
+    sketcher: Sketcher,
+    features: Tensor,
+    cells: Tensor,
+    plan: SketchPlan,
+    ledger: Ledger,
+    *,
+    attempt: int = 0,
+    account: str | Path | None = None,
 ) -> NoisedSketch:
     """Sketch all records, charge the ledger, add the noise, and hand it out.
 
-    Guarantee: `plan.guarantee`, if it is the ledger's only release.
+    Guarantee: `plan.guarantee`, if it is the ledger's only release; with an account also that of the account, with
+    whatever else counts there.
 
     Args:
         sketcher: the plan's law, drawn; on the features' device, of their precision.
@@ -112,9 +124,13 @@ def release_sketch(
         plan: see `plan_sketch`.
         ledger: made from the plan (`Ledger.create(path, plan)`).
         attempt: counts releases of the same records, each of which is charged.
+        account: the data set whose account the release counts in: its name, or the `Path` of the account's file. None
+            for no account: nothing then composes the release with others on the same records.
 
     Raises:
         BudgetExhausted, AlreadySpent: as `fedsw.release`; nothing leaves.
+        LimitReached: if the release does not fit below the account's limit; nothing is charged or drawn.
+        LedgerReplaced: if the ledger is a copy of one that released more, by the account; nothing leaves.
         ValueError: if there are more or fewer records than planned, or the sketcher has another law; nothing is
             charged.
     """
@@ -122,5 +138,9 @@ def release_sketch(
         raise ValueError("the sketcher was drawn from another law than the plan's; take plan.law.drawn()")
     if len(features) != plan.records:
         raise ValueError(f"{len(features)} records, and the plan is for {plan.records}: make it with their number")
-    bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
-    return noised_sketch(plan.law, release(bounded, plan, ledger), plan.records)
+    named = None if account is None else account_named(account)
+    about = About(ledger.path.stem, "release_sketch", str(ledger.path.parent), plan.unprotected)
+    with counting(ledger, named, plan.reserved(), about):
+        bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
+        released = release(bounded, plan, ledger)
+    return noised_sketch(plan.law, released, plan.records)

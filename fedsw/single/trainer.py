@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsw.accounting import Ledger
+from fedsw import files
+from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.accounting.lifetime import About, account_named, one_cost, require_same
 from fedsw.data import Records
 from fedsw.models import count_parameters, flatten, load_flat
 from fedsw.objectives import Clip
 from fedsw.privacy.release import Released, release
-from fedsw.runs import checkpoint, recovery
-from fedsw.runs.files import LEDGER, METRICS, SUMMARY
+from fedsw.runs import recovery, trainer
+from fedsw.runs.accounts import Budgeted, kept_account, reserving
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.files import ACCOUNT, LEDGER, METRICS, SUMMARY
 from fedsw.single.objective import Objective
 from fedsw.single.plan import Plan
+from fedsw.text import upward
 
 Line = dict[str, Any]
 
@@ -51,6 +57,8 @@ class PrivateTrainer:
         scheduler: of `torch.optim.lr_scheduler`; stepped once a round.
         directory: where to keep the run.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
+        account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
+            for no account: nothing then composes the training with other releases of the same records.
 
     Raises:
         ValueError: if the optimizer does not hold exactly the model's trainable parameters, or the folder holds a run
@@ -69,6 +77,7 @@ class PrivateTrainer:
         scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
         directory: Path | str = "private-training",
         observer: Callable[[Line], None] | None = None,
+        account: str | Path | None = None,
     ) -> None:
         if plan.objective is not objective:
             raise ValueError("the plan was made for another objective; make it with fedsw.plan(objective, ...)")
@@ -78,30 +87,75 @@ class PrivateTrainer:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.objective, self.clip, self.plan = objective, clip, plan
         self.directory, self._observer = Path(directory), observer
+        self._account = None if account is None else account_named(account)
         self.rounds, self.epsilon = 0, 0.0
+
+    @property
+    def guarantee(self) -> str:
+        """The plan's guarantee in words, and what composes it with other releases."""
+        if self._account is None:
+            return f"{self.plan.guarantee} This training counts in no account."
+        return f"{self.plan.guarantee} This training counts in the account of data set {self._account.data!r}."
 
     def fit(self, records: Records) -> nn.Module:
         """Train on all rounds that are left, and return the model.
 
-        Guarantee: `plan.guarantee`, over this and every earlier call on the same folder.
+        Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
+        the account, with whatever else counts there.
 
         Raises:
             BudgetExhausted: if the plan's epsilon is used up; the model is that of the rounds before.
+            LimitReached: if the training does not fit below the account's limit; nothing is charged or drawn. For a
+                round that was lost and is charged again: the model is that of the rounds before.
+            ValueError: if the folder counts in another account, or in one where none is named.
+            LedgerReplaced: if the folder is a copy of one that released more, by the account.
             RunBusy: if another process trains in the folder.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with recovery.held(self.directory), self._ledger() as ledger:
-            self.epsilon = ledger.epsilon()
-            checkpoints = checkpoint.Checkpoints(self.directory)
-            for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
-                recovery.require_space(self.directory, checkpoints.size)
-                bounded = self.objective.gradient(self.model, batch, self.clip)
-                released = release(bounded, self.plan, ledger)
-                self._step(released)
-                self.rounds, self.epsilon = batch.round, released.spent
-                checkpoints.save(self._state(ledger))
-                self._report(batch.attempt, released)
+        files.private_folder(self.directory)
+        with recovery.held(self.directory), self._counting() as counted, self._ledger() as ledger:
+            counted.limit(ledger)
+            if ledger.head().sequence:
+                counted.take_over(ledger)
+            try:
+                self._train(records, ledger)
+            except BudgetExhausted:
+                counted.settle()  # nothing more can be charged
+                raise
+            counted.settle()
         return self.model
+
+    def _counting(self) -> AbstractContextManager[Budgeted]:
+        """The folder's place in its account, where all rounds are reserved for; or in none."""
+        kept = kept_account(self.directory)
+        require_same(self._account, kept, self.directory)
+        resumed = kept is not None or (self.directory / LEDGER).exists()
+        if self._account is None:
+            return nullcontext(Budgeted(self.directory, None, "", resumed=resumed))
+        folder = RunDirectory(self.directory)
+        name = folder.name()
+        folder.keep_name(name)
+        about = About(self.directory.name, "PrivateTrainer", str(self.directory.resolve()), self.plan.unprotected)
+        return reserving(
+            self.directory,
+            self._account,
+            name,
+            one_cost(self.plan.reserved()),
+            about,
+            resumed=resumed,
+            remembered=[self.directory / ACCOUNT],
+        )
+
+    def _train(self, records: Records, ledger: Ledger) -> None:
+        self.epsilon = ledger.epsilon()
+        checkpoints = trainer.Checkpoints(self.directory)
+        for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
+            recovery.require_space(self.directory, checkpoints.size)
+            bounded = self.objective.gradient(self.model, batch, self.clip)
+            released = release(bounded, self.plan, ledger)
+            self._step(released)
+            self.rounds, self.epsilon = batch.round, released.spent
+            checkpoints.save(self._state(ledger))
+            self._report(batch.attempt, released)
 
     def _step(self, released: Released) -> None:
         set_gradient(self.model, released)
@@ -113,7 +167,7 @@ class PrivateTrainer:
     def _ledger(self) -> Ledger:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
         path = self.directory / LEDGER
-        state = checkpoint.load(self.directory)
+        state = trainer.load(self.directory)
         found = recovery.reopened(path, self.directory / SUMMARY, state)
         if found is None:
             return Ledger.create(path, self.plan)
@@ -131,20 +185,23 @@ class PrivateTrainer:
         plan = self.plan
         if kept != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
             raise ValueError(
-                f"{self.directory} holds a run of epsilon {ledger.budget:.6g} at delta {ledger.delta:.3g} for "
-                f"{', '.join(ledger.groups)} by {ledger.accountant}; this plan is for epsilon {plan.epsilon:.6g} at "
-                f"delta {plan.delta:.3g} for {', '.join(plan.strata)} by {plan.accountant}. Give every plan a folder "
+                f"{self.directory} holds a run of epsilon {upward(ledger.budget, 6)} at delta {upward(ledger.delta)} "
+                "for "
+                f"{', '.join(ledger.groups)} by {ledger.accountant}; this plan is for epsilon "
+                f"{upward(plan.epsilon, 6)} at "
+                f"delta {upward(plan.delta)} for {', '.join(plan.strata)} by {plan.accountant}. Give every plan a "
+                "folder "
                 "of its own; on the same records what they spend adds up"
             )
 
-    def _state(self, ledger: Ledger) -> checkpoint.Checkpoint:
+    def _state(self, ledger: Ledger) -> trainer.Checkpoint:
         theta = flatten(self.model).cpu()
         kept: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
         if self.scheduler is not None:
             kept["scheduler"] = self.scheduler.state_dict()
-        return checkpoint.Checkpoint(self.rounds, theta, torch.zeros(0), kept, ledger.head())
+        return trainer.Checkpoint(self.rounds, theta, torch.zeros(0), kept, ledger.head())
 
-    def _restore(self, state: checkpoint.Checkpoint) -> None:
+    def _restore(self, state: trainer.Checkpoint) -> None:
         if state.theta.numel() != count_parameters(self.model):
             raise ValueError(
                 f"the checkpoint in {self.directory} is of a model with {state.theta.numel()} trainable numbers, this "
@@ -164,7 +221,7 @@ class PrivateTrainer:
             "sigma": released.sigma,
             "gradient_norm": _norm(released.value),
         }
-        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
+        with files.opened(self.directory / METRICS, "a") as file:
             file.write(json.dumps(line) + "\n")
         if self._observer is not None:
             self._observer(line)

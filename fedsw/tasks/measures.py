@@ -1,4 +1,4 @@
-"""What a model is worth on held-out records: the metrics of its task, and arrays that the figures are drawn from."""
+"""What is computed of records under a problem: metrics of outputs, tallies of kept records, sums of a sketch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,40 @@ from torch import Tensor, nn
 
 from fedsw import metrics
 from fedsw.clipping.outputs import Form
+from fedsw.columns.declaration import Coded, Columns
 from fedsw.data import Records
-from fedsw.data.codes import records_of_table
+from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sources import Shape
-from fedsw.models.samples import generate, proportions_of
+from fedsw.models.labelled import generate, proportions_of
+from fedsw.sketches.law import STEP, Law, Sketcher
+from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import table_of
-from fedsw.tasks.tables import made_table
+from fedsw.tasks.sketched import drawn, law_of, table_of
+from fedsw.tasks.tally import Tally
 from fedsw.tasks.task import Inputs, Raw
+
+
+def made_table(
+    network: nn.Module, columns: Columns, coded: tuple[Coded, ...], count: int, *, seed: int = 0
+) -> dict[str, list[str]]:
+    """The cells of `count` synthetic rows by column, as text, in the declared order of columns.
+
+    Guarantee: post-processing of the sketch that the network learnt from; any number of rows costs nothing.
+
+    Args:
+        network: a trained generator of the columns' codes.
+        columns: the declaration. coded: how its columns are written as codes.
+        count: how many rows.
+        seed: of noise, codes and numbers.
+    """
+    chances, cells = generate(network, proportions_of(network), count, seed=seed)
+    codes, where = drawn_codes(chances, coded, seed=seed), cells.cpu()
+    classes = max(1, len(columns.classes)) if columns.target is not None else 1
+    groups = int(getattr(network, "cells")) // classes  # noqa: B009
+    label = torch.div(where, groups, rounding_mode="floor")
+    return cells_of_table(codes, label, where % groups, columns, coded, seed=seed)
+
 
 _SLICES = 100
 """At least so many directions of a distance between samples, in whole orthogonal blocks."""
@@ -33,23 +58,37 @@ class Measured:
         report: metrics by name.
         arrays: what the figures are drawn from; empty where they were not asked for.
         directions: most directions of a sliced distance among the metrics; 0 where no metric is one.
+        losses: task loss of every record (n,), where the mean of them is a metric and arrays were asked for.
+        without: metrics by name, each time without one part of the records, where parts were asked for. What has to be
+            trained for a metric is not trained again, and that metric is not among them.
     """
 
     report: dict[str, float]
     arrays: dict[str, Tensor]
     directions: int
+    losses: Tensor | None = None
+    without: tuple[dict[str, float], ...] = ()
 
 
-def measure(problem: Problem, records: Records, model: nn.Module, *, arrays: bool = True) -> Measured:
+def measure(
+    problem: Problem, records: Records, model: nn.Module, *, arrays: bool = True, parts: Tensor | None = None
+) -> Measured:
     """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked.
 
     Metrics are computed on the run's device; arrays are returned on the host.
+
+    Args:
+        parts: in which part each of the n records is, (n,), to have the metrics without each part as well.
     """
     with torch.no_grad():
         found = Measuring(problem, records, model)
         report = problem.task.metrics(model, found)
         given = problem.task.arrays(model, found) if arrays else {}
-        return Measured(report, {name: values.cpu() for name, values in given.items()}, found.taken)
+        losses = found.losses.cpu() if arrays and "loss" in found.__dict__ else None
+        numbers = [] if parts is None else sorted(set(parts.tolist()))
+        apart = [found.only(parts != number) for number in numbers if parts is not None and len(numbers) > 1]
+        without = tuple(problem.task.metrics(model, each) for each in apart)
+        return Measured(report, {name: values.cpu() for name, values in given.items()}, found.taken, losses, without)
 
 
 class Measuring:
@@ -67,6 +106,20 @@ class Measuring:
     def shape(self) -> Shape:
         """What is public of the data."""
         return self._problem.shape
+
+    def only(self, rows: Tensor) -> Measuring:
+        """The same of the records where `rows` (n,) holds; what the model made of all of them is not made again.
+
+        Labels of what it generates are not in it: nothing is to be trained on them again.
+        """
+        part = Measuring(self._problem, self.records.take(rows.to(self.records.ids.device)), self._model)
+        part._samples = self._samples
+        if "raw" in self.__dict__:
+            form = Form.of(self.raw)
+            part.raw = form.arranged([each[rows.to(each.device)] for each in form.parts(self.raw)])
+        if "_labelled" in self.__dict__:
+            part._labelled = (self._labelled[0], None)
+        return part
 
     @functools.cached_property
     def inputs(self) -> Inputs:
@@ -87,9 +140,14 @@ class Measuring:
         return self._problem.outputs(self.raw, self.inputs) + self._problem.experiment.clip.centre
 
     @functools.cached_property
+    def losses(self) -> Tensor:
+        """Task loss of every record (n,)."""
+        return self._problem.losses(self.raw, self.inputs).double()
+
+    @functools.cached_property
     def loss(self) -> float:
         """Mean task loss."""
-        return float(self._problem.losses(self.raw, self.inputs).double().mean())
+        return float(self.losses.mean())
 
     @property
     def directions(self) -> Tensor | None:
@@ -154,3 +212,53 @@ class Measuring:
             return None
         found: Tensor = decode(codes.to(self._problem.device, self._problem.dtype))
         return found
+
+
+@flushing_to_zero
+def tally_of_records(problem: Problem, tally: Tally, records: Records, model: nn.Module) -> Tensor:
+    """Sums over records by group, WITHOUT NOISE, in whole steps of 2^-26: (groups, t) int64.
+
+    Each record's vector is rounded to whole steps by itself, so sums are exact, in any order and however records are
+    spread over clients: at most sqrt(t) steps more than `moved` for one replaced record, which the slack of
+    sensitivities covers.
+    """
+    total = torch.zeros((tally.groups, tally.width), dtype=torch.int64)
+    if not len(records):
+        return total
+    with torch.no_grad():
+        outputs = Measuring(problem, records, model).outputs.cpu()
+    steps = (tally.vectors(outputs, records.target) / STEP).round().to(torch.int64)
+    return total.index_add_(0, records.sensitive.long(), steps)
+
+
+def law_of_problem(problem: Problem) -> Law:
+    """What is measured of every record."""
+    return law_of(problem.experiment, problem.shape)
+
+
+def sketcher_of(problem: Problem) -> Sketcher:
+    """The law with its public numbers drawn, in the run's precision, on its device."""
+    return drawn(law_of_problem(problem), problem.dtype, problem.device)
+
+
+def sketch_of_records(problem: Problem, records: Records) -> Tensor:
+    """The records' exact sum (cells, F + 1), float64, on the host. WITHOUT NOISE: it leaves as a `Bounded` only."""
+    return sketcher_of(problem).sums(inputs_of(problem, records), cells_of(problem, records)).cpu()
+
+
+@flushing_to_zero
+def inputs_of(problem: Problem, records: Records) -> Tensor:
+    """Features (n, p) as the sketch looks at them, on the run's device: the records' own, or their columns' codes."""
+    coded = table_of(problem.experiment)
+    if coded is None:
+        return problem.inputs(records)
+    return one_hot(codes_of(records, coded), coded, problem.dtype).to(problem.device)
+
+
+def cells_of(problem: Problem, records: Records) -> Tensor:
+    """The cell (n,) int64 of every record, on the run's device: the block that it is in."""
+    sketch, law = problem.experiment.sketch, law_of_problem(problem)
+    none = torch.zeros(len(records), dtype=torch.int64)
+    labels = records.target if sketch.labels and law.classes > 1 else none
+    groups = records.sensitive if sketch.groups else none
+    return law.cell_of(labels.to(torch.int64), groups.to(torch.int64)).to(problem.device)

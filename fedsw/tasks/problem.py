@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw import clipping, data, models
-from fedsw.columns.coded import ranges
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
 from fedsw.objectives.composite import Composite
@@ -29,23 +28,39 @@ from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
-from fedsw.tasks.models import build, table_generator
-from fedsw.tasks.own import task_of
-from fedsw.tasks.per_record import made_up_features
-from fedsw.tasks.sketched import cells_of_sketch, drawn, law_of, table_of
+from fedsw.tasks.needs import of_shape, require_possible
+from fedsw.tasks.own import made_up_features, task_of
+from fedsw.tasks.sketched import drawn, law_of
 from fedsw.tasks.tally import Counts, Moments
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
-from fedsw.transport.public import public_directions
-from fedsw.transport.sliced import direction_shape, directions, project
+from fedsw.transport.sliced import direction_shape, directions, project, public_directions
 
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 
 
+class Prepares(Protocol):
+    """A public map of features before the model; `fedsw.tasks.preparation.Preparation`."""
+
+    @property
+    def scale(self) -> float:
+        """What clips of Jacobians and loss gradients are multiplied by."""
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Features (n, p) as the model takes them, in their own precision and on their device."""
+
+    def flat(self) -> Tensor:
+        """All of it as one vector (v,), float64."""
+
+
 @dataclass(frozen=True)
 class Problem:
-    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record."""
+    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record.
+
+    Attributes:
+        preparation: a public linear map of the features before the model, made of released moments; None without one.
+    """
 
     experiment: Experiment
     task: Task
@@ -54,6 +69,7 @@ class Problem:
     shape: Shape
     dimension: int
     parameters: int
+    preparation: Prepares | None = None
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
@@ -62,10 +78,12 @@ class Problem:
         A task or a model of the user's own is tried on made-up records; see `fedsw.tasks.own`.
 
         Raises:
-            ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can.
+            ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can; or a
+                setting that this machine has no memory for, before anything is made.
             FileNotFoundError: if the data set's files are missing.
         """
         task = task_of(experiment)
+        require_possible(experiment, task)
         shape = load_shape(experiment, data_dir)
         dimension = task.dimension(shape, experiment.model)
         if not isinstance(dimension, int) or dimension < 1:
@@ -80,10 +98,8 @@ class Problem:
                 f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "
                 "do); set it to 'operator'"
             )
-        asked = experiment.clip
-        limits = (_NO_LIMIT,) * 3 if asked.open else (asked.output, asked.jacobian, asked.loss)
-        clip = Clip(*limits)
-        model = _build(experiment, shape, task.width(shape, experiment.model))
+        clip = _clip_of(experiment)
+        model = of_shape(experiment, shape, task.width(shape, experiment.model))
         if not _meets_no_record(experiment, task):
             clipping.check(model)
         objective = _objective(experiment, task, shape)
@@ -144,7 +160,7 @@ class Problem:
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
         width = self.task.width(self.shape, self.experiment.model)
-        model = _build(self.experiment, self.shape, width)
+        model = of_shape(self.experiment, self.shape, width)
         return model.to(self.device, self.dtype)
 
     def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
@@ -156,7 +172,18 @@ class Problem:
         """Features (n, p) as the model takes them."""
         features = records.features.to(self.device, self.dtype)
         norm = self.experiment.data.row_norm
-        return features if norm is None else norm * F.normalize(features, dim=1)
+        features = features if norm is None else norm * F.normalize(features, dim=1)
+        return features if self.preparation is None else self.preparation.apply(features)
+
+    def under(self, preparation: Prepares) -> Problem:
+        """The problem of prepared features, with clips of Jacobians and loss gradients in their scale.
+
+        Args:
+            preparation: made of what was released, so that it is public; it replaces one that is there.
+        """
+        raw, scale = _clip_of(self.experiment), preparation.scale
+        clip = replace(raw, jacobian=scale * raw.jacobian, loss=scale * raw.loss)
+        return replace(self, clip=clip, preparation=preparation)
 
     def given(self, records: Records) -> Inputs:
         """Records as the model takes them, with what they are compared with."""
@@ -334,12 +361,18 @@ class Problem:
             own.require_fit(self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name)
         if is_reference(spec.kind):
             width = self.task.width(self.shape, spec)
-            own.require_same_frozen(model, _build(self.experiment, self.shape, width), name=name)
+            own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
 
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
         """The shared batch key of an attempt in a seeded (nominal) run."""
         assert self.experiment.seed is not None
         return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
+
+
+def _clip_of(experiment: Experiment) -> Clip:
+    """The clips as the settings have them."""
+    asked = experiment.clip
+    return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
 
 
 def _require_images(experiment: Experiment, features: int) -> None:
@@ -370,7 +403,7 @@ def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
     if found:
         raise ExperimentError(
             f"model.kind {experiment.model.kind!r} has no whole number {found[0]!r}; a generator that learns from a "
-            "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.conditional)"
+            "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.labelled)"
         )
 
 
@@ -379,18 +412,3 @@ def _meets_no_record(experiment: Experiment, task: Task) -> bool:
     kind = model_kind(experiment.model.kind)
     mixes = kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"
     return kind.points or mixes or experiment.privacy.sketch
-
-
-def _build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
-    if not experiment.privacy.sketch:
-        return build(experiment.model, shape.features, outputs, shape.classes)
-    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
-    try:
-        if coded is not None and not is_reference(experiment.model.kind):
-            return table_generator(experiment.model, ranges(coded), cells)
-        width = shape.features if coded is None else ranges(coded)[-1][1]
-        return build(experiment.model, width, outputs, cells)
-    except ExperimentError:
-        raise
-    except ValueError as fault:
-        raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None

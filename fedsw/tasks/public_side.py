@@ -1,19 +1,63 @@
-"""The other side of a matching objective: a sample of a prior, a generator or a public domain, and its gradient."""
+"""The side of a distance that is at the server: priors, generators, public domains, critics."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsw.clipping import Tape, Term, clipped_sum, record
+from fedsw.data import Records
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sources import load_public
 from fedsw.objectives.matching import Matching
-from fedsw.randomness import Stream
+from fedsw.randomness import Stream, smallest_keys
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public import ForPublic, PublicRecords
 from fedsw.tasks.task import Inputs
+
+
+class PublicRecords:
+    """Batches of the public domain, drawn from public randomness.
+
+    Raises:
+        ExperimentError, FileNotFoundError: if there is no public domain, or it does not fit the private records.
+    """
+
+    def __init__(self, task: Problem) -> None:
+        dataset = load_public(task.experiment)
+        if dataset is None:
+            raise ExperimentError("domain adaptation needs data.public, the labelled public data set; it is not set")
+        if dataset.train.features.shape[1] != task.features or len(dataset.classes) != task.classes:
+            raise ExperimentError(
+                f"data.public {task.experiment.data.public!r} has {dataset.train.features.shape[1]} features and "
+                f"{len(dataset.classes)} classes; the private records have {task.features} and {task.classes}"
+            )
+        self._records = dataset.train
+        self._seed, self._size = task.experiment.slicing.seed, task.experiment.data.public_batch
+
+    def batch(self, round_: int, attempt: int) -> Records:
+        """`data.public_batch` records, or all where there are fewer."""
+        keys = Stream.seeded(self._seed, "public batch", round_, attempt).words(len(self._records))
+        return self._records.take(smallest_keys(keys, min(self._size, len(self._records))))
+
+
+class ForPublic(nn.Module):
+    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first.
+
+    Parameters are the model's, in its order.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: Tensor) -> Any:
+        """What the model returns for public records (m, p)."""
+        return getattr(self.model, "public", self.model)(features)
 
 
 class PublicSide(ABC):
@@ -127,3 +171,150 @@ def public_side_of(task: Problem) -> PublicSide | None:
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw, given)
     return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])
+
+
+class Learner(ABC):
+    """Points (m, p) under a model, about the clip's centre, and the gradient of a loss of them."""
+
+    def __init__(self, task: Problem) -> None:
+        self._task = task
+        self._model = task.build_model()
+        self._points: Tensor | None = None
+
+    def points(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """Fresh points (count, p), or where the particles are; detached, float64."""
+        self._task.prepared(self._model, theta)
+        self._points = self._forward(count, round_, attempt)
+        return self._points.detach().to("cpu", torch.float64)
+
+    def gradient(self, cotangents: Tensor) -> Tensor:
+        """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p)."""
+        assert self._points is not None
+        return self._flat([self._points], [cotangents.to(self._points)])
+
+    @abstractmethod
+    def _forward(self, count: int, round_: int, attempt: int) -> Tensor: ...
+
+    def _flat(self, outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
+        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True)
+        flat = [
+            (torch.zeros_like(parameter) if gradient is None else gradient.detach()).reshape(-1)
+            for parameter, gradient in zip(parameters, found, strict=True)
+        ]
+        return torch.cat(flat).to("cpu", torch.float64)
+
+
+class Samples(Learner):
+    """A generator's samples of fresh inputs."""
+
+    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
+        latents = self._task.latents(count, "generator", round_, attempt)
+        return self._task.outputs(self._model(latents), self._task.imagined(latents))
+
+
+class Cloud(Learner):
+    """Particles: the points are the parameters."""
+
+    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
+        points = self._model()
+        return self._task.outputs(points, self._task.imagined(points.detach()))
+
+
+class PublicFeatures(Learner):
+    """Features of public labelled records, with the public task loss beside the loss of the points."""
+
+    def __init__(self, task: Problem) -> None:
+        super().__init__(task)
+        self._public, self._met = PublicRecords(task), ForPublic(self._model)
+        self._loss: Tensor | None = None
+
+    def gradient(self, cotangents: Tensor) -> Tensor:
+        """alpha times the gradient (r,) of the features' loss plus (1 - alpha) times that of the public task loss.
+
+        `cotangents` (m, d) are the derivative of the former in the features.
+        """
+        assert self._points is not None and self._loss is not None
+        alpha = self._task.experiment.objective.alpha
+        weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]
+        return self._flat([self._points, self._loss], weights)
+
+    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
+        task = self._task
+        given = task.given(self._public.batch(round_, attempt))
+        raw = self._met(given.features)
+        self._loss = task.losses(raw, given).mean()
+        return task.outputs(raw, given)
+
+
+def learner_of(task: Problem) -> Learner:
+    """What learns in the task's local trust models.
+
+    Raises:
+        ExperimentError, FileNotFoundError: if a public domain is missing.
+    """
+    if task.task.facts.other_side == "domain":
+        return PublicFeatures(task)
+    return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)
+
+
+_PENALTY = 10.0
+
+
+class Adversarial(Protocol):
+    """A model with a generator and a critic."""
+
+    generator: nn.Module
+    critic: nn.Module
+
+
+class Adversary:
+    """Gradients of a model's generator and critic, in turn; both are in the one flat vector that is trained.
+
+    The critic f descends E f(G(z)) - E f(y) + 10 E (|grad f(m)| - 1)^2, m between pairs of generated and released
+    points; the generator descends -E f(G(z)). For every round of the generator there are `local.critic` of the critic,
+    and the one that does not move has a gradient of zero: an optimizer with momentum would move it all the same.
+
+    Guarantee: post-processing of released records.
+
+    Source: Gulrajani and others 2017.
+    """
+
+    def __init__(self, task: Problem) -> None:
+        self._task, self._model = task, task.build_model()
+        self._pair = cast(Adversarial, self._model)
+        self._every = task.experiment.local.critic + 1
+
+    def gradient(self, theta: Tensor, released: Tensor, round_: int, attempt: int) -> Tensor:
+        """The flat gradient (r,), float64, of this round's player, at a batch of released points (m, p)."""
+        self._task.prepared(self._model, theta)
+        latents = self._task.latents(len(released), "generator", round_, attempt)
+        points = self._task.outputs(self._model(latents), self._task.imagined(latents))
+        if round_ % self._every == 0:
+            return self._flat(-self._values(points).mean(), self._pair.generator)
+        there = released.to(points)
+        between = self._between(points.detach(), there, round_, attempt).requires_grad_()
+        (slopes,) = torch.autograd.grad(self._values(between).sum(), between, create_graph=True)
+        penalty = (torch.linalg.vector_norm(slopes, dim=1) - 1).square().mean()
+        loss = self._values(points.detach()).mean() - self._values(there).mean() + _PENALTY * penalty
+        return self._flat(loss, self._pair.critic)
+
+    def _values(self, points: Tensor) -> Tensor:
+        """The critic's numbers (m,) of points (m, p) about the clip's centre."""
+        found: Tensor = self._pair.critic(points + self._task.experiment.clip.centre)
+        return found
+
+    def _between(self, points: Tensor, released: Tensor, round_: int, attempt: int) -> Tensor:
+        """A point (m, p) between every pair, uniformly; public randomness."""
+        stream = Stream.seeded(self._task.experiment.slicing.seed, "critic", round_, attempt)
+        part = torch.from_numpy(stream.uniforms(len(points))).to(points).unsqueeze(1)
+        return part * points + (1 - part) * released
+
+    def _flat(self, loss: Tensor, player: nn.Module) -> Tensor:
+        """The gradient in the player's parameters, zero in the others, in the model's order."""
+        own = {id(parameter) for parameter in player.parameters()}
+        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        moving = [parameter for parameter in parameters if id(parameter) in own]
+        found = iter(torch.autograd.grad(loss, moving))
+        flat = [next(found) if id(each) in own else torch.zeros_like(each) for each in parameters]
+        return torch.cat([part.detach().reshape(-1) for part in flat]).to("cpu", torch.float64)

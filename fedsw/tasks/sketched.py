@@ -6,15 +6,13 @@ import functools
 
 import torch
 
-from fedsw.columns import Columns
-from fedsw.columns.coded import Coded, coded_columns, ranges
+from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
 from fedsw.experiment.sources import Shape
-from fedsw.transport.feature_maps import Convolutions, Cosine, FeatureMap, Raw
-from fedsw.transport.pairs import Pairs
-from fedsw.transport.scattering import Scattering
-from fedsw.transport.sketch_parts import GaussianKernel, Indicators, Part, SlicedCramer
-from fedsw.transport.sketches import Law, Sketcher
+from fedsw.sketches.law import Law, Sketcher
+from fedsw.sketches.maps import Convolutions, Cosine, FeatureMap, Raw, Scattering
+from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
+from fedsw.sketches.tables import Pairs
 
 
 def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
@@ -64,7 +62,7 @@ def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     """How the declared columns are written as codes, where that is what is measured; None where it is not.
 
     Raises:
-        ExperimentError: see `fedsw.columns.coded.coded_columns`.
+        ExperimentError: see `fedsw.columns.declaration.coded_columns`.
     """
     sketch, columns = experiment.sketch, experiment.data.columns
     if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
@@ -93,7 +91,7 @@ def _part(spec: SketchPart) -> Part:
     columns = spec.columns or None
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
-    looked_at = _map(spec)
+    looked_at = feature_map(spec)
     if spec.kind == "cramer":
         return SlicedCramer(
             spec.directions,
@@ -115,7 +113,8 @@ def _part(spec: SketchPart) -> Part:
     )
 
 
-def _map(spec: SketchPart) -> FeatureMap:
+def feature_map(spec: SketchPart) -> FeatureMap:
+    """The public map that a part of a sketch looks at records through."""
     if spec.map == "cosine":
         return Cosine(spec.decay)
     if spec.map == "convolutions":

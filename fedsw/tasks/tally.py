@@ -2,7 +2,7 @@
 
 A tally is made so that one replaced record moves the sum little, whatever the record and the model are: counts, and
 numbers that are cut to [0, 1]. It is summed in
-`fedsw.tasks.tally_sums`; what the sum says of the model is read in `fedsw.runs.tallied`.
+`fedsw.tasks.measures`; what the sum says of the model is read in `fedsw.runs.tallied`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.metrics import predictions
-from fedsw.transport.sketches import STEP
+from fedsw.sketches.law import STEP
 
 BINS = 10
 """Equal parts that predictions of one number are counted in."""

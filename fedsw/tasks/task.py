@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsw.experiment.choices import Settings
@@ -35,8 +35,8 @@ class Inputs:
         shape: what is public of the data.
     """
 
-    features: Tensor
-    target: Tensor
+    features: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
     shape: Shape
 
 
@@ -134,7 +134,7 @@ class Task(ABC):
     def tally(self, shape: Shape) -> Tally | None:
         """What is released, with noise, of records that clients keep out of training; None where nothing is.
 
-        It is one of those of `fedsw.tasks.tally`, whose bounds are proven; a run refuses any other.
+        It is one of those of `fedsw.tasks.task`, whose bounds are proven; a run refuses any other.
         """
         return None
 

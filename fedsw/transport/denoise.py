@@ -95,6 +95,15 @@ def image_side(features: int) -> int:
     return side
 
 
+def cosine_matrix(side: int) -> Tensor:
+    """Matrix (side, side) of the orthonormal cosine transform (DCT-II), float64: its inverse is its transpose."""
+    place = torch.arange(side, dtype=torch.float64)
+    angles = math.pi / side * (place + 0.5) * place.unsqueeze(1)
+    matrix = torch.cos(angles) * math.sqrt(2 / side)
+    matrix[0] = math.sqrt(1 / side)
+    return matrix
+
+
 def _thresholds(band: NDArray[np.float64], deviation: float, size: int, rule: Rule) -> Any:
     """The threshold of every row of a sub-band, shaped to broadcast over it."""
     if rule == "universal":

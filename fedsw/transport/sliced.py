@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedsw.randomness import Label, Stream
 from fedsw.transport.ranks import Ties as Ties
 from fedsw.transport.ranks import means_by_rank, means_of_slots, ranked, sort_rows
 
@@ -300,3 +301,12 @@ def _require_at_least_one(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} = {size}; it must be at least 1.")
+
+
+def public_directions(d: int, k: int, scheme: Scheme, seed: int, *purpose: Label) -> Tensor:
+    """Unit columns (d, k), float64, the same for everybody with the seed; the single direction 1 where d is 1."""
+    if d == 1:
+        return directions(1, 1)
+    rows, columns = direction_shape(d, k, scheme)
+    normals = Stream.seeded(seed, *purpose).normals(rows * columns).reshape(rows, columns)
+    return directions(d, k, normals=torch.from_numpy(normals), scheme=scheme)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.columns import Columns, Feature, Number
+from fedsw.columns.declaration import Columns
+from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.markdown import render, table
-from fedsw.report.names import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import CARD, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import json_text, number
+from fedsw.text import json_text, measured, number, upward
 
 _PAGE = """\
 # {{ name }}{% if title %}: {{ title }}{% endif %}
@@ -42,7 +43,7 @@ _PAGE = """\
 
 {{ metrics }}
 {% if constant %}
-The constant is the best answer that looks at no input: {{ constant }}.
+The constant is the best answer that looks at no input: {{ constant }}. {{ gain }}
 {% endif %}
 {%- if by_group %}
 {{ by_group }}
@@ -81,9 +82,12 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     """Write the card of a run, by default into its folder; returns where.
 
     Raises:
-        ValueError: if it is no run, or has not ended.
+        ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
+    from fedsw.runs.recovery import require_remembered
+
     record = read_run(directory)
+    require_remembered(directory, missing_ok=True)
     if not record.summary:
         raise ValueError(
             f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw status {directory}` "
@@ -110,7 +114,8 @@ def card(record: RunRecord) -> str:
         measured_on=_measured(summary),
         metrics=_metrics(summary),
         constant=summary.get("constant_answers"),
-        by_group=_by_group(summary.get("held_out_by_group") or {}),
+        gain=_gain(summary),
+        by_group=_by_group(summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}),
         columns=None if columns is None else _columns(columns),
         directory=record.directory,
         settings=json_text(_settings(experiment)),
@@ -132,7 +137,7 @@ def _what(record: RunRecord) -> str:
 def _promise(summary: Mapping[str, Any]) -> str:
     guarantee = summary["guarantee"]
     rows = [
-        ("ε, δ", f"{number(summary.get('epsilon'), 4)}, {number(summary.get('delta'))}"),
+        ("ε, δ", f"{upward(summary.get('epsilon'), 4)}, {upward(summary.get('delta'))}"),
         ("protects", guarantee.get("protects")),
         ("against", guarantee.get("against")),
         ("neighbouring data sets", guarantee.get("relation")),
@@ -141,7 +146,7 @@ def _promise(summary: Mapping[str, Any]) -> str:
         ("noise multiplier σ/Δ", number(guarantee.get("noise_multiplier"), 4)),
         ("accountant", f"{guarantee.get('accountant')}" + _doubt(guarantee)),
         ("reproducible from a seed", "yes: the ε is nominal" if summary.get("nominal") else "no"),
-        ("ε for a reader of the run's record", number(summary.get("epsilon_of_reader"), 4)),
+        ("ε for a reader of the run's record", upward(summary.get("epsilon_of_reader"), 4)),
     ]
     return table(("", ""), rows)
 
@@ -165,20 +170,39 @@ def _measured(summary: Mapping[str, Any]) -> str:
 
 
 def _metrics(summary: Mapping[str, Any]) -> str:
-    held_out, errors = summary.get("held_out") or {}, summary.get("held_out_standard_errors") or {}
+    held_out, around = summary.get("held_out") or {}, summary.get("held_out_intervals") or {}
     if not held_out:
         return ""
-    constant = summary.get("constant") or {}
+    constant, own = summary.get("constant") or {}, summary.get("constant_intervals") or {}
+    names = ordered_metrics(held_out)
+    names += [name for name in around if name in held_out and name not in names]
     rows = [
-        (metric_name(key), number(held_out[key]), number(errors.get(key), 2), number(constant.get(key)))
-        for key in ordered_metrics(held_out)
+        (
+            metric_name(key),
+            measured(held_out[key], around.get(key)) + ("" if key in around else " (no interval is known)"),
+            measured(constant[key], own.get(key)) if key in constant else "–",
+        )
+        for key in names
     ]
-    return table(("held out", "the model", "standard error", "a constant"), rows)
+    return table(("held out, with intervals of 95 %", "the model", "a constant"), rows)
 
 
-def _by_group(groups: Mapping[str, Mapping[str, Any]]) -> str:
+def _gain(summary: Mapping[str, Any]) -> str:
+    """What the model is worth beside the constant, in a sentence; empty where there is none."""
+    gain = summary.get("gain")
+    if not gain:
+        return ""
+    by = measured(gain["value"], [gain["low"], gain["high"]])
+    words = {"better": "The model is better", "worse": "The model is worse"}
+    return f"{words.get(gain['claim'], 'The model cannot be told from it')}: its gain is {by}."
+
+
+def _by_group(groups: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for each in groups.values() for name in each))
-    rows = [(group, *(number(each.get(name)) for name in names)) for group, each in groups.items()]
+    rows = [
+        (group, *(measured(each.get(name), around.get(group, {}).get(name)) for name in names))
+        for group, each in groups.items()
+    ]
     return table(("group", *map(metric_name, names)), rows) if rows else ""
 
 

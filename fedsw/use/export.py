@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import importlib.util
 import io
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw import files
 from fedsw.experiment import ExperimentError
-from fedsw.tasks.per_record import made_up_features
+from fedsw.tasks.own import made_up_features
 from fedsw.text import json_text
-from fedsw.use.answers import Answer
-from fedsw.use.trained import TrainedModel
+from fedsw.use.trained import Answer, TrainedModel
 
 Format = Literal["torchscript", "onnx"]
 
@@ -122,3 +124,71 @@ def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
         "guarantee": model.guarantee,
         "warnings": list(model.summary.get("warnings", ())),
     }
+
+
+_ROWS = 2**16
+_LEAST, _MOST = 1e-4, 1e9
+"""Between them both write a number that is not whole alike: its shortest digits, without an exponent."""
+_QUOTED = '[",\r\n]'
+
+
+def write_columns(file: TextIO, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+    """Write columns of equal length (n,) under their names, some thousand rows at a time."""
+    try:
+        arrow: Any = importlib.import_module("pyarrow.compute")
+    except ModuleNotFoundError:
+        arrow = None
+    writer = csv.writer(file)
+    writer.writerow(columns)
+    for start in range(0, max(map(len, columns.values())), _ROWS):
+        parts = [values[start : start + _ROWS] for values in columns.values()]
+        if (text := None if arrow is None else _text(arrow, parts)) is not None:
+            file.write(text)
+        else:
+            writer.writerows(zip(*(_objects(part) for part in parts), strict=True))
+
+
+def _objects(part: Sequence[Any] | NDArray[Any]) -> Sequence[Any]:
+    listed: Sequence[Any] = part.tolist() if isinstance(part, np.ndarray) else part
+    return listed
+
+
+def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | None:
+    """The lines of some rows; None where a cell needs quotes, or is no number or text."""
+    texts = [_as_text(arrow, part) for part in parts]
+    if any(text is None for text in texts):
+        return None
+    *first, last = texts
+    lines = arrow.binary_join_element_wise(*first, arrow.binary_join_element_wise(last, "", "\r\n"), ",")
+    _, ends, content = lines.buffers()
+    start, end = np.frombuffer(ends, np.int32)[[lines.offset, lines.offset + len(lines)]]
+    written: bytes = content.slice(int(start), int(end - start)).to_pybytes()
+    return written.decode("utf-8")
+
+
+def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
+    """The cells of a column as pyarrow's texts; None where Python's writer might write another."""
+    if isinstance(part, np.ndarray) and part.dtype.kind == "f":
+        return _numbers(arrow, part.astype(np.float64))
+    if isinstance(part, np.ndarray) and part.dtype.kind in "iu":
+        return arrow.cast(_array(part), "string")
+    if isinstance(part, np.ndarray) and part.dtype.kind != "U":
+        return None
+    if not isinstance(part, np.ndarray) and set(map(type, part)) != {str}:
+        return None
+    found = _array(part)
+    return None if arrow.any(arrow.match_substring_regex(found, _QUOTED)).as_py() else found
+
+
+def _numbers(arrow: Any, values: NDArray[np.float64]) -> Any:
+    size = np.abs(values)
+    alike = (size >= _LEAST) & (size < _MOST) & (values != np.floor(values))
+    found = arrow.cast(_array(values), "string")
+    if alike.all():
+        return found
+    others = _array([repr(value) for value in values[~alike].tolist()])
+    return arrow.replace_with_mask(found, _array(~alike), others)
+
+
+def _array(values: Any) -> Any:
+    return importlib.import_module("pyarrow").array(values)

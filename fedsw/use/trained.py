@@ -1,9 +1,9 @@
-"""A run's released model, ready for use: predictions for tables, with the columns that it learnt from."""
+"""What a trained model answers for encoded features: probabilities of classes, numbers in their own units, codes."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,26 +13,92 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsw.columns import Columns
-from fedsw.engines.objects import handed_again
+from fedsw.columns.declaration import Columns
+from fedsw.engines.records import handed_again
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_class_names
-from fedsw.runs.files import MODEL
-from fedsw.runs.finding import find_run
+from fedsw.experiment.stored import require_allowed_code
+from fedsw.runs.files import MODEL, find_run
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.tasks.problem import Problem
-from fedsw.use.answers import Answer
-from fedsw.use.tables import Given, read_given
-from fedsw.use.thresholds import Asked, Thresholds, settle
+from fedsw.tasks.task import Inputs, part
+from fedsw.text import Short, run_facts
+from fedsw.use.predictions import Asked, Given, Thresholds, read_given, settle
 
 if TYPE_CHECKING:
-    from fedsw.engines.objects import ModelObject, TaskObject
+    from fedsw.engines.records import ModelObject, TaskObject
+
+_CLASSES = ("classification", "adaptation")
+_GENERATORS = ("generation", "synthesis")
+
+
+class Answer(nn.Module):
+    """A trained model whose outputs are what a person asked for; the same for predictions and for exports.
+
+    Called with features (n, p) as the columns are encoded, it returns (n, k) in the model's precision: for classes
+    their probabilities, in the declared order; for a regression numbers in the targets' own units; for representations
+    and autoencoders the codes; for a task of a user's own its outputs.
+    """
+
+    def __init__(self, problem: Problem, model: nn.Module) -> None:
+        super().__init__()
+        require_answers(problem)
+        self.model = model
+        self._problem, self._kind = problem, problem.experiment.objective.task
+        low, width = _units(problem.experiment.data.columns if self._kind == "regression" else None)
+        self.register_buffer("low", low.to(problem.dtype))
+        self.register_buffer("width", width.to(problem.dtype))
+
+    @property
+    def classifies(self) -> bool:
+        """Whether answers are probabilities of classes."""
+        return self._kind in _CLASSES
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Answers (n, k) for features (n, p)."""
+        given = features.to(self._problem.dtype)
+        if (norm := self._problem.experiment.data.row_norm) is not None:
+            given = norm * nn.functional.normalize(given, dim=1)
+        raw: Any = self.model(given)
+        if self._kind == "adaptation":
+            return part(raw, "classes", 1).softmax(dim=1)
+        found = self._problem.task.outputs(raw, Inputs(given, given[:, :0], self._problem.shape))
+        if self._kind == "classification":
+            return torch.cat([1 - found, found], dim=1) if self._problem.dimension == 1 else found
+        if self._kind == "regression":
+            low, width = self.get_buffer("low"), self.get_buffer("width")
+            return low + width * found
+        return found
+
+
+def require_answers(problem: Problem) -> None:
+    """Refuse a model that takes no records.
+
+    Raises:
+        ExperimentError: saying what it makes instead.
+    """
+    if problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS:
+        raise ExperimentError(
+            f"the run {problem.experiment.name!r} learnt a generator, which makes records and predicts nothing of a "
+            "table; what it makes is in the run's outputs.npz, and `fedsw.load(run).model` is the generator itself"
+        )
+
+
+def _units(columns: Columns | None) -> tuple[Tensor, Tensor]:
+    """Lower bounds and widths (t,) of a regression's targets; 0 and 1 where none are declared."""
+    if columns is None:
+        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    low = [0.0 if number.low is None else number.low for number in columns.targets]
+    high = [1.0 if number.high is None else number.high for number in columns.targets]
+    bounds = torch.tensor([low, high], dtype=torch.float64)
+    return bounds[0], bounds[1] - bounds[0]
+
 
 _PIECE = 4096
 
 
-@dataclass(frozen=True)
-class TrainedModel:
+@dataclass(frozen=True, repr=False)
+class TrainedModel(Short):
     """The released model of a run, with what is public of the columns that it learnt from.
 
     Using it is post-processing: it spends nothing of the guarantee of the records that it learnt from. The records that
@@ -68,6 +134,9 @@ class TrainedModel:
         """How many features a record has, as the model takes it."""
         return self._problem.features
 
+    def _facts(self) -> Mapping[str, object]:
+        return {"features": self.width, **run_facts(self.experiment.name, self.directory, self.summary)}
+
     def answering(self) -> Answer:
         """The model with what turns its outputs into answers.
 
@@ -77,7 +146,7 @@ class TrainedModel:
         return Answer(self._problem, self.model).eval()
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Answers (n, k), float64, for features (n, p) that are encoded already; see `fedsw.use.answers.Answer`.
+        """Answers (n, k), float64, for features (n, p) that are encoded already; see `fedsw.use.trained.Answer`.
 
         Raises:
             ExperimentError: if the width is not what the model takes.
@@ -173,6 +242,7 @@ def load(
     runs: Path = Path("runs"),
     model: ModelObject | None = None,
     task: TaskObject | None = None,
+    allow_modules: Collection[str] = (),
 ) -> TrainedModel:
     """The released model of a run, for predictions.
 
@@ -182,15 +252,18 @@ def load(
             "opportunity", which are found on the run's held-out records and on no others. Default: the more probable
             class.
         model, task: the objects that the run was started with, where it was.
+        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
 
     Raises:
         ValueError: if there is no such run, or it has released no model yet.
+        CodeRefused: if the settings name another module; none of its code has run.
         ExperimentError: for thresholds that cannot be; if objects are missing that the run began with.
         FileNotFoundError: if the run learnt from a shipped data set whose files are not here.
     """
     from safetensors.torch import load_file
 
     record = read_run(find_run(str(run), runs))
+    require_allowed_code(record.experiment, allow_modules, stored=record.directory)
     path = record.directory / MODEL
     if not path.is_file():
         raise ValueError(

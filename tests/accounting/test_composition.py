@@ -21,7 +21,7 @@ from fedsw.accounting import (
     noise_multiplier,
     steps,
 )
-from fedsw.accounting.comparison import compare, gaussian_epsilon
+from fedsw.accounting.accountants import compare, gaussian_epsilon
 from fedsw.accounting.slicing import Slicing
 from tests.accounting.brute import bracket_of_delta
 
@@ -265,7 +265,7 @@ BEYOND = {Step(1e-4, 1.0): 10**6}
 
 
 def test_where_round_off_uses_delta_up_epsilon_says_so_and_how_much():
-    words = r"delta is 1e-10, and 1\.1e-10 of it is set .* 1000000 steps \(1e-16 a step\).* Use a delta of 2\.2e-10"
+    words = r"delta is 1e-10, and 1\.1e-10 of it is set .* 1000000 steps \(1e-16 a step\).* Use a delta of 2\.3e-10"
     for ask in (epsilon, epsilon_bracket, lambda steps, delta: epsilon_by("pld", steps, delta)):
         with pytest.raises(DeltaTooSmall, match=words):
             ask(BEYOND, 1e-10)

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedsw.accounting import Charge, Composition, Ledger, Step, epsilon, epsilon_by, epsilons, noise_multiplier, steps
+from fedsw.accounting import Charge, Composition, Ledger, Step, epsilon, epsilon_by, noise_multiplier, steps
 from fedsw.accounting import pld as composed
-from fedsw.accounting.devices import CPU, ROUND_OFF, accounting_device
-from fedsw.accounting.pld import round_off
+from fedsw.accounting.pld import CPU, ROUND_OFF, accounting_device, round_off
 from fedsw.experiment import ExperimentError
 from fedsw.federation.trust.plan import make_plan
 from fedsw.tasks.problem import Problem
@@ -22,7 +21,6 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_a_device_without_float64_leaves_it_to_the_processor():
     assert accounting_device("mps") == CPU and accounting_device(torch.device("mps")) == CPU
     assert epsilon(STEPS, 1e-6, device="mps") == epsilon(STEPS, 1e-6)
-    assert epsilons([(0.01, 1.0, 500, 1e-6)], device="mps") == epsilons([(0.01, 1.0, 500, 1e-6)])
 
 
 def test_every_door_takes_a_device_and_the_processors_digits_stay(tmp_path):
@@ -43,7 +41,6 @@ def test_every_door_takes_a_device_and_the_processors_digits_stay(tmp_path):
 def test_an_unknown_device_is_named(device, tmp_path):
     for ask in (
         lambda: epsilon(STEPS, 1e-6, device=device),
-        lambda: epsilons([], device=device),
         lambda: Ledger.create(tmp_path / "a", groups=["all"], delta=1e-5, epsilon=9.0, device=device),
     ):
         with pytest.raises(ValueError, match=f"accounting device is '{device}'; choose one of cpu, cuda"):
@@ -71,9 +68,6 @@ def test_off_the_processor_three_times_the_round_off_is_set_aside(monkeypatch):
 def test_on_cuda_epsilon_is_the_processors_or_hardly_above(p, mu, count, delta):
     here, there = (epsilon({Step(p, mu): count}, delta, device=device) for device in ("cpu", "cuda"))
     assert here <= there <= here * (1 + (0.02 if delta < 1e-9 else 1e-6))
-    rows = [(p, 1 / mu, count, delta)]
-    here, there = (epsilons(rows, device=device)[0] for device in ("cpu", "cuda"))
-    assert here <= there <= here * (1 + (0.05 if delta < 1e-9 else 1e-5))
 
 
 def test_the_servers_accountant_follows_the_models_device_unless_it_is_named(monkeypatch):

@@ -153,10 +153,15 @@ def test_a_removed_lock_file_does_not_let_two_writers_through(path):
 
 
 def meddle(path, statement):
+    """Change a ledger as who drops its triggers can, and puts them back."""
     database = sqlite3.connect(path)
-    for trigger in ("rows_stay", "rows_remain", "header_stays", "header_remains"):
-        database.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+    triggers = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        database.execute(f"DROP TRIGGER {name}")
     database.execute(statement)
+    if not statement.startswith("DROP"):
+        for _, trigger in triggers:
+            database.execute(trigger)
     database.commit()
     database.close()
 

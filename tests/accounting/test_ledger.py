@@ -246,7 +246,7 @@ def test_a_forked_child_may_not_spend(path):
 
 
 def test_without_noise_epsilon_is_infinite_and_only_an_unlimited_ledger_allows_it(path, tmp_path):
-    with create(path) as ledger, pytest.raises(BudgetExhausted, match="inf"):
+    with create(path) as ledger, pytest.raises(BudgetExhausted, match="∞"):
         ledger.spend(0, 0, charges(), 0.0)
     with create(tmp_path / "free.sqlite", budget=math.inf) as free:
         assert free.rounds_left(charges(), 0.0) is None
@@ -293,6 +293,7 @@ def test_the_export_tells_everything_and_only_that(path, tmp_path):
         "sampling": "without-replacement",
         "sigma": 10.0,
         "slicing": None,
+        "lost": False,
     }
     steps = [(Step(e["sampling_rate"], e["sensitivity"] / e["sigma"]), 1) for e in record["entries"][:1]]
     assert epsilon(steps, record["delta"]) == pytest.approx(record["spent"], rel=1e-9)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedsw.accounting import Step, step_profile
-from fedsw.accounting.discretise import TRUNCATION, dominating_masses, grid_masses, step_moments
-from fedsw.accounting.harmonics import Harmonics
+from fedsw.accounting.discretise import TRUNCATION, Harmonics, dominating_masses, grid_masses, step_moments
 from fedsw.accounting.pld import TAIL, Distribution, Grid, Spectrum, Spread, round_off
 from fedsw.accounting.profiles import curves, orientations, reach
 

@@ -9,9 +9,8 @@ from scipy import integrate, special, stats
 
 from fedsw.accounting import Slicing, Step, delta_of, epsilon, epsilon_bracket, joint, slicing_rdp, step_profile
 from fedsw.accounting.discretise import grid_masses, step_moments
-from fedsw.accounting.lattice import Law
 from fedsw.accounting.profiles import gaussian_profile, reach
-from fedsw.accounting.slicing import bernstein_share, gaussian_mixture, law_of_share, log_moment, lost
+from fedsw.accounting.slicing import Law, bernstein_share, gaussian_mixture, law_of_share, log_moment, lost
 
 CPU = torch.device("cpu")
 REFERENCE = Slicing(784, 200)

@@ -9,7 +9,7 @@ import torch
 
 from fedsw.accounting import Step, epsilon
 from fedsw.accounting.profiles import stated_step, step_profile
-from fedsw.accounting.renyi import renyi_divergence, renyi_of
+from fedsw.accounting.selection import renyi_divergence, renyi_of
 from fedsw.accounting.stated import Pure, Renyi
 
 

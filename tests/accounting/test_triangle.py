@@ -8,7 +8,7 @@ import torch
 from scipy.special import ndtr
 
 from fedsw.accounting import Composition, Step, epsilon, epsilon_bracket, lower_epsilon, step_profile
-from fedsw.accounting.triangle import exceedances, triangle_masses
+from fedsw.accounting.profiles import exceedances, triangle_masses
 
 
 def _by_cells(loss: float, p: float, mu: float, cells: int = 2000) -> tuple[float, float]:

@@ -13,8 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.privacy.gaussian import noised, spacing
-from fedsw.privacy.laplace import laplace_noised
+from fedsw.privacy.noise import laplace_noised, noised, spacing
 from fedsw.randomness import Stream
 from tests.attacks.canaries import shown_mu
 

@@ -32,6 +32,7 @@ from tests.federations import array_record, small
 SLOW = pytest.mark.slow
 
 FEATURES = 16
+RUN = "a77ac4ed" * 4
 MODELS = {
     "logistic": ("model.kind=logistic",),
     "mlp": ("model.kind=mlp", "model.hidden=[1024]"),
@@ -57,9 +58,9 @@ class Client:
         self.folder = Path(tempfile.mkdtemp())
         self._grid = InProcessGrid(handlers.app, node_configs(1, self.folder))
         self._rounds = itertools.count(1)
-        config = ConfigRecord({"experiment": self.experiment.model_dump_json(), "run": "attacked"})
+        config = ConfigRecord({"experiment": self.experiment.model_dump_json(), "run": RUN})
         self._ask(wire.HELLO, {"config": config})
-        self.node = nodes.join(self.experiment.model_dump_json(), "attacked", self._grid.run_id, {"partition-id": 0})
+        self.node = nodes.join(self.experiment.model_dump_json(), RUN, self._grid.run_id, {"partition-id": 0})
         self.contribution = math.sqrt(1 - self.experiment.local.table_share) if alpha else 1.0
 
     def moved(self, theta: torch.Tensor, pair: list[Records], sizes: list[int], table: torch.Tensor) -> float:

@@ -9,8 +9,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from fedsw.accounting import Step
-from fedsw.audit.guesses import curve_p_value, excludes, p_value, shown_epsilon
-from fedsw.audit.leakage import Leakage
+from fedsw.audit.leakage import Leakage, curve_p_value, excludes, p_value, shown_epsilon
 
 COUNTS = [(5, 5, 5), (8, 10, 10), (8, 10, 20), (18, 20, 40), (1, 1, 1), (25, 40, 40), (0, 3, 5)]
 

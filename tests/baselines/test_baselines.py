@@ -15,14 +15,13 @@ from scipy.stats import norm
 
 from fedsw import models
 from fedsw.accounting import Ledger
-from fedsw.baselines.asked import ADD_REMOVE, Asked
+from fedsw.baselines.fedavg import Weighted
 from fedsw.baselines.opacus_parts import Rows, made_private, poisson
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.puffle import Weighted
+from fedsw.baselines.pooled import ADD_REMOVE, Asked
 from fedsw.baselines.run import replaced, run, train
-from fedsw.compare.grid import Cell, make_grid, write_grid
+from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able
-from fedsw.compare.runner import run_cell
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment

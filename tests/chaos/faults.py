@@ -22,8 +22,8 @@ from fedsw.accounting.journal import Journal
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
-from fedsw.runs.checkpoint import NAMES, Checkpoints
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.trainer import NAMES, Checkpoints
 
 EVERY = 10
 """A fault every so many rounds."""

@@ -16,12 +16,12 @@ import psutil
 
 from fedsw.deploy.local import LocalFederation, node_name
 from fedsw.deploy.processes import Processes
-from fedsw.deploy.secret_files import private_folder
 from fedsw.deploy.superlink import SuperLink
 from fedsw.engines.deployed import follow
 from fedsw.experiment import Experiment
+from fedsw.files import private_folder
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.recovery import is_held
+from fedsw.runs.recovery import is_running
 
 _LOOK_SECONDS = 0.2
 _RECOVERY_SECONDS = 240.0
@@ -176,7 +176,7 @@ class Site:
         self.let_back()
         with self.mutex:
             self._frozen = dict.fromkeys(self._frozen, 0.0)
-        self._wait_until(lambda: not is_held(self.run), "nobody holds the run")
+        self._wait_until(lambda: not is_running(self.run), "nobody holds the run")
         if self.link.process.poll() is not None:
             self._link = self._federation.start_link()
         self._wait_until(lambda: self.server_app() is None, "the ServerApp has ended")

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.preset import left_open
 from fedsw.federation.budgets.split import own_batch
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
@@ -23,7 +24,10 @@ Sent = tuple[str, tuple[int, ...]]
 """Type of the numbers and their shape; a lone number has shape ()."""
 
 LEAVES: Mapping[str, set[str]] = {
-    "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept"},
+    "query.sizes": {"clients", "by group"},
+    "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept", "answered"},
+    "train.moments": {"steps", "lost"},
+    "train.noisy_moments": {"noised", "epsilon", "sigma", "nonce"},
     "train.outputs": {"outputs"},
     "train.gradients": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.sum": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
@@ -42,11 +46,16 @@ LEAVES: Mapping[str, set[str]] = {
 def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared.
 
-    After the last round there is one more where something of kept records is released.
+    Before the first round there is one more where moments are released, and after the last one where something of kept
+    records is.
     """
     compared = {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients"}
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally"}
+    if not experiment.privacy.moments:
+        compared |= {"train.moments", "train.noisy_moments"}
+    if not left_open(experiment):
+        compared |= {"query.sizes"}
     of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in exchange.trusts]
     return {exchange.kind: exchange for exchange in of_trust if exchange.kind not in compared}
 
@@ -79,11 +88,13 @@ class Inspector:
         if not reply.has_content():
             self.faults.append(f"{kind} up carries an error: {reply.error.reason}")
             return
+        if kind == "query.sizes":
+            self._sizes[client] = {"S": 1, "g": len(self._task.groups)}
         if kind == "query.hello":
             sizes = numbers(reply.content["arrays"]["sizes"])[0].tolist()
             batch = sum(own_batch(sizes, self._experiment.training.batch_fraction))
             self._sizes[client] = {f"N_{cell}": size for cell, size in enumerate(sizes)}
-            self._sizes[client].update(N=sum(sizes), n=batch, S=1, L=0, k=self._task.directions(1, 0).shape[1])
+            self._sizes[client].update(N=sum(sizes), n=batch, S=1, L=0, A=0, k=self._task.directions(1, 0).shape[1])
         self._compare(f"{kind} up", reply.content, self._table[kind].up, client)
 
     def _compare(self, where: str, content: RecordDict, kind: type[Message], client: int) -> None:

@@ -88,7 +88,9 @@ def test_what_a_node_refuses_ends_the_run_at_the_greeting(tmp_path):
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
-@pytest.mark.parametrize("node", [{"modules": ""}, {"modules": "other, another"}, {"own-data": 1}, {"modules": "own_"}])
+@pytest.mark.parametrize(
+    "node", [{"modules": ""}, {"modules": "other, another"}, {"own-data": 1, "trust": "any"}, {"modules": "own_"}]
+)
 @pytest.mark.parametrize("setting", ["objective.task=own_modules_test:Task", "model.kind=own_modules_test:build"])
 def test_a_node_imports_no_module_that_its_operator_did_not_allow(tmp_path, monkeypatch, node, setting):
     (tmp_path / "own_modules_test.py").write_text("raise SystemExit('the server runs code here')")

@@ -38,9 +38,11 @@ KEPT: dict[str, Any] = {
         "held_out_to": "everybody",
     },
 }
+PRESET: dict[str, Any] = {**SMALL, "clip": {}, "training": {"preset": "auto"}}
 OWN = "data.records=30000"  # the default: records of one's own are as many as they are
 SMALLEST = ("training.rounds=2", "data.records=300", "federation.clients=2")
 NOISE = "privacy.noise_multiplier=2"
+MOMENTS = "privacy.moments=0.2"
 RUNS = {
     "central": (SMALL, ("privacy.trust=central", NOISE)),
     "central, seeded": (SMALL, ("privacy.trust=central", NOISE, "seed=3")),
@@ -54,6 +56,11 @@ RUNS = {
     "local-release": (GENERATION, ("privacy.trust=local-release", "privacy.epsilon=10")),
     "sketch": (SKETCH, ()),
     "sketch-local": (SKETCH, (LOCAL,)),
+    "central, moments": (SMALL, ("privacy.trust=central", NOISE, MOMENTS)),
+    "central, moments, no penalty": (SMALL, ("privacy.trust=central", NOISE, MOMENTS, "objective.alpha=0.0")),
+    "local-gradient, moments": (SMALL, ("privacy.trust=local-gradient", NOISE, MOMENTS)),
+    "central, a preset": (PRESET, ("privacy.trust=central", NOISE, "privacy.moments=0")),
+    "local-gradient, a preset": (PRESET, ("privacy.trust=local-gradient", NOISE, "privacy.moments=0")),
     "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
     "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
 }

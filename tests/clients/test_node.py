@@ -122,7 +122,7 @@ def test_a_model_that_mixes_records_is_refused_before_any_data_is_touched(monkey
     import fedsw.tasks.problem
 
     mixing = torch.nn.Sequential(torch.nn.Linear(16, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-    monkeypatch.setattr(fedsw.tasks.problem, "_build", lambda *a: mixing)
+    monkeypatch.setattr(fedsw.tasks.problem, "of_shape", lambda *a: mixing)
     with pytest.raises(ValueError, match=r"BatchNorm1d.*GroupNorm"):
         Problem.from_experiment(small())
 

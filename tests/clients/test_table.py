@@ -104,7 +104,9 @@ def test_a_key_that_no_message_of_the_run_holds_is_refused_by_name(traffic):
         for record in sent.content:
             extra = sent.changed(record, next(iter(sent.content[record])), None)
             extra[record] = type(extra[record])(dict(sent.content[record]))
-            extra[record]["more"] = array_record("x", torch.zeros(1))["x"] if record in ("model", "arrays") else 1.0
+            extra[record]["more"] = (
+                array_record("x", torch.zeros(1))["x"] if isinstance(extra[record], ArrayRecord) else 1.0
+            )
             with pytest.raises(Malformed, match=rf"{record}\['more'\] came"):
                 messages.decode(sent.kind, extra, sent.terms)
         extra = RecordDict({**sent.content, "labels": array_record("labels", torch.zeros(1))})

@@ -112,7 +112,7 @@ def test_slices_are_of_one_row_of_each_drawn_person(tmp_path, monkeypatch):
 
 
 def test_a_sketch_is_of_one_row_of_each_person(tmp_path, monkeypatch):
-    seen = spied(monkeypatch, sketch, "sums_of")
+    seen = spied(monkeypatch, sketch, "sketch_of_records")
     node = node_of(sketched("federation.clients=2"), 6)
     persons = len(node.units)
     for asked, expected in (([1, 1], persons), ([0, 1], len(node.units_of(1))), ([0, 0], None)):

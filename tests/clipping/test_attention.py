@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedsw.clipping import Safety, Term, UnsupportedModule, clipped_sum, listening, record
+from fedsw.clipping import Safety, Term, UnsupportedModule, clipped_sum, record, recording
 from fedsw.clipping.recording import unrehearsed
 from tests.clipping.layers import encoder
 from tests.clipping.naive import autograd_sum, double_by_default, jacobian, naive_sum
@@ -184,7 +184,7 @@ def test_the_layer_is_as_it_was_when_its_pass_was_recorded():
     with pytest.raises(UnsupportedModule, match="read the records as one sequence"):
         record(model.attention, *[torch.randn(4, 4)] * 3)
     assert set(vars(model.attention)) == before
-    with pytest.raises(RuntimeError, match="stop"), listening.listening(model, 4):
+    with pytest.raises(RuntimeError, match="stop"), recording.listening(model, 4):
         raise RuntimeError("stop")
     assert set(vars(model.attention)) == before
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsw.clipping import Safety, Term, clipped_sum, record
 from fedsw.clipping import columns as engine
-from fedsw.clipping.limits import cuts
+from fedsw.clipping.gram import cuts
 from tests.clipping.layers import NAMES, make
 from tests.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw.clipping import Safety, Term, clipped_sum, record
-from fedsw.clipping.rules import RULES, costs, products
+from fedsw.clipping.rules import RULES, rule
 from tests.clipping.layers import NAMES, make
 from tests.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 
@@ -111,7 +111,7 @@ def test_the_result_does_not_depend_on_how_records_are_blocked(monkeypatch):
 
     whole, outputs = run()
     monkeypatch.setattr("fedsw.clipping.recording._block_rows", lambda module, tensors: 3)
-    monkeypatch.setattr(products, "TILE", 100)
+    monkeypatch.setattr(rule, "TILE", 100)
     blocked, blocked_outputs = run()
     torch.testing.assert_close(blocked, whole, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(blocked_outputs, outputs, rtol=1e-12, atol=1e-14)
@@ -226,18 +226,18 @@ def test_kernel_and_small_jacobian_measure_the_same(sites, wide, narrow, d, bloc
     torch.manual_seed(sites)
     shared = torch.randn(3, blocks, sites, wide, dtype=torch.float64)
     varying = [torch.randn(3, blocks, sites, narrow, dtype=torch.float64) for _ in range(d)]
-    one = products.outer_gram(shared, varying, kernel=True)
-    other = products.outer_gram(shared, varying, kernel=False)
+    one = rule.outer_gram(shared, varying, kernel=True)
+    other = rule.outer_gram(shared, varying, kernel=False)
     rows = torch.stack([torch.einsum("nbto,nbtp->nbop", v, shared).flatten(1) for v in varying], 1)
     torch.testing.assert_close(one, rows @ rows.mT, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(other, rows @ rows.mT, rtol=1e-9, atol=1e-10)
 
 
 def test_both_ways_of_measuring_sums_over_sites_are_taken():
-    assert costs.outer_cost(sites=2, shared=50, varying=50, d=2)[0]
-    assert not costs.outer_cost(sites=1000, shared=9, varying=1, d=2)[0]
+    assert rule.outer_cost(sites=2, shared=50, varying=50, d=2)[0]
+    assert not rule.outer_cost(sites=1000, shared=9, varying=1, d=2)[0]
 
 
 def test_products_are_formed_where_sites_are_many_and_layers_narrow():
-    assert costs.forming_is_cheaper(sites=196, shared=72, varying=16, d=6, copied=True)
-    assert not costs.forming_is_cheaper(sites=2, shared=500, varying=500, d=6, copied=False)
+    assert rule.forming_is_cheaper(sites=196, shared=72, varying=16, d=6, copied=True)
+    assert not rule.forming_is_cheaper(sites=2, shared=500, varying=500, d=6, copied=False)

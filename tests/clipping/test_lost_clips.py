@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, listening, record
+from fedsw.clipping import Safety, Term, clip_cotangents, clipped_sum, record, recording
 from fedsw.clipping.recording import unrehearsed
 from fedsw.transport.sliced import project
 from tests.clipping.escapes import Bare, Functional, Tied, Twice
@@ -15,7 +15,7 @@ from tests.clipping.naive import autograd_sum
 
 def _unguarded(monkeypatch):
     monkeypatch.setattr("fedsw.clipping.recording.check", lambda module: dict(module.named_parameters()))
-    for guard in ("recording.refuse_strays", "heads.refuse_strays"):
+    for guard in ("recording.refuse_strays", "refusals.refuse_strays"):
         monkeypatch.setattr(f"fedsw.clipping.{guard}", lambda *anything: None)
 
 
@@ -44,14 +44,14 @@ def test_a_second_call_unguarded_exceeds_the_bound_by_the_square_root_of_two(mon
         def __contains__(self, item):
             return False
 
-    make = listening.Notes
+    make = recording.Notes
 
     def forgetful(n):
         notes = make(n)
         notes.seen = Forgetful()
         return notes
 
-    monkeypatch.setattr(listening, "Notes", forgetful)
+    monkeypatch.setattr(recording, "Notes", forgetful)
     x, q = _one_record()
     assert _released(Twice(), x, q, 0.1) == pytest.approx(2**0.5, rel=1e-4)
 

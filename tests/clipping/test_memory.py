@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedsw.clipping import Term, clipped_sum, columns, record
-from fedsw.clipping.rules import products
+from fedsw.clipping.rules import rule
 
 
 class _Largest(TorchDispatchMode):
@@ -50,7 +50,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_tensor_comes_near_the_size_of_the_jacobians(name, monkeypatch):
-    monkeypatch.setattr(products, "TILE", 2**16)
+    monkeypatch.setattr(rule, "TILE", 2**16)
     monkeypatch.setattr(columns, "_FORMED_FLOATS", 0)
     build, shape = MODELS[name]
     model, n, d = build(), 64, 3

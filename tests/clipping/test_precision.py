@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedsw.clipping import Term, UnsupportedModule, clipped_sum, record
-from fedsw.clipping.precision import _SWITCHES, full_precision
+from fedsw.clipping.clip import _SWITCHES, full_precision
 from tests.clipping.layers import make
 
 CPU = torch.device("cpu")

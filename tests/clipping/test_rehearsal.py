@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsw import models
-from fedsw.clipping import Term, UnsupportedModule, clipped_sum, probe_independence, record, rehearsal
+from fedsw.clipping import Term, UnsupportedModule, clipped_sum, probe_independence, record
+from fedsw.clipping import probe as rehearsal
 from fedsw.clipping.recording import unrehearsed
 from tests.clipping.escapes import Apart
 from tests.clipping.naive import autograd_sum

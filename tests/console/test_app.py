@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.cli.app import app
+from fedsw.cli.app import app, main
 from fedsw.deploy.bundle import bundle_files, write_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def test_a_shipped_experiment_runs_in_an_empty_folder(tmp_path: Path) -> None:
 
 def test_the_shipped_experiments_are_listed_in_an_empty_folder(tmp_path: Path) -> None:
     listed = {entry["name"] for entry in json.loads(fedsw("list", "--json", cwd=tmp_path).stdout)}
-    assert listed == {path.stem for path in (ROOT / "simulations" / "experiments").glob("*.toml")}
+    assert listed == {path.stem for path in (ROOT / "fedsw" / "shipped" / "experiments").glob("*.toml")}
 
 
 def test_packages_of_these_names_beside_the_user_are_not_looked_at(tmp_path: Path) -> None:
@@ -81,3 +82,19 @@ def test_every_verb_has_a_file_of_its_own() -> None:
     assert len(verbs) >= 15
     for verb, callback in verbs.items():
         assert callback.__module__ == f"fedsw.cli.{verb}"
+
+
+def test_the_help_shows_every_verb_once_in_its_group_and_on_one_line_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    assert main(["--help"]) == 0
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    panels = re.findall(r"^╭─ (\w+) ─+╮\n((?:│.*│\n)+)╰─+╯$", printed, flags=re.MULTILINE)
+    assert [name for name, _ in panels] == ["Options", "Data", "Plan", "Run", "Look", "Use", "Operate"]
+    lines = [line for _, inside in panels[1:] for line in inside.splitlines()]
+    shown = [match[1] for line in lines if (match := re.fullmatch(r"│ (\w+) +\S.*[.?] +│", line))]
+    assert len(shown) == len(lines), "a verb's sentence goes on in a second line"
+    verbs = [each.name for each in (*app.registered_commands, *app.registered_groups)]
+    assert sorted(shown) == sorted(verbs) and len(set(shown)) == len(shown)
+    assert max(map(len, printed.splitlines())) <= 80

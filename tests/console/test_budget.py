@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.cli.app import main
-from fedsw.cli.budget import rounded
+from fedsw.text import downward, upward
 
 Capture = pytest.CaptureFixture[str]
 
@@ -131,14 +131,14 @@ def test_what_makes_no_sense_is_one_line_and_code_2(line: str, words: str, capsy
 @given(value=st.floats(min_value=1e-9, max_value=1e9), digits=st.integers(2, 7))
 @settings(deadline=None, derandomize=True, max_examples=300)
 def test_bounds_are_rounded_to_the_safe_side_and_stay_close(value: float, digits: int) -> None:
-    above, below = rounded(value, up=True, digits=digits), rounded(value, up=False, digits=digits)
+    above, below = upward(value, digits), downward(value, digits)
     assert float(below) <= value <= float(above)
     assert float(above) - float(below) <= 10.0 ** (1.000001 - digits) * value * 2
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (math.inf, "∞"), (5.3723410, "5.3724"), (1.0, "1")])
 def test_exact_values_stay_as_they_are(value: float, text: str) -> None:
-    assert rounded(value, up=True) == text
+    assert upward(value, 5) == text
 
 
 def test_a_delta_that_round_off_uses_up_is_one_line_and_code_2(capsys: Capture) -> None:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import typer
 
-from fedsw.cli.shell import RunStopped, invoke, new_group, split_debug
+from fedsw.cli.options import RunStopped, invoke, new_group, split_debug
 
 
 def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Typer:
@@ -73,8 +73,9 @@ def test_a_command_line_that_makes_no_sense_is_code_2(
         assert word in error
 
 
-def test_an_interruption_is_code_130() -> None:
+def test_an_interruption_is_code_130_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(group_that(KeyboardInterrupt()), ["act"], debug=False) == 130
+    assert capsys.readouterr().err.split("\n")[-2] == "fedsw: interrupted"
 
 
 def test_a_warning_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.columns import Columns
-from fedsw.columns.coded import coded_columns, ranges
+from fedsw.columns.declaration import Columns, coded_columns, ranges
 from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table
 from fedsw.settings import ExperimentError
 

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from fedsw.columns import Columns
+from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, Records, as_records, read_table
 from fedsw.experiment import ExperimentError
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedsw.columns import Columns, Group, difference
+from fedsw.columns.declaration import Columns, difference
+from fedsw.columns.kinds import Group
 from fedsw.data import BadRecords, read_table
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.data import idx
-from fedsw.data.idx import read_idx
+from fedsw.data import images
+from fedsw.data.images import read_idx
 
 
 def header(*lengths: int, magic: int | None = None) -> bytes:
@@ -77,7 +77,7 @@ def test_no_more_is_read_than_the_header_announces(tmp_path: Path, monkeypatch: 
 
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(header(5) + bytes(10**6)))
-    monkeypatch.setattr(idx.gzip.GzipFile, "read", read)
+    monkeypatch.setattr(images.gzip.GzipFile, "read", read)
     with pytest.raises(ValueError, match="and more follow"):
         read_idx(path, dims=1)
     assert asked and all(0 <= size <= 8 for size in asked)

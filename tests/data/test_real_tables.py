@@ -78,4 +78,4 @@ def test_a_run_on_law_school_in_memory_ends(law, tmp_path):
     }
     result = run(parse_experiment(raw), data=train, held_out=held_out, runs=tmp_path)
     assert result.summary["status"] == "completed" and 0 <= result.summary["held_out"]["accuracy"] <= 1
-    assert sum(result.experiment.data.objects[0].rows.values()) == len(train)
+    assert result.experiment.data.objects[0].records == len(train)

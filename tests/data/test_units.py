@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedsw.columns import Columns, difference
+from fedsw.columns.declaration import Columns, difference
 from fedsw.data import (
     BadRecords,
     Records,
@@ -22,6 +22,7 @@ from fedsw.data import (
     partition,
     read_table,
 )
+from fedsw.data.distinct import grouped
 from fedsw.data.units import Units, units_in_common
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.node.partition import require_agreement
@@ -49,6 +50,13 @@ def write(path: Path, rows: list[list[object]]) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["patient", "age", "sex", "income"], *rows])
     return path
+
+
+@pytest.mark.parametrize(("count", "different"), [(0, 1), (1, 1), (7, 1), (50, 9), (5000, 2**62), (5000, 300)])
+def test_equal_numbers_are_grouped_as_numpy_groups_them(count, different):
+    numbers = np.random.default_rng(count).integers(0, different, count)
+    wanted = np.unique(numbers, return_index=True, return_inverse=True)
+    assert all(map(np.array_equal, grouped(numbers), wanted))
 
 
 def test_a_unit_is_known_by_its_text_wherever_and_however_it_is_stored(tmp_path):
@@ -82,10 +90,12 @@ def test_a_person_with_rows_of_two_groups_is_refused_with_both_rows(tmp_path):
         read_table(write(tmp_path / "a.csv", rows), COLUMNS)
 
 
-def test_units_and_rows_of_a_unit_are_found_in_the_order_of_the_rows():
+def test_units_come_in_the_order_of_their_identifiers_whatever_rows_they_have():
     units = Units.of(records([5, 2, 5, 9, 2, 5]))
-    assert len(units) == 3 and units.firsts.tolist() == [0, 1, 3] and units.ids.tolist() == [0, 1, 3]
-    assert units.all_rows(np.array([2, 0])).tolist() == [0, 2, 5, 3]
+    assert len(units) == 3 and units.names.tolist() == [2, 5, 9] and units.ids.tolist() == [0, 1, 2]
+    assert units.firsts.tolist() == [1, 0, 3] and units.all_rows(np.array([2, 0])).tolist() == [1, 4, 3]
+    other = Units.of(records([9, 2, 5, 2, 2]))
+    assert np.array_equal(units.names, other.names) and np.array_equal(units.ids, other.ids)
     alone = Units.of(replace(records([5, 2]), unit=None))
     assert len(alone) == 2 and not alone.declared
 
@@ -140,9 +150,11 @@ def test_more_clients_than_units_and_partitioners_that_part_a_unit_are_refused()
         from_flwr_datasets(Halves(), records([0, 1, 1, 2]))
 
 
-def test_the_same_name_at_two_clients_is_two_units():
-    both = concatenate([records([0, 0, 1]), records([0, 1, 1])])
-    assert len(Units.of(both)) == 4
+def test_the_same_name_at_two_clients_is_refused():
+    both = concatenate([records([0, 0, 1]), records([7, 5, 5])])
+    assert Units.of(both).names.tolist() == [0, 1, 5, 7]
+    with pytest.raises(ValueError, match="2 units of a part are also in an earlier one"):
+        concatenate([records([0, 0, 1]), records([0, 1, 1])])
     with pytest.raises(ValueError, match="declare a unit for all"):
         concatenate([records([0]), replace(records([0]), unit=None)])
 

@@ -23,7 +23,7 @@ from fedsw.cli.app import main
 from fedsw.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
 from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.deploy.warm.executor import BundleRefused, Node, require_bundle
-from fedsw.engines import _flower
+from fedsw.engines import inprocess
 from fedsw.experiment import ExperimentError
 from fedsw.federation.node.limits import require_limits
 from tests.federations import small
@@ -82,9 +82,9 @@ class Sent:
         run = SimpleNamespace(fab_hash=self.announced, series_id=1, override_config={})
         node = Node(None, 12, {"partition-id": 0, **config}, lambda run_id: run, lambda fab_hash, run_id: fab)
         node._give = lambda reply, seconds: replies.append(reply)  # type: ignore[method-assign]
-        _flower.identify(1)
+        inprocess.identify(1)
         message = Message(RecordDict({"ask": ConfigRecord({})}), 12, "query.tell", ttl=120.0)
-        _flower.number(message, "m")
+        inprocess.number(message, "m")
         try:
             node._answer(message)
         finally:

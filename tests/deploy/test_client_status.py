@@ -11,13 +11,13 @@ from flwr.app import Message
 
 from fedsw.cli.app import main
 from fedsw.deploy import serving
-from fedsw.deploy.news import News
+from fedsw.deploy.serving import News
 from fedsw.deploy.warm.executor import Node
 from fedsw.engines import inprocess
 from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node.participation import begun, note, participations
-from fedsw.report.client_status import read_client_status
+from fedsw.report.accounts import read_client_status
 
 RAW = {
     "name": "own",
@@ -102,6 +102,20 @@ def test_a_client_s_ledger_says_what_it_reported(state, tmp_path, capsys):
     assert main(["status", "--client", str(state)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "answered in 3 of 3 rounds" in shown and "client 1's own ledger: ε = " in shown and "over" in shown
+
+
+def test_an_operator_sees_what_it_chose_with_every_run(tmp_path, monkeypatch, capsys):
+    """`modules` is "" on a node of somebody's own, which takes part in what its operator wrote."""
+    made = inprocess.node_configs
+    for choice, words in (("any", "whatever the server asks (trust any)"), ("central", "trust central")):
+        own = {"state-dir": str(tmp_path / choice), "modules": "", "num-clients": 2, "trust": choice, "own-data": 1}
+        monkeypatch.setattr(
+            inprocess, "node_configs", lambda nodes, ledgers, own=own: [each | own for each in made(nodes, ledgers)]
+        )
+        run(RAW, runs=tmp_path / "runs")
+        assert [part.agreed for part in participations(tmp_path / choice)] == [words]
+        assert main(["status", "--client", str(tmp_path / choice)]) == 0
+        assert f"this client takes part in {words}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_that_is_no_client_s_says_which_one_to_give(tmp_path, capsys):

@@ -10,29 +10,39 @@ import pytest
 from typer.main import get_command
 
 from fedsw.cli.app import app, main
-from fedsw.columns import read_columns
+from fedsw.columns.declaration import read_columns
 from fedsw.deploy import serving
 from fedsw.deploy.bundle import bundle_hash
+from fedsw.deploy.certificates import ServerCertificates, read_signing_key, write_signing_key
 from fedsw.deploy.node_file import NodeFile, read_node_file
 from fedsw.deploy.supernode import NodeSettings
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation.node.limits import allowed_modules
+from fedsw.federation.node.limits import allowed_modules, choice_of, room_of
+from fedsw.shipped import NODE_FILE
 
 CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """The folder of a client's operator: the two files of clients/, keys, and records where the file names them."""
-    for name in ("node.toml", "columns.toml"):
-        shutil.copy(CLIENTS / name, tmp_path / name)
+    """The folder of a client's operator: node file, columns, keys, and records where the file names them."""
+    for path in (NODE_FILE, CLIENTS / "columns.toml"):
+        shutil.copy(path, tmp_path / path.name)
     (tmp_path / "client").mkdir()
     for name in ("client/ca.crt", "client/node.key", "train.csv"):
         (tmp_path / name).touch()
+    write_signing_key(ServerCertificates.of(tmp_path / "client"))
     text = (tmp_path / "node.toml").read_text()
     assert '"/srv/records/train.csv"' in text
     (tmp_path / "node.toml").write_text(text.replace('"/srv/records/train.csv"', '"train.csv"'))
     return tmp_path
+
+
+def test_a_client_without_the_server_s_key_does_not_start(place: Path, started: Any, capsys: Any) -> None:
+    """Without it, whoever the network lets through could ask in the server's name."""
+    (place / "client" / "signing.pub").unlink()
+    assert main(["client", "--config", str(place / "node.toml")]) == 2 and not started
+    assert "signing.pub" in (said := capsys.readouterr().err) and "`fedsw certs`" in said
 
 
 @pytest.fixture
@@ -60,7 +70,61 @@ def test_the_example_starts_the_node_that_it_describes(place, started, monkeypat
         "max-epsilon": "3.0",
         "bundle": bundle_hash(),
         "modules": "",
+        "server-key": read_signing_key(place / "client" / "signing.pub"),
     }
+
+
+def test_init_writes_the_shipped_file_once_and_never_over_another(place, started, monkeypatch, capsys):
+    assert main(["client", "--init", "-o", str(place / "new.toml")]) == 0 and not started
+    assert (place / "new.toml").read_bytes() == NODE_FILE.read_bytes()
+    assert f"fedsw client --config {place / 'new.toml'}" in capsys.readouterr().out
+    (place / "new.toml").write_text("# mine\n")
+    assert main(["client", "--init", "-o", str(place / "new.toml")]) != 0
+    assert (place / "new.toml").read_text() == "# mine\n" and "is there already" in capsys.readouterr().err
+    monkeypatch.chdir(place / "client")
+    assert main(["client", "--init"]) == 0 and (place / "client" / "node.toml").is_file()
+
+
+CHOICES = [("--trust", "any"), ("--trust", "central,sketch"), ("--max-epsilon", "2")]
+
+
+def test_a_client_starts_only_when_its_operator_has_chosen(place, started, capsys):
+    """Neither on the command line nor in its file: the command says so, and what to run, and nothing is started."""
+    text = (place / "node.toml").read_text()
+    chosen = [line for line in text.splitlines() if not line.startswith(("trust =", "max-epsilon ="))]
+    (place / "node.toml").write_text("\n".join(chosen))
+    certs = ["--superlink", "a:1", "--certs", str(place / "client"), "--partition-id", "0", "--num-partitions", "2"]
+    for arguments in (["--config", str(place / "node.toml")], certs, []):
+        assert main(["client", *arguments]) == 2 and not started
+        said = capsys.readouterr().err
+        assert "says what it takes part in before it starts; `fedsw client --init`" in said and "--trust any" in said
+    for beginning in (["--config", str(place / "node.toml")], [*certs, "--state-dir", str(place / "state")]):
+        for choice in CHOICES:
+            assert main(["client", *beginning, *choice]) == 0
+    assert len(started) == 2 * len(CHOICES)
+
+
+def test_whatever_the_server_asks_is_a_choice_in_words(place, started, capsys):
+    text = (place / "node.toml").read_text().replace("max-epsilon = 3.0", "max-memory = 1.5\nmax-seconds = 60")
+    (place / "node.toml").write_text(text.replace('trust = ["local-gradient", "local-slices"]', 'trust = "any"'))
+    assert main(["client", "--config", str(place / "node.toml")]) == 0
+    ((node, _, _),) = started
+    assert node.node_config["trust"] == "any" and room_of(node.node_config) == (1.5 * 2**30, 60.0)
+    assert "this client takes part in whatever the server asks (trust any)" in capsys.readouterr().err
+    files = {"authority": node.authority, "key": node.key, "own_data": True}
+    with pytest.raises(ValueError, match="has not said what it takes part in"):
+        NodeSettings("a:1", client=0, clients=1, **files)
+    with pytest.raises(ValueError, match="max-memory is 0; it must be positive"):
+        NodeSettings("a:1", client=0, clients=1, trust="any", max_memory=0.0, **files)
+    with pytest.raises(ValueError, match="names 'any'"):
+        NodeSettings("a:1", client=0, clients=1, trust="any,central", **files)
+
+
+def test_what_was_chosen_stands_in_words():
+    assert choice_of({"trust": "any"}) == "whatever the server asks (trust any)"
+    assert choice_of({"trust": "any", "max-epsilon": "2"}) == "up to a guaranteed epsilon of 2"
+    both = {"trust": "central, sketch", "max-epsilon": "2"}
+    assert choice_of(both) == "trust central, sketch up to a guaranteed epsilon of 2"
 
 
 def test_the_command_line_comes_before_the_file(place, started):
@@ -83,7 +147,7 @@ def test_every_option_of_the_command_is_a_key_of_the_file():
     command = get_command(app).commands["client"]  # type: ignore[attr-defined]
     options = {option.removeprefix("--") for parameter in command.params for option in parameter.opts}
     keys = {field.alias or name.replace("_", "-") for name, field in NodeFile.model_fields.items()}
-    assert keys == (options - {"config", "help", "allow-module"}) | {"modules"}
+    assert keys == (options - {"config", "help", "allow-module", "init", "output", "-o"}) | {"modules"}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +157,8 @@ def test_every_option_of_the_command_is_a_key_of_the_file():
         ("max-epsilon = 'three'", "max-epsilon"),
         ("partition-id = -1", "greater than or equal to 0"),
         ("trust = 'local-gradient'", "trust"),
+        ("modules = 'any'", "modules"),
+        ("max-memory = 'half'", "max-memory"),
         ("stock = 1", "stock"),
         ("partition-id = ", "not valid TOML"),
     ],
@@ -107,7 +173,7 @@ def test_a_fault_in_the_file_is_named_with_the_file_and_nothing_is_started(tmp_p
 def test_a_file_that_is_not_there_and_a_setting_that_is_nowhere_are_named(tmp_path, started, capsys):
     with pytest.raises(ExperimentError, match="cannot be read: No such file"):
         read_node_file(tmp_path / "node.toml")
-    (tmp_path / "node.toml").write_text("certs = 'client'", encoding="utf-8")
+    (tmp_path / "node.toml").write_text("certs = 'client'\ntrust = 'any'", encoding="utf-8")
     assert main(["client", "--config", str(tmp_path / "node.toml")]) == 2 and not started
     assert "--superlink is missing" in capsys.readouterr().err
 

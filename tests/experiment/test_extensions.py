@@ -3,7 +3,7 @@
 import pytest
 
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.extensions import is_reference, load_object
+from fedsw.experiment.registry import is_reference, load_object
 
 
 @pytest.fixture

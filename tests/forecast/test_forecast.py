@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +16,16 @@ import torch
 import fedsw
 from benchmarks import forecast_report
 from fedsw.cli.app import main
-from fedsw.columns import Columns
+from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.forecast.forecast import FEASIBLE, Curve, Point, _rising
-from fedsw.forecast.law import LAWS, PublicRecords, drawn, resampled
-from fedsw.forecast.picture import draw_plan
-from fedsw.forecast.planning import planned
-from fedsw.forecast.schema import columns_named, scaled, spread_evenly
-from fedsw.forecast.twins import Score, trained
-from fedsw.forecast.words import as_plain
+from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.planning.after import twins_of
+from fedsw.planning.forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
+from fedsw.planning.law import LAWS, PublicRecords, columns_named, drawn, resampled, scaled, spread_evenly
+from fedsw.planning.opened import moments_of
+from fedsw.planning.plan import planned
+from fedsw.planning.words import as_plain, draw_plan, rows
 from fedsw.tasks.problem import Problem
 from tests.forecast.test_preset import COLUMNS, SIZES, asked
 
@@ -79,8 +80,39 @@ def test_draws_of_one_law_differ_and_teach_the_same():
     assert fresh.gain == pytest.approx(own.gain, abs=0.05) and fresh.gain > 0.1 > unlike.gain
 
 
+def test_a_law_says_how_much_of_their_bounds_columns_use_where_a_target_lies_and_how_rare_a_class_is():
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(6)])
+    for used in ((0.04, 0.2), (0.5, 0.8)):
+        spread = drawn(columns, SIZES, replace(LAWS[2], used=used), seed=0).features.std(dim=0)
+        assert used[0] / 5 < float(spread.min()) and float(spread.max()) < used[1] / 3
+    rare = drawn(columns, SIZES, replace(LAWS[2], common=0.98), seed=0).target
+    assert rare.bincount().tolist() == [980, 20]
+    numbers = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
+    target = drawn(numbers, SIZES, replace(LAWS[2], middle=0.05, spread=0.01), seed=0).target
+    assert float(target.mean()) == pytest.approx(0.05, abs=0.002) and float(target.max()) < 0.1
+
+
+def test_a_narrow_target_has_its_say_though_its_errors_are_small_numbers():
+    narrow = Curve((Score(-4e-4, -5e-4),), (Point(10.0, (Score(-9e-4, -5e-4),)),))
+    assert narrow.taught == (0,) and narrow.kept == (-1.0,)
+    nothing = Curve((Score(-4.99e-4, -5e-4),), (Point(10.0, (Score(-9e-4, -5e-4),)),))
+    assert nothing.taught == ()
+
+
+def test_moments_tell_a_plan_of_a_rare_class_what_public_numbers_cannot():
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
+    asked_of = asked(data={"source": "object", "columns": columns.model_dump()})
+    problem, records = Problem.from_experiment(asked_of), drawn(columns, SIZES, replace(LAWS[0], common=0.98), seed=0)
+    numbers = numbers_of(asked_of, SIZES, problem)
+    moments = moments_of(problem, settled(asked_of, numbers), records, one=0.05, seed=0)
+    twins = twins_of(moments, problem, columns)
+    assert float(twins.target.double().mean()) == pytest.approx(0.02, abs=0.01)
+    found = curve(asked_of, problem, SIZES, table=twins, strengths=(300.0,))
+    assert found.kept[0] < FEASIBLE
+
+
 def settled_quick(rounds: int = 6):
-    from fedsw.engines.settle import numbers_of, settled
+    from fedsw.federation.server.preset import numbers_of, settled
 
     own = asked(training={"preset": "auto", "rounds": rounds}, privacy={"trust": "none"})
     return settled(own, numbers_of(own, SIZES))
@@ -105,10 +137,10 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
     assert found == {
         "accounting/ledger.py": "Ledger",
         "privacy/release.py": "Spends",
-        "forecast/twins.py": "_Uncharged",
+        "planning/forecast.py": "_Uncharged",
     }
     uses = [path for path in PACKAGE.rglob("*.py") if "_Uncharged" in path.read_text(encoding="utf-8")]
-    assert [path.name for path in uses] == ["twins.py"]
+    assert [path.name for path in uses] == ["forecast.py"]
 
 
 def test_noise_costs_what_can_be_learnt():
@@ -116,10 +148,11 @@ def test_noise_costs_what_can_be_learnt():
     problem = Problem.from_experiment(experiment)
     columns = experiment.data.columns
     twins, held_out = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
-    quiet, noisy = (
-        trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=0) for multiplier in (0.0, 1e5)
+    quiet, *noisy = (
+        trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=seed).gain
+        for multiplier, seed in ((0.0, 0), (1e5, 0), (1e5, 1), (1e5, 2))
     )
-    assert quiet.gain > 0.1 > noisy.gain
+    assert quiet > 0.1 > sum(noisy) / len(noisy)
 
 
 def test_a_curve_never_falls_and_is_read_both_ways():
@@ -162,13 +195,21 @@ def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
     assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
     assert weak.forecast.least_records > 1_000 > strong.forecast.least_records
-    assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.01)
+    assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.03)
     assert weak.forecast.most_parameters < weak.parameters < strong.forecast.most_parameters
     assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
     own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
     assert own[0].kept == pytest.approx(weak.forecast.kept)
     assert draw_plan(strong, tmp_path / "plan.png").stat().st_size > 10_000
     json.dumps(as_plain(weak))
+
+
+def test_a_plan_of_persons_says_whose_records_its_epsilon_is_for():
+    data = {"source": "object", "columns": columns_of(unit="patient").model_dump()}
+    found = planned(asked(data=data, training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+    assert dict(rows(found))["noise"].endswith("releases of all records of one 'patient', at each client by itself")
+    alone = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+    assert as_plain(found)["unit"] == "patient" and dict(rows(alone))["noise"].endswith("releases")
 
 
 def test_what_hangs_on_how_much_there_is_to_learn_is_said():
@@ -179,6 +220,24 @@ def test_what_hangs_on_how_much_there_is_to_learn_is_said():
     assert said(0.6, 0.1, 0.9).startswith("unless the columns tell little")
     assert said(0.1, 0.0, 0.9).startswith("unless the columns tell much of the target: 90 % would")
     assert said(0.6, 0.5, 0.9) == said(0.1, 0.0, 0.2) == ""
+
+
+def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible():
+    """Nobody knows before moments are released how much of their bounds columns use."""
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
+    data = {"source": "object", "columns": columns.model_dump()}
+    steps = {"preset": "auto", "rounds": 25}
+    plain = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
+    assert plain.forecast.kept >= FEASIBLE > plain.forecast.tight
+    assert plain.forecast.depends and not plain.forecast.feasible
+    assert plain.verdict.startswith("feasible only if the columns use their bounds")
+    first = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
+    assert first.forecast.tight >= FEASIBLE and first.forecast.feasible
+    free = columns_of(features=[{"name": f"x{place}"} for place in range(3)])
+    data = {"source": "object", "columns": free.model_dump()}
+    assert (
+        planned(asked(data=data, training=steps, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
+    )
 
 
 def test_a_task_without_rules_has_its_noise_and_no_forecast():
@@ -238,6 +297,13 @@ def test_a_public_table_is_read_from_the_command_line(own, capsys):
     assert "takes the place of the laws: keep one" in capsys.readouterr().err
 
 
+def test_a_plan_warns_of_no_delta_but_that_of_the_records_it_is_for(own, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a search for enough records looks at 10^8, for which 1e-5 would be too large
+        assert main(["plan", "own.toml", "--records", "300", "privacy.delta=1e-5", "--json"]) == 0
+    assert "1/n" not in capsys.readouterr().err
+
+
 def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
     for given in ("f=20", "many", "f=20,m=1", "f=20,x=5"):
         assert main(["plan", "own.toml", "--records", given]) == 2
@@ -250,7 +316,7 @@ def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
 def test_the_page_shows_what_was_measured():
     stored = json.loads(RESULT.read_text(encoding="utf-8"))
     cells, page = forecast_report.joined(stored), forecast_report.PAGE.read_text(encoding="utf-8")
-    assert len(cells) == 96 and len(stored["search"]) == 12
+    assert len(cells) == 152 and len(stored["search"]) == 12
     for table in (
         forecast_report.forecast_table(cells),
         forecast_report.cells_table(cells),

@@ -12,12 +12,10 @@ import fedsw
 from fedsw.data import as_records
 from fedsw.engines.driver import resume, run
 from fedsw.engines.records import at_hand
-from fedsw.engines.settle import multiplier_of_one, numbers_of, settled, sizes_at_hand
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import CHOSEN, Numbers, left_open
-from fedsw.federation.server.federation import Job, federate
+from fedsw.federation.server.preset import multiplier_of_one, numbers_of, settled, sizes_at_hand
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.observer import NoObserver
 
 FEATURES = [{"name": "x", "low": 0, "high": 1}, {"name": "job", "categories": ["a", "b", "c"]}]
 COLUMNS = {
@@ -92,12 +90,27 @@ def test_steps_shrink_with_noise_and_grow_with_records():
 
 def test_a_small_group_takes_no_more_noise_than_twice_that_of_the_loss():
     small = numbers_of(asked(), {"f": 4, "m": 996})
-    own = small.loss * 2 * 0.25 / small.records
     found = settled(asked(), small).clip
+    own = small.loss * 2 * found.loss / small.records
     assert small.penalty * found.jacobian <= 2 * own * 1.01 and found.jacobian < 0.01
-    alone = replace(small, penalty=0.0).strength(found.jacobian, 0.25)
-    assert alone * 0.33 < small.strength(found.jacobian, 0.25) < alone
-    assert settled(asked(), replace(small, multiplier=0.0)).clip.jacobian == 0.125, "without noise nothing is saved"
+    alone = replace(small, penalty=0.0).strength(found.jacobian, found.loss)
+    assert alone * 0.33 < small.strength(found.jacobian, found.loss) < alone
+    quiet = settled(asked(), replace(small, multiplier=0.0)).clip
+    assert quiet.jacobian == quiet.loss / 2, "without noise nothing is saved"
+
+
+def test_moments_are_bought_where_noise_leaves_them_to_be_seen_and_not_for_few_records_or_many_columns():
+    few, many = (numbers_of(asked(), {"f": size, "m": size}) for size in (4, 5_000))
+    assert few.moments == 0.0 and 0 < many.moments < 1
+    assert replace(many, parts=10**7).moments == 0.0, "every client adds noise of its own"
+    assert replace(many, squares=None).moments == 0.0 and replace(few, multiplier=0.0).moments > 0
+    wide = replace(many.squares, side=2_000, features=1_997)
+    assert replace(many, squares=wide).moments == 0.0
+    said = asked(privacy={"moments": 0.1})
+    assert settled(said, few).privacy.moments == 0.1 and settled(asked(), many).privacy.moments == many.moments
+    alone = asked(privacy={"moments": "auto"}, training={"preset": "none"})
+    assert left_open(alone) == {"privacy": ("moments",)} and settled(alone, many).privacy.moments == many.moments
+    assert settled(alone, many).training == alone.training
 
 
 def test_the_strength_is_n_over_the_noise_of_one_release():
@@ -127,10 +140,10 @@ def test_what_it_cannot_choose_for_is_refused_with_the_remedy():
     asked(training={"preset": "auto", "optimizer": "adam", "learning_rate": 0.1})
 
 
-def test_nothing_begins_while_settings_are_open(tmp_path):
+def test_nothing_is_chosen_where_nobody_can_count_the_records():
+    elsewhere = asked(data={"source": "files", "columns": COLUMNS})
     with pytest.raises(ExperimentError, match="nobody here can count them: write what `fedsw plan EXPERIMENT"):
-        federate(None, Job(asked(), tmp_path, "served", NoObserver(), False, {}))
-    assert list(tmp_path.iterdir()) == []
+        settled(elsewhere)
 
 
 def test_a_run_has_on_record_what_was_chosen_and_goes_on_with_it(tmp_path):
@@ -149,7 +162,7 @@ def test_a_reference_without_clips_has_its_steps_chosen_too():
     ready = settled(open_, numbers_of(open_, SIZES))
     assert left_open(ready) == {} and ready.clip.open
     clipped = asked(privacy={"trust": "none"})
-    assert ready.training.learning_rate < settled(clipped, numbers_of(clipped, SIZES)).training.learning_rate
+    assert ready.training.learning_rate <= settled(clipped, numbers_of(clipped, SIZES)).training.learning_rate
 
 
 def test_what_is_chosen_counts_persons_that_are_trained_on_and_not_their_rows():

@@ -10,11 +10,11 @@ import torch
 
 from fedsw.experiment import Experiment
 from fedsw.federation.budgets import split
-from fedsw.forecast.law import LAWS, drawn
-from fedsw.forecast.planning import planned
-from fedsw.forecast.tabled import Tabled, summed_noise
-from fedsw.forecast.twins import _objective, _Uncharged, trained
 from fedsw.objectives import Clip
+from fedsw.planning.forecast import _objective, _Uncharged, trained
+from fedsw.planning.law import LAWS, drawn
+from fedsw.planning.opened import Tabled, summed_noise
+from fedsw.planning.plan import planned
 from fedsw.privacy.release import release
 from fedsw.single.plan import plan
 from fedsw.tasks.problem import Problem
@@ -83,7 +83,7 @@ def test_a_plan_expects_less_of_more_clients_and_of_a_penalty_among_many():
             privacy={"trust": "local-gradient", "epsilon": 10.0},
             federation={"clients": clients},
             objective={"penalty": "statistical-parity", "alpha": alpha},
-            training={"rounds": 10, "learning_rate": 2.0},
+            training={"rounds": 10, "learning_rate": 8.0},
         )
         return planned(experiment, SIZES, strengths=FEW, expect="much").forecast.kept
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fedsw.columns import Columns
+from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, read_table
-from fedsw.data.idx import read_idx
+from fedsw.data.images import read_idx
 
 COLUMNS = Columns.model_validate(
     {

@@ -12,11 +12,15 @@ from fedsw.federation import messages, wire
 from fedsw.federation.messages import EXCHANGES, Malformed, Terms, declared, fields_of
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.server.sketch_runs import sketched
 
-TERMS = {
-    trust: Terms.of(Problem.from_experiment(small(f"privacy.trust={trust}", "privacy.noise_multiplier=2", *more)), P=3)
-    for trust, more in {"central": ("unsafe_metrics=true", "seed=3"), "local-gradient": ()}.items()
+EXPERIMENTS = {
+    "central": small("privacy.noise_multiplier=2", "unsafe_metrics=true", "seed=3"),
+    "local-gradient": small("privacy.trust=local-gradient", "privacy.noise_multiplier=2"),
+    "sketch": sketched(),
+    "sketch-local": sketched("privacy.trust=sketch-local"),
 }
+TERMS = {trust: Terms.of(Problem.from_experiment(each), P=3) for trust, each in EXPERIMENTS.items()}
 KINDS = [
     (kind, TERMS[trust])
     for exchange in EXCHANGES

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import multiprocessing
 import shutil
+from dataclasses import replace
 
 import pytest
+import torch
+from rich.console import Console
 
 from fedsw.accounting import Charge, Head, Ledger, LedgerReplaced, Slicing, Step, epsilon
 from fedsw.accounting.lifetime import (
     About,
+    Cost,
     DatasetAccount,
     LimitReached,
     Reservation,
     composed_epsilon,
-    counts_of_ledger,
+    cost_of_ledger,
+    one_cost,
     planned,
     room,
 )
+from fedsw.accounting.lifetime.composing import one_of
 from fedsw.accounting.lifetime.cover import counted, uncovered, worst_of
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.stated import Pure
+from fedsw.report.accounts import account_record, account_view, accounts_view, together_record, together_view
+from fedsw.text import downward
 
 DELTA = 1e-6
 OWN = About("own", "central", "runs/own/1")
+
+
+class Rows:
+    """A ledger by the digests of its rows."""
+
+    def __init__(self, *digests: str) -> None:
+        self.digests = digests
+
+    def head(self) -> Head:
+        return Head(len(self.digests), self.digests[-1])
+
+    def passes(self, head: Head) -> bool:
+        return self.digests[head.sequence - 1 : head.sequence] == (head.digest,)
 
 
 @pytest.fixture
@@ -121,7 +144,7 @@ def test_under_a_limit_a_run_without_a_guarantee_is_refused(account):
 def test_a_run_that_ended_counts_with_what_it_spent_and_one_that_broke_off_with_its_plan(account):
     plan, spent = planned(Step(0.1, 0.4), 100), {Step(0.1, 0.4): 30}
     account.reserve("ended", plan, OWN)
-    account.settle("ended", spent, Head(30, "x"))
+    account.settle("ended", spent, Rows("30 releases"))
     account.reserve("broke off", plan, OWN)
     assert account.state().spent(DELTA) == pytest.approx(epsilon({Step(0.1, 0.4): 130}, DELTA), rel=1e-4)
     account.reserve("ended", plan, OWN)  # it goes on: what it spent is not set aside twice
@@ -130,9 +153,11 @@ def test_a_run_that_ended_counts_with_what_it_spent_and_one_that_broke_off_with_
 
 def test_a_run_is_not_settled_with_a_shorter_ledger_than_before(account):
     account.reserve("run", {Step(0.1, 0.4): 100}, OWN)
-    account.settle("run", {Step(0.1, 0.4): 50}, Head(50, "x"))
-    with pytest.raises(LedgerReplaced, match="release 50"):
-        account.settle("run", {Step(0.1, 0.4): 20}, Head(20, "y"))
+    account.settle("run", {Step(0.1, 0.4): 2}, Rows("x", "y"))
+    for other in (Rows("x"), Rows("x", "z"), Rows("x", "z", "y"), None):
+        with pytest.raises(LedgerReplaced, match="release 2"):
+            account.settle("run", {Step(0.1, 0.4): 1}, other)
+    account.settle("run", {Step(0.1, 0.4): 3}, Rows("x", "y", "z"))
 
 
 def test_an_account_put_back_from_an_older_copy_is_refused(account, tmp_path):
@@ -194,6 +219,29 @@ def test_a_release_beyond_the_reservation_asks_the_account_before_it_is_charged(
     assert account.state().spent(DELTA) <= 2.0
 
 
+def test_a_release_is_set_aside_for_whichever_group_takes_more_than_was_reserved(account, tmp_path):
+    account.reserve("run", planned(Step(0.1, 0.5), 2), OWN)
+    with Ledger.create(tmp_path / "l.sqlite", groups=("a", "b", "c"), delta=1e-5, epsilon=50.0) as ledger:
+        ledger.limiter = Reservation(account, "run")
+        for round_, rates in enumerate([(0.1, 0.3, 0.1), (0.1, 0.1, 0.4)]):
+            ledger.spend(round_, 0, [Charge(g, r, 0.5) for g, r in zip("abc", rates, strict=True)], 1.0)
+        steps = account.state().runs["run"].steps
+        assert all(not uncovered(counted(own.items()), steps) for own in ledger.steps_by_group().values())
+        assert account.state().spent(DELTA) >= epsilon({Step(0.1, 0.5): 1, Step(0.4, 0.5): 1}, DELTA)
+
+
+def test_a_run_that_goes_on_keeps_what_exceeded_its_plan(account):
+    plan = planned(Step(0.1, 0.5), 2)
+    account.reserve("run", plan, OWN)
+    account.extend("run", {Step(0.3, 0.5): 1})
+    before = account.state().spent(DELTA)
+    account.reserve("run", plan, OWN)
+    assert account.state().spent(DELTA) == before > epsilon(plan, DELTA)
+    account.settle("run", {Step(0.3, 0.5): 5}, Rows("5 releases"))
+    account.reserve("run", plan, OWN)
+    assert account.state().runs["run"].steps[Step(0.3, 0.5)] >= 5
+
+
 def test_a_reservation_covers_smaller_steps_once_each():
     reserved = {Step(0.2, 0.5): 3}
     assert uncovered({Step(0.1, 0.5): 2, Step(0.2, 0.4): 1}, reserved) == {}
@@ -221,18 +269,124 @@ def test_steps_that_round_alike_share_a_line_and_none_goes_down():
     assert sum(found.values()) == 5 and len(found) <= 2 and min(step.mu for step in found) >= 0.3
 
 
+def test_what_was_rounded_up_once_is_not_rounded_up_again():
+    """Else a run that goes on is taken for one that spent more than it reserved, and counts twice."""
+    for mu in torch.logspace(-4, 2, 3001, dtype=torch.float64).tolist():
+        once = counted([(Step(0.1, mu), 1), (stated_step(Pure(mu)), 1)])
+        assert counted(once.items()) == once and all(step.mu >= mu for step in once)
+
+
 def test_ledgers_of_laplace_noise_count_as_pure(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
         ledger.spend(0, 0, [Charge("all", 1.0, 0.5)], 1.0)
-        assert counts_of_ledger(ledger) == {stated_step(Pure(0.5)): 1}
+        assert cost_of_ledger(ledger).steps == {stated_step(Pure(0.5)): 1}
 
 
 def test_a_run_of_the_size_that_is_left_fits():
     taken = {Step(0.1, 0.3): 50}
-    left = room([taken], 2.0, DELTA)
+    left = room([one_cost(taken)], 2.0, DELTA)
     spent = composed_epsilon([taken], DELTA)
     assert 2.0 - spent < left < 2.0  # more than the difference: epsilons do not add up
-    assert room([taken], spent / 2, DELTA) == 0.0
+    assert room([one_cost(taken)], spent / 2, DELTA) == 0.0
+
+
+@pytest.mark.parametrize("shape", [{Step(1.0, 0.7): 1}, {Step(0.1, 0.4): 60}, {Step(0.3, 0.2): 5, Step(1.0, 0.1): 1}])
+def test_what_is_advised_is_admitted_and_two_per_cent_more_is_not(account, shape):
+    account.limit(2.0, DELTA)
+    account.reserve("taken", {Step(0.1, 0.3): 50}, OWN)
+    state = account.state()
+    left = room(state.without(""), 2.0, DELTA, like=one_cost(shape))
+
+    def sized(epsilon):
+        low, high = 0.0, 50.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            steps = {replace(step, mu=step.mu * middle): times for step, times in shape.items()}
+            low, high = (middle, high) if composed_epsilon([steps], DELTA) <= epsilon else (low, middle)
+        return {replace(step, mu=step.mu * low): times for step, times in shape.items()}
+
+    with pytest.raises(LimitReached):
+        account.reserve("more", sized(1.02 * left), OWN)
+    account.reserve("as advised", sized(float(downward(left))), OWN)
+
+
+def test_what_a_refusal_advises_is_admitted(account):
+    account.limit(2.0, DELTA)
+    account.reserve("taken", {Step(0.1, 0.3): 50}, OWN)
+    plan = {Step(0.1, 1.0): 60}
+    with pytest.raises(LimitReached, match=r"A run like it of epsilon (\S+) still fits") as refused:
+        account.reserve("more", plan, OWN)
+    advised = float(str(refused.value).split("of epsilon ")[1].split()[0])
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if composed_epsilon([{Step(0.1, middle): 60}], DELTA) <= advised else (low, middle)
+    account.reserve("more", {Step(0.1, low): 60}, OWN)
+
+
+TWO_PARTS = Cost.of([{Step(0.1, 0.45): 60}, {Step(1.0, 0.25): 1}])
+
+
+def test_a_run_alone_costs_what_the_group_costs_that_a_record_is_in(account):
+    dearest = max(composed_epsilon([part], DELTA) for part in TWO_PARTS.parts)
+    assert len(TWO_PARTS.parts) == 2 and composed_epsilon([TWO_PARTS.steps], DELTA) > 1.02 * dearest
+    account.limit(1.001 * dearest, DELTA)
+    account.reserve("run", TWO_PARTS, OWN)
+    account.settle("run", TWO_PARTS, None)
+    state = account.state()
+    assert state.spent(DELTA) == dearest and state.runs["run"].cost.parts == TWO_PARTS.parts
+    record = account_record(account)
+    assert record["epsilon"] == record["runs"][0]["epsilon"] == dearest
+    assert record["runs"][0]["composes"] == "60 × (rate 0.1, μ 0.45) or 1 × (all records, μ 0.25)"
+
+
+def test_of_several_runs_each_counts_with_the_largest_profile_of_its_groups(account):
+    """A later run's groups may be chosen by what an earlier one released: no fixed choice of groups bounds that."""
+    for name in ("one", "two"):
+        account.reserve(name, TWO_PARTS, OWN)
+    found = account.state().spent(DELTA)
+    assert found == composed_epsilon([{one_of(TWO_PARTS.parts): 2}], DELTA)
+    fixed = [composed_epsilon([one, other], DELTA) for one in TWO_PARTS.parts for other in TWO_PARTS.parts]
+    assert max(fixed) < found < 1.01 * max(fixed)
+    assert found < 0.9 * composed_epsilon([TWO_PARTS.steps] * 2, DELTA)  # which cover the steps of both
+
+
+def test_a_release_that_no_group_s_part_covers_asks_the_account(account):
+    account.reserve("run", TWO_PARTS, OWN)
+    reservation = Reservation(account, "run")
+    reservation.admit({"trained": {Step(0.1, 0.45): 60}, "held out": {Step(1.0, 0.25): 1}})
+    assert account.state().runs["run"].cost == Cost(TWO_PARTS.steps, TWO_PARTS.parts)
+    both = {Step(0.1, 0.45): 30, Step(1.0, 0.25): 1}  # within the steps that cover both groups, and in none
+    assert not uncovered(both, TWO_PARTS.steps)
+    reservation.admit({"trained": both})
+    cost = account.state().runs["run"].cost
+    assert any(not uncovered(both, part) for part in cost.parts) and cost != TWO_PARTS
+
+
+def test_a_plan_that_goes_on_otherwise_counts_with_both(account):
+    account.reserve("run", TWO_PARTS, OWN)
+    other = Cost.of([{Step(0.1, 0.45): 60}, {Step(1.0, 0.2): 1}])
+    account.reserve("run", other, OWN)
+    cost = account.state().runs["run"].cost
+    assert all(not uncovered(part, cost.steps) for part in (*TWO_PARTS.parts, *other.parts))
+    assert len(cost.parts) == 1
+
+
+@pytest.mark.parametrize("without", ["noise", "seed"])
+def test_a_run_without_a_guarantee_is_infinite_in_the_first_place_and_never_left_out(account, without):
+    account.reserve("private", {Step(0.1, 0.4): 60}, OWN)
+    bare = {Step(1.0, math.inf): 1} if without == "noise" else {Step(1.0, 0.1): 1}
+    account.reserve("bare", bare, About("bare", "central", "", "no noise was added" if without == "noise" else "seed"))
+    others = composed_epsilon([{Step(0.1, 0.4): 60}], DELTA)
+    for record in (account_record(account), together_record([account])):
+        assert record["epsilon"] == math.inf and record["epsilon_of_others"] == others
+    for view in (account_view(account_record(account)), together_view(together_record([account]))):
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(view)
+        text = console.export_text()
+        assert "ε = ∞ for whoever saw a run without a guarantee (1 of 2); the others: ε = " in text
+    console.print(accounts_view([account_record(account)]))
+    assert "∞" in console.export_text().split("people")[1]
 
 
 def test_the_file_holds_no_more_than_names_and_steps(account):

@@ -13,7 +13,8 @@ import scipy.linalg
 import torch
 from scipy import stats
 
-from fedsw.transport import entropic, sinkhorn
+from fedsw.transport import entropic
+from fedsw.transport import entropic as sinkhorn
 from fedsw.transport.entropic import entropic_loss, plain_loss, sinkhorn_divergence
 
 TIGHT = {"tolerance": 1e-10, "iterations": 20_000}

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from fedsw.randomness import Stream
-from fedsw.transport.flow import draw_stored, flow_step
+from fedsw.transport.flow import Slices, draw_stored, flow_step
 from fedsw.transport.sliced import sliced_w2
-from fedsw.transport.slices import Slices
 from tests.doors import release_slices
 
 

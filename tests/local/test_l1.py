@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.transport.l1 import l1_distances
+from fedsw.transport.entropic import l1_distances
 
 SIZES = st.tuples(*[st.integers(1, 7)] * 3, st.integers(0, 1000))
 

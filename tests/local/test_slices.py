@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from fedsw.randomness import Stream
 from fedsw.transport import sliced
-from fedsw.transport.slices import Slices, UnprotectedSlices
+from fedsw.transport.flow import Slices, UnprotectedSlices
 from tests.doors import release_on, release_slices
 
 RADIUS = 1.5

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from fedsw.randomness import Stream
-from fedsw.transport import smoothed
-from fedsw.transport.slices import Slices
-from fedsw.transport.smoothed import Order, noised_swd
+from fedsw.transport import flow
+from fedsw.transport.flow import Order, Slices, noised_swd
 from tests.doors import release_on, release_slices
 
 SIZES = [(1, 1), (9, 9), (7, 3), (3, 7), (12, 8), (40, 31)]
@@ -196,7 +195,7 @@ def test_the_gradient_flows_through_the_generated_side_only() -> None:
 def test_blocks_of_directions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     slices, generated = released(normal(11, 2), blocks(2, 8)), normal(7, 2, seed=5)
     whole = noised_swd(generated, [slices], order=1, stream=Stream.seeded(6))
-    monkeypatch.setattr(smoothed, "DEFAULT_MEMORY_LIMIT", 1)
+    monkeypatch.setattr(flow, "DEFAULT_MEMORY_LIMIT", 1)
     parts = noised_swd(generated, [slices], order=1, stream=Stream.seeded(6))
     assert torch.equal(whole.value, parts.value) and torch.equal(whole.cotangents, parts.cotangents)
 

@@ -8,24 +8,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.sources import NoPlace, Sources, changed
+
 TABLES = Path(__file__).parent / "table"
 
 
 class BadMutant(ValueError):
-    """A mutant that is none any more: its text is gone, or its tests are."""
+    """A mutant that is none any more: its function is gone, what it changes there, or its tests."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One small patch and the tests that should notice it.
+    """One small change to a function and the tests that should notice it.
 
     Attributes:
         name: the law broken, in a few words.
         subject: the table it stands in.
         breaks: one sentence, what would be wrong.
-        file: the file that is patched.
-        old: the text that goes; it occurs exactly once.
-        new: the text in its place.
+        function: what is changed, wherever it stands: a function or class with those around it (`Account.charge`), or
+            a name that a module or a class assigns; the end of its module's path and a colon before it tell it from
+            another of that name.
+        old: the expression, statements or text in it that go; found exactly once.
+        new: what comes in their place.
         tests: paths or node ids, the likeliest to notice first.
         always: whether every sample holds it.
     """
@@ -33,39 +37,39 @@ class Mutant:
     name: str
     subject: str
     breaks: str
-    file: str
+    function: str
     old: str
     new: str
     tests: tuple[str, ...]
     always: bool = False
 
-    def applied(self, text: str) -> str:
-        """The patched text of its file.
+    def applied(self, sources: Sources) -> tuple[Path, str]:
+        """The file that it changes, relative to the tree, and the changed text.
 
         Raises:
-            BadMutant: unless the old text occurs exactly once.
+            BadMutant: unless its name says one definition, and its change one place there.
         """
-        found = text.count(self.old)
-        if found != 1 or self.old == self.new:
-            raise BadMutant(f"{self.name}: its text occurs {found} times in {self.file}, once is needed:\n{self.old}")
-        return text.replace(self.old, self.new)
+        try:
+            definition = sources.find(self.function)
+            return definition.path, changed(definition, self.old, self.new)
+        except NoPlace as fault:
+            raise BadMutant(f"{self.name}: {fault}") from None
 
-    def check(self, root: Path) -> None:
+    def check(self, sources: Sources) -> None:
         """Refuse a mutant that does not apply to a tree, or whose tests are not there.
 
         Raises:
             BadMutant: naming it and what is missing.
         """
-        path = root / self.file
-        if not path.is_file():
-            raise BadMutant(f"{self.name}: {self.file} is gone")
-        self.applied(path.read_text(encoding="utf-8"))
+        self.applied(sources)
         for test in self.tests:
             name, _, function = test.partition("::")
-            if not (root / name).exists():
+            if not (sources.root / name).exists():
                 raise BadMutant(f"{self.name}: its tests {name} are gone")
             function = function.partition("[")[0]
-            if function and not re.search(rf"^def {function}\(", (root / name).read_text(encoding="utf-8"), re.M):
+            if function and not re.search(
+                rf"^def {function}\(", (sources.root / name).read_text(encoding="utf-8"), re.M
+            ):
                 raise BadMutant(f"{self.name}: {name} has no test {function}")
         if not self.tests:
             raise BadMutant(f"{self.name}: no test should notice it")
@@ -75,11 +79,15 @@ def read(folder: Path = TABLES) -> list[Mutant]:
     """All mutants, by subject.
 
     Raises:
-        BadMutant: if two have one name.
+        BadMutant: if two have one name, or one says what no mutant has.
     """
     found = []
     for path in sorted(folder.glob("*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
+            if unknown := entry.keys() - Mutant.__dataclass_fields__.keys():
+                raise BadMutant(
+                    f"{entry['name']}: a mutant has no {', '.join(unknown)}, it names the `function` it changes"
+                )
             found.append(Mutant(subject=path.stem, **{**entry, "tests": tuple(entry["tests"])}))
     names = [mutant.name for mutant in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -89,10 +97,10 @@ def read(folder: Path = TABLES) -> list[Mutant]:
 
 def checked(mutants: Iterable[Mutant], root: Path) -> list[str]:
     """What is wrong with mutants on a tree; empty if all apply and have their tests."""
-    wrong = []
+    wrong, sources = [], Sources(root)
     for mutant in mutants:
         try:
-            mutant.check(root)
+            mutant.check(sources)
         except BadMutant as fault:
             wrong.append(str(fault))
     return wrong

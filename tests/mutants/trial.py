@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import itertools
 import json
 import os
 import shutil
@@ -16,18 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tests.mutants.sources import Sources
 from tests.mutants.table import BadMutant, Mutant
 
 PATIENCE = 180.0
 """Seconds that the tests of one mutant may take."""
 
-_ARGUMENTS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no")
+_ARGUMENTS = (
+    *("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no"),
+    "--assert=plain",  # rewritten asserts would be compiled anew for every mutant
+)
 _PACKAGES = (
     *("torch", "numpy", "scipy.stats", "scipy.optimize", "scipy.fft", "hypothesis.extra.numpy", "ot", "mpmath"),
     *("flwr.app", "flwr.clientapp", "flwr.serverapp", "safetensors.torch", "pydantic", "psutil", "pytest"),
-    *("cryptography.hazmat.primitives.ciphers", "rich.table", "typer"),
+    *("cryptography.hazmat.primitives.ciphers", "rich.table", "typer", "torch._dynamo", "torch.utils.flop_counter"),
+    *("fairlearn.metrics", "pyarrow.parquet", "pywt", "jinja2", "pydantic.types", "uvicorn", "annotated_types"),
 )
-_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_LATER = itertools.count(100)
 _PLUGIN = Path(__file__).parent / "plugin"
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError", "TypeError")
 
@@ -53,8 +60,8 @@ def tracked(root: Path) -> list[Path]:
         env={**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)},
     )
     if listed.returncode:
-        return [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-    return [Path(name) for name in listed.stdout.split("\0") if name and (root / name).is_file()]
+        return [path.relative_to(root) for path in root.rglob("*") if path.is_file() or path.is_symlink()]
+    return [Path(name) for name in listed.stdout.split("\0") if name and (root / name).exists()]
 
 
 @contextmanager
@@ -65,21 +72,23 @@ def copies(root: Path, count: int) -> Iterator[list[Path]]:
         for copy in made:
             for path in tracked(root):
                 (copy / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / path, copy / path)
+                shutil.copy2(root / path, copy / path, follow_symlinks=False)
             compileall.compile_dir(copy, quiet=2)
         yield made
 
 
 @contextmanager
-def mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
-    """The copy with the mutant in it; afterwards as it was.
+def mutated(sources: Sources, mutant: Mutant) -> Iterator[None]:
+    """The copy that sources were read from with the mutant in it; afterwards as it was.
 
-    The patched file has a time of its own, by which Python sees that the compiled one is another's.
+    Every patched file has a time of its own: Python tells by it that what was compiled before is another's, also of a
+    mutant of the same length. Without it a mutant is judged by the one before it.
     """
-    path = copy / mutant.file
+    name, text = mutant.applied(sources)
+    path = sources.root / name
     was, before = path.read_bytes(), path.stat()
-    path.write_text(mutant.applied(was.decode("utf-8")), encoding="utf-8")
-    os.utime(path, (before.st_atime, before.st_mtime + 100))
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, (before.st_atime, before.st_mtime + next(_LATER)))
     try:
         yield
     finally:
@@ -92,15 +101,16 @@ class Nursery:
 
     def __init__(self, copy: Path, packages: Sequence[str] = _PACKAGES) -> None:
         self.copy = copy
+        self.sources = Sources(copy)
         self._own = {
             "PYTHONPATH": os.pathsep.join([str(copy), str(_PLUGIN)]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(copy.with_name(f"{copy.name}-hypothesis")),
+            **_ENVIRONMENT,
         }
         self._process = subprocess.Popen(
             [sys.executable, str(_PLUGIN / "nursery.py"), *packages],
             cwd=copy,
-            env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **_ONE_THREAD},
+            env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **_ENVIRONMENT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -126,11 +136,7 @@ class Nursery:
             witness, said = Path(folder) / "witness.json", Path(folder) / "said.txt"
             code = self._ask(
                 arguments=[*_ARGUMENTS, f"--basetemp={folder}/tmp", *tests],
-                environment={
-                    **self._own,
-                    "MUTANT_WITNESS": str(witness),
-                    "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
-                },
+                environment={**self._own, "MUTANT_WITNESS": str(witness)},
                 folder=str(self.copy),
                 said=str(said),
                 patience=patience,
@@ -146,7 +152,7 @@ class Nursery:
     def tried(self, mutant: Mutant) -> Outcome:
         """What the tests of a mutant say of it."""
         try:
-            with mutated(self.copy, mutant):
+            with mutated(self.sources, mutant):
                 return self.ran(mutant.tests)
         except BadMutant as fault:
             return Outcome("error", str(fault), 0.0)

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from fedsw.engines import driver
-from fedsw.observers import Observers
-from fedsw.observers.values import numbers_of, words_of
+from fedsw.observers import Observers, numbers_of, words_of
 from fedsw.runs.observer import Ending, Witness
 from tests.federations import small
 

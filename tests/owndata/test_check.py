@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from fedsw.cli.app import main
+from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.owndata.cost import made_up, measured_cost
-from fedsw.owndata.examine import examine
+from fedsw.own_data.examine import examine
+from fedsw.own_data.screen import made_up, measured_cost
 
 RAW = {
     "name": "own",
@@ -93,3 +95,32 @@ def test_the_command_exits_with_2_unless_a_run_can_start(tmp_path, capsys):
     write(tmp_path / "DATA" / "1", [*FINE, [1, "a", "other", "low"]])
     assert main(["check", str(path), "--no-estimate", "federation.clients=2"]) == 2
     assert "column 'sex' is 'other'" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_an_examination_and_a_run_open_every_file_once(tmp_path, monkeypatch, held_out):
+    """Identifiers are looked for, and held-out rows among the private ones, in what was read for the faults."""
+    for client in range(2):
+        rows = [[*row, f"p{place // 2}", place] for place, row in enumerate(FINE)]
+        write(tmp_path / str(client), rows, header=("age", "work", "sex", "income", "pid", "note"))
+    write(tmp_path / "public", [[row[0] + 0.5, *row[1:]] for row in FINE])
+    named = {"held_out": str(tmp_path / "public" / "train.csv")} if held_out else {}
+    data = RAW["data"] | named | {"data_dir": str(tmp_path)}
+    experiment = parse_experiment(RAW | {"data": data, "privacy": {"epsilon": 1.0}})
+    opened, plain = Counter[str](), Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **k: opened.update([path.parent.name]) or plain(path, *a, **k))
+    found = examine(experiment, tmp_path)
+    assert found.fits and all("column 'pid'" in file.warnings[0] for file in found.files)
+    assert opened == {"0": 1, "1": 1} | ({"public": 1} if held_out else {})
+    opened.clear()
+    run(experiment, runs=tmp_path / "runs")
+    assert {name: opened[name] for name in ("0", "1", "public")} == {"0": 1, "1": 1, "public": int(held_out)}
+
+
+def test_held_out_rows_that_are_private_too_are_found_in_what_was_read(tmp_path):
+    for client in range(2):
+        write(tmp_path / str(client), FINE)
+    write(tmp_path / "public", [[50.5, "a", "male", "low"], [51.5, "a", "female", "low"], *FINE[:3]])
+    data = RAW["data"] | {"held_out": str(tmp_path / "public" / "train.csv"), "data_dir": str(tmp_path)}
+    said = examine(parse_experiment(RAW | {"data": data}), tmp_path).together
+    assert len(said) == 1 and "3 of its 5 rows are also in the private records" in said[0]

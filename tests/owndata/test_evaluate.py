@@ -20,7 +20,7 @@ from fedsw.federation.node import node as nodes
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.node.units import held_back
 from fedsw.metrics import accuracy, predictions
-from fedsw.owndata.evaluate import evaluate
+from fedsw.own_data.evaluate import evaluate
 from fedsw.tasks.problem import Problem
 
 COLUMNS = {
@@ -165,3 +165,31 @@ def test_what_cannot_be_evaluated_is_refused_in_words(tmp_path):
         evaluate(none.directory, None)
     with pytest.raises(ExperimentError, match="'adult' has a held-out part already"):
         parse_experiment({"name": "x", "data": {"source": "adult", "held_out_fraction": 0.2}})
+
+
+NUMBERS = {
+    "features": [{"name": "x0", "low": -4, "high": 4}, {"name": "x1", "low": -4, "high": 4}],
+    "sensitive": {"name": "sex", "values": ["female", "male"]},
+    "targets": [{"name": "score", "low": 0, "high": 1}],
+}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("rows", [3, 4])
+def test_a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers(tmp_path, capsys, task, rows):
+    """Of rows of one group and class a fourth, rounded down, is kept out: none, or one record."""
+    many = visits(0, rows=1)
+    few = many[(many["sex"] == "male") & (many["income"] == "low")].iloc[:rows]
+    frames = [frame.assign(score=(frame["x0"] > 0) * 0.8) for frame in (many, few)]
+    columns = COLUMNS if task == "classification" else NUMBERS
+    asked = experiment(folders(tmp_path / "data", frames), f"objective.task={task}", columns=columns)
+    directory = run(asked, runs=tmp_path / "runs").directory
+    why = ("client 1 kept no record out of training", "client 1 kept 1 record out of training")[rows - 3]
+    for options in ([], ["--client", "1"]):
+        assert main(["evaluate", str(directory), *options]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"! {why}" in shown and f"client 1 {rows - 3}" in shown
+        assert main(["evaluate", str(directory), *options, "--json"]) == 0
+        found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+        assert found["client 1"]["count"] == rows - 3 and len(found) == (1 if options else 3)
+        assert "client 1" not in " ".join(found.get("all clients", {}).get("warnings", ()))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
 
-from fedsw.data import read_table
-from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.experiment.blanks import BLANK
-from fedsw.owndata.answers import Words, read_bounds, read_list
-from fedsw.owndata.draft import Asked, draft
-from fedsw.owndata.forms import form_of
+from fedsw.accounting.composition import SMALLEST_DELTA
+from fedsw.data import BadRecords, read_table
+from fedsw.experiment import ExperimentError, load_experiment, resolve_delta
+from fedsw.experiment.load import BLANK
+from fedsw.own_data.answers import Words, form_of, read_bounds, read_list
+from fedsw.own_data.draft import Asked, account_name, draft
+from fedsw.own_data.examine import named_as_identifier, places
 
 HEADER = ["id", "age", "job", "born", "member", "sex", "income"]
 BORN = [f"{day + 1:02}.05.1980" for day in range(20)]
@@ -37,9 +40,9 @@ def drafted(data: Path, words: Words = Words(), **more) -> str:  # noqa: B008
 
 def test_without_a_word_of_its_operator_a_draft_says_the_same_whatever_the_records_hold(tmp_path):
     other = [["x", "secret", "é", "?", "7", "z", "q"]] * 9
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    one = drafted(folder(tmp_path / "a")).replace(str(tmp_path / "a"), "")
-    two = drafted(folder(tmp_path / "b", other)).replace(str(tmp_path / "b"), "")
+    one = drafted(folder(tmp_path))
+    shutil.rmtree(tmp_path / "DATA")
+    two = drafted(folder(tmp_path, other))
     assert one == two
     columns = tomllib.loads(one)["data"]["columns"]
     assert [feature["name"] for feature in columns["features"]] == ["age", "job", "born", "member"]
@@ -151,3 +154,51 @@ def test_bounds_that_cannot_be_read_are_refused(text):
 )
 def test_the_form_of_cells_is_the_narrowest_kind_that_all_of_them_are_of(cells, kind):
     assert form_of(cells).kind == kind
+
+
+def test_two_data_sets_have_two_accounts_though_both_experiments_are_called_own(tmp_path):
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    accounts = {tomllib.loads(drafted(folder(tmp_path / place)))["data"]["account"] for place in ("a", "b")}
+    assert len(accounts) == 2 and all(name.startswith("DATA-") for name in accounts)
+    again = Asked(tmp_path / "a" / ".." / "a" / "DATA", "sex", "income", Words())
+    assert account_name(again) in accounts
+
+
+def test_a_file_of_another_encoding_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "records.csv").write_text("a,sex,income\n1,f,0\n", encoding="utf-16")
+    with pytest.raises(
+        BadRecords, match=r"records.csv is not UTF-8 \(it begins as UTF-16 does\); save the file as UTF-8"
+    ):
+        drafted(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pid", "PID", "subject#", "caseid", "patient_id", "customerID", "uuid"])
+def test_columns_that_name_somebody_are_no_inputs(name):
+    assert named_as_identifier(name)
+
+
+@pytest.mark.parametrize("name", ["paid", "acid", "income", "age", "humid", "valid"])
+def test_columns_that_end_like_an_identifier_and_are_none_stay_inputs(name):
+    assert not named_as_identifier(name)
+
+
+def test_the_one_table_of_a_folder_is_found_whatever_its_name_and_two_are_refused(tmp_path):
+    data = folder(tmp_path)
+    for client in range(2):
+        (data / str(client) / "train.csv").rename(data / str(client) / "Records 2024.CSV")
+    (data / "held-out.csv").write_text("beside the clients' folders\n")
+    assert [place.table.name for place in places(data)] == ["Records 2024.CSV"] * 2
+    (data / "0" / "notes.csv").write_text("x\n1\n")
+    with pytest.raises(BadRecords, match="Records 2024.CSV and notes.csv; keep the one .* or call it train"):
+        places(data)
+    (data / "0" / "train.csv").write_text("x\n1\n")
+    assert places(data)[0].table.name == "train.csv"
+
+
+@pytest.mark.parametrize("records", [2, 1000, 10**5 + 1, 10**6, 10**8])
+def test_the_drafted_delta_fits_any_number_of_records(tmp_path, records):
+    delta = tomllib.loads(drafted(folder(tmp_path)))["privacy"]["delta"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert SMALLEST_DELTA <= resolve_delta(delta, records=records) < 1 / records

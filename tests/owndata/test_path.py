@@ -13,7 +13,7 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.data.files import find_data
-from fedsw.runs.finding import find_run
+from fedsw.runs.files import find_run
 from fedsw.runs.record import read_run
 
 README = Path(__file__).resolve().parents[2] / "README.md"

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedsw.accounting import Ledger
 from fedsw.cli.app import main
 from fedsw.data import read_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
-from fedsw.owndata.synthesis import as_synthesis
+from fedsw.own_data.drifts import of_each
+from fedsw.own_data.synthesis import as_synthesis
+from fedsw.sketches.drift import Means, drift_of_means
 
 HEADER = ["age", "city", "dose", "sex", "sick"]
 OWN = """
@@ -204,6 +207,17 @@ def test_the_column_that_one_client_has_otherwise_is_ranked_first_and_no_charge_
     assert before and before == {path: path.read_bytes() for path in run.rglob("*.sqlite")}
 
 
+def test_where_nothing_drifts_a_yes_anywhere_is_as_unlikely_as_is_said():
+    """Forty comparisons with intervals of 80 % each would say yes somewhere in every run."""
+    draws, count, runs, confidence = np.random.default_rng(0), 40, 20, 0.8
+    each, wrong = of_each(confidence, count), 0
+    for _ in range(runs):
+        noise = torch.as_tensor(draws.normal(size=(2, count, 4)) * 0.01)
+        ones, others = ([Means(row, 0.01, 10**9, diameter=1e-6) for row in side] for side in noise)
+        wrong += any(drift_of_means(a, b, confidence=each).records[0] > 0 for a, b in zip(ones, others, strict=True))
+    assert wrong <= runs * (1 - confidence) + 3 * math.sqrt(runs * confidence * (1 - confidence))
+
+
 def test_two_clients_are_compared_once_and_each_with_a_public_table(place, local, capsys):
     assert main(["distance", str(local), "--by-column", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["columns"]
@@ -227,6 +241,15 @@ def test_an_experiment_of_any_task_on_own_tables_becomes_a_synthesis_with_its_bu
     assert (found.privacy.epsilon, found.privacy.delta, found.privacy.trust) == (3.0, 1e-7, "sketch")
     assert found.sketch.kind == "table" and found.model.kind == "table-generator"
     assert as_synthesis(found, trust="sketch-local", fair=False, epsilon=0.5).privacy.epsilon == 0.5
+
+
+def test_a_drafted_experiment_becomes_a_synthesis_as_it_is_and_its_runs_have_a_name_of_their_own(place):
+    own = experiment(place, "classes.toml")
+    data = own.data.model_copy(update={"held_out_fraction": 0.2, "held_out_to": "everybody", "account": "DATA-1"})
+    found = as_synthesis(own.model_copy(update={"data": data}), trust=None, fair=False, epsilon=None)
+    assert found.name == f"{own.name}-synthetic" and found.data.account == "DATA-1"
+    assert found.data.held_out_fraction == 0.2 and found.data.held_out_to == "operator"
+    assert as_synthesis(found, trust=None, fair=False, epsilon=None).name == found.name
 
 
 def test_without_declared_columns_no_table_is_promised():

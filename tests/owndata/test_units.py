@@ -11,11 +11,10 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.owndata.answers import Words
-from fedsw.owndata.cost import measured_cost
-from fedsw.owndata.draft import Asked, draft
-from fedsw.owndata.examine import examine
-from fedsw.owndata.identifiers import named_as_identifier
+from fedsw.own_data.answers import Words
+from fedsw.own_data.draft import Asked, draft
+from fedsw.own_data.examine import examine, named_as_identifier
+from fedsw.own_data.screen import measured_cost
 from tests.owndata.test_check import RAW
 
 HEADER = ("age", "work", "sex", "income", "patient_id", "code", "note")
@@ -74,10 +73,10 @@ def test_text_that_nobody_declared_is_taken_for_an_identifier_by_its_repeats_and
     assert ["'patient_id'" in said[0], "'note'" in said[1], len(said)] == [True, True, 2]
 
 
-def test_check_counts_persons_and_says_which_are_at_several_clients(visits, capsys):
+def test_check_counts_persons_and_refuses_files_that_have_some_in_common(visits, capsys):
     found = examine(experiment(), visits)
     assert [(file.rows, file.units, file.groups) for file in found.files] == [(24, 12, {"female": 6, "male": 6})] * 2
-    assert found.shared == 3 and found.fits
+    assert not found.fits and found.together[0].startswith("3 values of 'patient_id' have rows at several clients")
     path = visits / "own.toml"
     path.write_text(
         'name = "own"\n[data]\nsource = "files"\nunit = "patient_id"\n[data.columns]\n'
@@ -85,13 +84,13 @@ def test_check_counts_persons_and_says_which_are_at_several_clients(visits, caps
         'sensitive = {name = "sex", values = ["female", "male"]}\n'
         'target = {name = "income", values = ["low", "high"]}\n[federation]\nclients = 2\n'
     )
-    assert main(["check", str(path), "--data-dir", str(visits), "--no-estimate", "--json"]) == 0
+    assert main(["check", str(path), "--data-dir", str(visits), "--no-estimate", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
-    assert "3 values of the unit 'patient_id' are in several clients' files" in said["warnings"][0]
+    assert "3 at clients 0 and 1" in said["together"][0] and not said["fits"]
     assert "the number of different 'patient_id' of each group at each client" in said["public"]
-    assert main(["check", str(path), "--data-dir", str(visits), "--no-estimate"]) == 0
-    shown = capsys.readouterr().out
-    assert "patient_id" in shown and "several clients' files" in " ".join(shown.split())
+    assert main(["check", str(path), "--data-dir", str(visits), "--no-estimate"]) == 2
+    assert "give them to one client" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(path), "--data-dir", str(visits), "--no-estimate", "--client", "1"]) == 0
 
 
 def test_everybody_of_two_groups_is_listed_and_of_two_classes_only_where_classes_are_public(tmp_path):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from fedsw.papers.cells import cells_of
-from fedsw.papers.drawn import frontier
-from fedsw.papers.figure import Figure, Series, load_figure
-from fedsw.papers.page import _nominal, _section
-from fedsw.papers.study import Result, Study
-from fedsw.papers.work import pieces_of
+from simulations.papers.cells import cells_of
+from simulations.papers.drawn import frontier
+from simulations.papers.figure import Figure, Series, load_figure
+from simulations.papers.page import _nominal, _section
+from simulations.papers.study import Result, Study
+from simulations.papers.work import pieces_of
 
 
 def result(series: str, point: dict[str, float], relation: str, trust: str, error: float) -> Result:

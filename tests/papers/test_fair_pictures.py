@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.papers.cells import cells_of, settings_of
-from fedsw.papers.drawn import clipping, counterexample, curves, histograms, overview, scatter, tradeoffs
-from fedsw.papers.figure import load_figure
-from fedsw.papers.study import Result, Study
 from fedsw.report.figures import house_style
+from simulations.papers.cells import cells_of, settings_of
+from simulations.papers.drawn import clipping, counterexample, curves, histograms, overview, scatter, tradeoffs
+from simulations.papers.figure import load_figure
+from simulations.papers.study import Result, Study
 
 ROUNDS = np.arange(4)
 VALUES = {

@@ -10,23 +10,18 @@ import torch
 from torch import nn
 
 from fedsw.models import mlp
-from fedsw.papers.cells import cells_of
-from fedsw.papers.computed.clipping import clipped_gradient, plain_gradient
-from fedsw.papers.computed.counterexample import (
-    gradient_of_w1,
-    gradient_of_w2_squared,
-    neighbours,
-    sensitivities,
-)
-from fedsw.papers.curves import objective
-from fedsw.papers.derived.runs import accuracy_kept, paired_spread
-from fedsw.papers.derived.tradeoffs import adult_areas, against_post_processing
-from fedsw.papers.figure import load_figure
-from fedsw.papers.measures.fairness import above_diagonal, codes, ratios
-from fedsw.papers.published import ADULT_POSITIVE, DP_FERMI
-from fedsw.papers.study import Result, Study, measured
 from fedsw.runs.record import Outputs
 from fedsw.transport.sliced import directions
+from simulations.papers.cells import cells_of
+from simulations.papers.computed.clipping import clipped_gradient, plain_gradient
+from simulations.papers.computed.counterexample import gradient_of_w1, gradient_of_w2_squared, neighbours, sensitivities
+from simulations.papers.curves import objective
+from simulations.papers.derived.runs import accuracy_kept, paired_spread
+from simulations.papers.derived.tradeoffs import adult_areas, against_post_processing
+from simulations.papers.figure import load_figure
+from simulations.papers.measures.fairness import above_diagonal, codes, ratios
+from simulations.papers.published import ADULT_POSITIVE, DP_FERMI
+from simulations.papers.study import Result, Study, measured
 
 
 def ran(values, sensitive, target):

@@ -11,7 +11,7 @@ import torch
 
 from fedsw import clipping
 from fedsw.data import Dataset, digits
-from fedsw.data.halves import private_half, public_half, with_classes
+from fedsw.data.records import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.encoded import encoded, public_autoencoder
@@ -25,8 +25,7 @@ from fedsw.models import (
 )
 from fedsw.objectives import Clip
 from fedsw.objectives.matching import Matching
-from fedsw.tasks.public import ForPublic
-from fedsw.tasks.public_side import Domain
+from fedsw.tasks.public_side import Domain, ForPublic
 from fedsw.transport import sliced
 from tests.adversary import Attack, movement
 

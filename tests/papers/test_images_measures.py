@@ -12,14 +12,14 @@ import torch
 from fedsw.experiment import load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.models import ImageAutoencoder
-from fedsw.papers.cells import cells_of
-from fedsw.papers.computed.noise import of_the_autoencoder
-from fedsw.papers.figure import load_figure
-from fedsw.papers.measures import frechet as distances
-from fedsw.papers.measures import images
-from fedsw.papers.measures.autoencoders import decoded, encoded, first_of_each, inside
-from fedsw.papers.store import Measured, Stored
 from fedsw.tasks.generation import accuracy_of, image_classifier
+from simulations.papers.cells import cells_of
+from simulations.papers.computed.noise import of_the_autoencoder
+from simulations.papers.figure import load_figure
+from simulations.papers.measures import frechet as distances
+from simulations.papers.measures import images
+from simulations.papers.measures.autoencoders import decoded, encoded, first_of_each, inside
+from simulations.papers.store import Measured, Stored
 
 
 def of_samples(mean: np.ndarray, root: np.ndarray, rows: int, seed: int) -> np.ndarray:
@@ -142,7 +142,7 @@ def test_ours_needs_about_half_the_noise_that_is_printed_and_the_printed_bound_i
     found = of_the_autoencoder([10.0, 1.0], 1e-5, **settings).values
     assert found["ratio_worst"] == max(found["ratio_10"], found["ratio_1"]) <= 0.55
     assert found["ratio_of_bounds"] <= 0.55
-    from fedsw.papers.computed import noise
+    from simulations.papers.computed import noise
 
     printed = (0.1 * 12 * 1.5 * 6**0.5 + 0.9 * 2) / 600
     assert noise._sensitivity("paper", 600, None) == pytest.approx(printed)

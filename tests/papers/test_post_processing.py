@@ -9,8 +9,8 @@ from fedsw.accounting import Ledger
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.papers.finished import Finished
-from fedsw.papers.measures.regression import EPSILON, RADII, one_number, post_processed
+from simulations.papers.finished import Finished
+from simulations.papers.measures.regression import EPSILON, RADII, one_number, post_processed
 
 SMALL = ["training.rounds=2", "data.records=600", "data.test_records=300", "federation.clients=2", "objective.alpha=0"]
 

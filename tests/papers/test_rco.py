@@ -11,18 +11,18 @@ import torch
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.papers.cells import cells_of
-from fedsw.papers.computed.oracle import tuned
-from fedsw.papers.figure import figures, load_figure
-from fedsw.papers.measures.released import noise_of
-from fedsw.papers.measures.transport import w2
 from fedsw.privacy.records import Release, largest
 from fedsw.randomness import Stream
 from fedsw.runs.trainer import shortened
-from fedsw.tasks.adversary import Adversary
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.public_side import Adversary
 from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import entropic_loss
+from simulations.papers.cells import cells_of
+from simulations.papers.computed.oracle import tuned
+from simulations.papers.figure import figures, load_figure
+from simulations.papers.measures.released import noise_of
+from simulations.papers.measures.transport import w2
 
 RELEASE = ("privacy.trust=local-release", "clip.output=4", "clip.centre=0.3")
 DCGAN = (*RELEASE, "model.kind=dcgan", "model.hidden=[4,2]")

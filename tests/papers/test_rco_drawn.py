@@ -11,12 +11,12 @@ import pytest
 from fedsw.accounting import Step, epsilon_by
 from fedsw.experiment import load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.papers.drawn import clouds, errors, released
-from fedsw.papers.figure import load_figure
-from fedsw.papers.finished import Finished
-from fedsw.papers.measures.clouds import both_sides
-from fedsw.papers.study import Result, Study
 from fedsw.report.figures import house_style
+from simulations.papers.drawn import clouds, errors, released
+from simulations.papers.figure import load_figure
+from simulations.papers.finished import Finished
+from simulations.papers.measures.clouds import both_sides
+from simulations.papers.study import Result, Study
 
 SHEET = np.zeros((100, 16), dtype=np.uint8)
 

@@ -11,18 +11,18 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.papers import figure as figures_of
-from fedsw.papers import work
-from fedsw.papers.cells import cells_of, computation_of
-from fedsw.papers.figure import Figure, Row, chosen, figures, load_figure
-from fedsw.papers.page import BEST, PRINTED, goals, page_text
-from fedsw.papers.pictures import pictures_of
-from fedsw.papers.store import Measured, Stored, read, write
-from fedsw.papers.study import Measurement, measured, read_study
-from fedsw.papers.work import fail, make, missing, pieces_of
+from fedsw.shipped import EXPERIMENTS
+from simulations.papers import work
+from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
+from simulations.papers.page import BEST, PRINTED, goals, page_text
+from simulations.papers.pictures import pictures_of
+from simulations.papers.store import Measured, Stored, pack, read, write
+from simulations.papers.study import Measurement, measured, read_study
+from simulations.papers.work import fail, make, missing, pieces_of
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "papers"
+RESULTS = ROOT / "simulations" / "papers" / "results"
 TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
 SERIES: dict[str, Any] = {
     "name": "best",
@@ -94,6 +94,38 @@ def test_a_damaged_result_is_named_and_a_large_array_is_refused(tmp_path: Path) 
         read(tmp_path, "one")
     with pytest.raises(ValueError, match="'all' has 1600000 bytes"):
         write(tmp_path, "two", Stored({}, {"m": Measured({}, {"all": np.zeros(200_000)})}))
+
+
+def test_packed_results_are_the_same_bit_for_bit_and_newer_ones_take_their_place(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.array([[0.1, np.nan], [-0.0, np.inf]]),
+        "b": np.arange(200_000, dtype="<i4"),
+        "c": np.zeros((0, 2)),
+    }
+    results = {
+        f"ring-{number}": Stored({"epsilon": 0.1 + number}, {"m": Measured({"x": 1 / 3}, arrays)})
+        for number in range(3)
+    } | {"rll-labels": Stored(fault="the process was killed")}
+    for key, stored in results.items():
+        write(tmp_path, key, stored)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    written = pack(tmp_path)
+    assert set(tmp_path.iterdir()) == set(written) and len(written) == 4
+    for key in results:
+        stored = read(tmp_path, key)
+        assert stored is not None
+        write(tmp_path / "again", key, stored)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == before
+    write(tmp_path, "ring-1", Stored({"epsilon": 7.0}))
+    for _ in range(2):
+        newer, other = read(tmp_path, "ring-1"), read(tmp_path, "ring-2")
+        assert newer is not None and newer.about == {"epsilon": 7.0}
+        assert other is not None and other.about == results["ring-2"].about
+        pack(tmp_path)
+    assert read(tmp_path, "ring-9") is None
+    written[-1].write_bytes(written[-1].read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"rll\.0\.xz is damaged"):
+        read(tmp_path, "rll-labels")
 
 
 def test_a_run_that_stopped_goes_on_and_a_finished_one_is_not_made_again(
@@ -194,13 +226,13 @@ def test_the_commands_path_from_quick_runs_to_a_page(
         'over = { "privacy.epsilon" = [3.0, 1.0], "objective.alpha" = [0.0, 0.5] }\nmeasures = ["outputs.curves"]\n'
     )
     (papers / "fig1.toml").write_text(content, encoding="utf-8")
-    monkeypatch.setattr(figures_of, "PAPERS", papers.parent)
+    monkeypatch.setattr("simulations.papers.figure.PAPERS", papers.parent)
     assert main(["reproduce", "own/fig1", "--quick", "--jobs", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["figures"][0]["results"] == 1 and shown["failed"] == {}
-    assert {Path(name).name for name in shown["files"]} == {"own-fig1-best.png", "own.md"}
+    assert {Path(name).name for name in shown["files"]} == {"own-fig1-best.png", "own.png", "own.md"}
     page = Path(shown["files"][-1]).read_text(encoding="utf-8")
-    assert "images/own-fig1-best.png" in page and "images/own.png" in page
+    assert "images/own-fig1-best.png" in page and "own.png" not in page
     assert main(["reproduce"]) == 2
     assert "--list" in capsys.readouterr().err
 
@@ -219,7 +251,7 @@ def test_the_page_of_results_has_every_goal_with_what_was_measured() -> None:
 
 
 def test_without_clipping_there_is_no_guarantee_to_promise() -> None:
-    path = figures_of.PAPERS.parent / "experiments" / "fair-classification.toml"
+    path = EXPERIMENTS / "fair-classification.toml"
     with pytest.raises(ExperimentError, match=r"clip\.mode 'none' bounds nothing"):
         load_experiment(path, ["clip.mode=none"])
     assert load_experiment(path, ["clip.mode=none", "privacy.trust=none"]).clip.open

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsw.papers.cells import cells_of, computation_of
-from fedsw.papers.figure import chosen, load_figure
-from fedsw.papers.pictures import draw
-from fedsw.papers.study import Result, Study
-from fedsw.papers.work import make, missing, pieces_of
+from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.figure import chosen, load_figure
+from simulations.papers.pictures import draw
+from simulations.papers.study import Result, Study
+from simulations.papers.work import make, missing, pieces_of
 
 FIGURES = chosen(["rr", "spf"])
 RNG = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def test_a_computed_figure_is_made_and_drawn(name: str, tmp_path: Path) -> None:
     figure = load_figure(name).smallest()
     (piece,) = pieces_of([figure])
     assert make(tmp_path, tmp_path, piece) and not missing(tmp_path, [piece])
-    from fedsw.papers.study import read_study
+    from simulations.papers.study import read_study
 
     study = read_study(tmp_path, figure)
     (result,) = study.results

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from fedsw import data
 from fedsw.models import Particles
-from fedsw.papers.derived.sketches import price_of_trust
-from fedsw.papers.figure import load_figure
-from fedsw.papers.finished import Finished
-from fedsw.papers.measures.labelled import beside_sketches
-from fedsw.papers.measures.synthesis import labelled
-from fedsw.papers.study import Result, Study
+from simulations.papers.derived.sketches import price_of_trust
+from simulations.papers.figure import load_figure
+from simulations.papers.finished import Finished
+from simulations.papers.measures.labelled import beside_sketches
+from simulations.papers.measures.synthesis import labelled
+from simulations.papers.study import Result, Study
 
 
 class Replayed(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsw.accounting.slicing import slicing_rdp
-from fedsw.papers.computed import flows, slices
+from simulations.papers.computed import flows, slices
 
 
 def test_the_simulated_share_has_the_exact_law() -> None:

@@ -194,7 +194,7 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if called in found:
                     found[called].add(path)
-    laws = {PACKAGE / "privacy" / "gaussian.py", PACKAGE / "privacy" / "laplace.py"}
+    laws = {PACKAGE / "privacy" / "noise.py"}
     door_only = dict.fromkeys(("noised", "laplace_noised", "spend", "spend_together"), {THE_DOOR})
     assert found == {**door_only, "released_on_grid": laws}
 

@@ -16,9 +16,9 @@ from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.node.partition import held_out_records
 from fedsw.models import flatten
 from fedsw.runs.files import MODEL
+from fedsw.sketches.law import STEP
+from fedsw.tasks.measures import tally_of_records
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.tally_sums import sums_of
-from fedsw.transport.sketches import STEP
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.noise_multiplier=0.8", "training.batch_fraction=0.2")
 NOBODY = ("privacy.trust=none",)
@@ -85,7 +85,7 @@ def exact(experiment: Experiment, directory: Path, node=None) -> torch.Tensor:
     model.load_state_dict(load_file(directory / MODEL))
     model = task.prepared(task.build_model(), flatten(model))
     kept = held_out_records(task, SITE if node is None else node).records
-    return sums_of(task, tally_of(task), kept, model).double() * STEP
+    return tally_of_records(task, tally_of(task), kept, model).double() * STEP
 
 
 def released(directory: Path) -> dict:

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedsw.data import Records
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import load_dataset
+from fedsw.tasks.measures import sketch_of_records
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import sums_of
 
 SKETCH: dict[str, Any] = {
     "name": "sketch",
@@ -39,7 +39,7 @@ def all_records(experiment: Experiment) -> Records:
 def exact(experiment: Experiment, records: Records | None = None) -> Tensor:
     """The sum of all records' vectors, computed in one piece."""
     problem = Problem.from_experiment(experiment)
-    return sums_of(problem, all_records(experiment) if records is None else records)
+    return sketch_of_records(problem, all_records(experiment) if records is None else records)
 
 
 def rows(count: int) -> Tensor:

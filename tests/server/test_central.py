@@ -10,10 +10,11 @@ from fedsw.accounting import Ledger
 from fedsw.federation.exchange.cohort import Site, whole
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.central.server import release
-from fedsw.federation.trust.plan import draw, make_plan, sensitivities
-from fedsw.privacy.gaussian import spacing
+from fedsw.federation.trust.plan import draw, make_plan
+from fedsw.privacy.noise import spacing
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import sensitivities
 from tests.federations import sites_of, small
 from tests.noises import require_gaussian
 

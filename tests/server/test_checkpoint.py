@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
-from fedsw.runs import checkpoint
-from fedsw.runs.checkpoint import Checkpoint, Checkpoints
+from fedsw.runs import trainer
+from fedsw.runs.trainer import Checkpoint, Checkpoints
 
 
 def _state(round_: int) -> Checkpoint:
@@ -18,10 +18,10 @@ def _state(round_: int) -> Checkpoint:
 
 def test_the_newest_state_is_loaded_whether_it_was_synchronised_or_not(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    assert checkpoint.load(tmp_path) is None
+    assert trainer.load(tmp_path) is None
     for round_ in range(1, 5):
         checkpoints.save(_state(round_))
-        found = checkpoint.load(tmp_path)
+        found = trainer.load(tmp_path)
         assert found is not None and found.round == round_ and torch.equal(found.theta, _state(round_).theta)
 
 
@@ -37,15 +37,15 @@ def test_whoever_is_killed_while_writing_a_round_has_the_round_before(tmp_path, 
     checkpoints = Checkpoints(tmp_path)
     for round_ in range(1, killed):
         checkpoints.save(_state(round_))
-    holder = checkpoint.Path if step == "unlink" else os
+    holder = trainer.Path if step == "unlink" else os
     monkeypatch.setattr(holder, step, die)
     with pytest.raises(Killed):
         checkpoints.save(_state(killed))
     monkeypatch.undo()
-    found = checkpoint.load(tmp_path)
+    found = trainer.load(tmp_path)
     assert found is not None and found.round == killed - 1
     checkpoints.save(_state(killed))
-    again = checkpoint.load(tmp_path)
+    again = trainer.load(tmp_path)
     assert again is not None and again.round == killed
 
 
@@ -54,14 +54,14 @@ def test_a_file_that_a_dying_machine_left_unfinished_falls_back_to_the_synchroni
     checkpoints = Checkpoints(tmp_path)
     for round_ in (1, 2):
         checkpoints.save(_state(round_))
-    (tmp_path / checkpoint.RECENT[0]).write_bytes(content)
-    found = checkpoint.load(tmp_path)
+    (tmp_path / trainer.RECENT[0]).write_bytes(content)
+    found = trainer.load(tmp_path)
     assert found is not None and found.round == 1
 
 
 def test_slow_rounds_are_synchronised_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SYNCHRONISE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "_SYNCHRONISE_SECONDS", 0.0)
     checkpoints = Checkpoints(tmp_path)
     for round_ in (1, 2, 3):
         checkpoints.save(_state(round_))
-    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [trainer.NAME]

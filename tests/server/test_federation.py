@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
 from fedsw.errors import FederationError
-from fedsw.runs import checkpoint
+from fedsw.runs import trainer
 from tests.federations import Saboteur, small
 
 
@@ -174,9 +174,9 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
 def test_the_checkpoint_holds_released_vectors_only(federation):
     directory = _run(federation)
-    state = checkpoint.load(directory)
+    state = trainer.load(directory)
     assert state is not None
-    for name in checkpoint.NAMES:
+    for name in trainer.NAMES:
         _, _, content = (directory / name).read_bytes().partition(b"\n")
         stored = torch.load(io.BytesIO(content), weights_only=True)
         assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}

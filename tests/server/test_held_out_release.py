@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
+from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
@@ -20,7 +20,7 @@ from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.server.held_out import keep
 from fedsw.federation.trust.held_out import client
 from fedsw.federation.trust.local_gradient.client import promise
-from fedsw.owndata.evaluate import evaluate
+from fedsw.own_data.evaluate import evaluate
 from fedsw.runs.recovery import StorageFault
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, array, numbers, small
@@ -139,6 +139,16 @@ def test_replacing_one_kept_unit_moves_the_sums_by_no_more_than_is_charged(tmp_p
         worst = max(worst, float(torch.linalg.vector_norm((found[0] - found[1]).double())) * 2.0**-26)
     budget = held_out_budget(chosen, tally_of(task), 1.0, 1e-5)
     assert 0.99 * budget.sensitivity.value / 1.001 < worst <= budget.sensitivity.value
+
+
+def test_a_clients_own_counts_are_of_one_row_of_each_kept_person(tmp_path, monkeypatch):
+    seen, genuine = [], client.tally_of_records
+    monkeypatch.setattr(client, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
+    chosen = kept_run(tables(tmp_path / "data", 40, 40, 40, rows=3), *LOCAL, unit="patient")
+    node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
+    theta = torch.zeros(node.task.parameters, dtype=torch.float64)
+    client.noised_tally(node, tmp_path / "client-0.sqlite", theta, 3, 0, 120)
+    assert len(seen[0]) == len(seen[0].unit.unique()) == len(node.kept.units) == 10 < len(node.kept.records)
 
 
 def test_sites_that_sum_for_many_clients_release_what_the_clients_would(tmp_path):
@@ -293,15 +303,38 @@ def test_the_account_sets_aside_what_either_part_of_the_records_may_cost(tmp_pat
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])
+def test_one_run_costs_no_record_more_than_its_epsilon(tmp_path, federation, trust):
+    name = f"alone-{len(trust)}"
+    data = tables(tmp_path / "data", 40, 60, 80)
+    accounts = [name] if not trust else [f"{name}.client-{number}" for number in range(3)]
+    epsilon = federation.run(kept_run(data, *trust))["epsilon"]
+    for own in accounts:
+        DatasetAccount(accounts_folder(), own).limit(1.001 * epsilon, 1e-5)
+    federation.run(kept_run(data, *trust, account=name))
+    spent = [DatasetAccount(accounts_folder(), own).state().spent(1e-5) for own in accounts]
+    assert max(spent) == pytest.approx(epsilon, rel=1e-3)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
 def test_a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent(tmp_path, federation, trust):
     name = f"limited-{len(trust)}"
     data = tables(tmp_path / "data", 40, 60, 80)
-    epsilon = federation.run(kept_run(data, *trust))["epsilon"]
-    for own in [name] if not trust else [f"{name}.client-{number}" for number in range(3)]:
-        DatasetAccount(accounts_folder(), own).limit(1.1 * epsilon, 1e-5)
+    federation.run(kept_run(data, *trust, account=name))
+    names = [name] if not trust else [f"{name}.client-{number}" for number in range(3)]
+    accounts = [DatasetAccount(accounts_folder(), own) for own in names]
+    for account in accounts:
+        (cost,) = account.state().without("")
+        cheaper = min(composed_epsilon([part] * 2, 1e-8) for part in cost.parts)
+        together = total_epsilon([cost] * 2, 1e-8)
+        assert cheaper < 0.98 * together < composed_epsilon([cost.steps] * 2, 1e-8)
+        account.limit((cheaper + 3 * together) / 4, 1e-8)
     with pytest.raises((LimitReached, FederationError), match="would reach epsilon"):
         federation.run(kept_run(data, *trust, account=name))
     assert not list((federation.folder / "run2").rglob("*.sqlite"))
+    for account in accounts:
+        cost = next(cost for cost in account.state().without("") if cost.steps)
+        account.limit(1.01 * total_epsilon([cost] * 2, 1e-8), 1e-8)
+    federation.run(kept_run(data, *trust, account=name))
 
 
 def test_a_client_that_keeps_nobody_is_not_asked(tmp_path, federation):

@@ -42,7 +42,7 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     for kind, content in replies:
         if kind == wire.HELLO:
             assert set(content) == {"arrays"} and numbers(content["arrays"]["epsilon"]).tolist() == [0.0]
-            assert set(content["arrays"]) == {"clients", "sizes", "epsilon"}
+            assert set(content["arrays"]) == {"clients", "sizes", "epsilon", "answered"}
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
         assert set(content["metrics"]) == {"epsilon", "sigma", wire.NONCE}

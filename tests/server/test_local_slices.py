@@ -19,7 +19,7 @@ from fedsw.experiment.sources import load_held_out
 from fedsw.federation import wire
 from fedsw.federation.node.node import join
 from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.privacy.gaussian import spacing
+from fedsw.privacy.noise import spacing
 from fedsw.privacy.records import Release, project_ball
 from fedsw.report.screens import summary_panel
 from fedsw.runs.record import read_run

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsw.experiment import ExperimentError, Training
-from fedsw.runs import checkpoint
+from fedsw.runs import trainer as checkpoint
 from fedsw.runs.trainer import Trainer
 from tests.federations import small
 

@@ -16,8 +16,7 @@ from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.own_metrics import is_shipped, load_metrics
 from fedsw.runs.by_group import by_group, require_by_group
-from fedsw.runs.evaluation import Evaluator
-from fedsw.runs.own_metrics import OwnMetrics
+from fedsw.runs.evaluation import Evaluator, OwnMetrics
 from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur, small
 

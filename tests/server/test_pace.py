@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fedsw.report.status import read_status
-from fedsw.runs.pace import round_seconds, total_seconds
+from fedsw.runs.files import round_seconds, total_seconds
 from fedsw.runs.telemetry import LOG
 from tests.federations import small
 

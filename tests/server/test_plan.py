@@ -8,9 +8,10 @@ import pytest
 from fedsw.accounting import Step
 from fedsw.accounting import epsilon as epsilon_of
 from fedsw.federation.exchange.cohort import whole
-from fedsw.federation.trust.plan import charges, draw, make_plan, sensitivities
+from fedsw.federation.trust.plan import charges, draw, make_plan
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import sensitivities
 from tests.federations import sites_of, small
 
 

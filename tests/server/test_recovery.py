@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger, LedgerReplaced
+from fedsw.cli.app import main
 from fedsw.errors import FederationError
 from fedsw.federation.server.federation import Job, federate
-from fedsw.runs import checkpoint, recovery
-from fedsw.runs.checkpoint import CheckpointDamaged
+from fedsw.runs import recovery, trainer
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, StorageFault
+from fedsw.runs.trainer import CheckpointDamaged
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import Saboteur, small
 from tests.server.crashes import Host
@@ -144,12 +145,12 @@ def test_an_older_checkpoint_makes_the_run_pay_again_and_says_so(federation):
         def finished(self, summary): ...
         def round_done(self, record):
             if record["round"] == 1:
-                first.append((directory / checkpoint.NAME).read_bytes())
+                first.append((directory / trainer.NAME).read_bytes())
 
     whole = federation.run(small("privacy.epsilon=2.0"), observer=Keeper())
-    for name in checkpoint.RECENT:
+    for name in trainer.RECENT:
         (directory / name).unlink(missing_ok=True)
-    (directory / checkpoint.NAME).write_bytes(first[0])
+    (directory / trainer.NAME).write_bytes(first[0])
     again = federation.run(small("privacy.epsilon=2.0"), directory=directory, resume=True)
     assert again["status"].startswith("stopped before round 2"), "all of the budget had been spent"
     assert again["epsilon_spent"] == whole["epsilon_spent"] == spent(directory)
@@ -190,7 +191,7 @@ def copy(source: Path, target: Path) -> None:
             shutil.copy(beside, target.with_name(target.name + suffix))
 
 
-@pytest.mark.parametrize("forgotten", [(), checkpoint.NAMES, ("summary.json",)])
+@pytest.mark.parametrize("forgotten", [(), trainer.NAMES, ("summary.json",)])
 @pytest.mark.parametrize("put", ["older", "another", "none"])
 def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent(federation, two_runs, put, forgotten):
     directory, other = two_runs
@@ -212,6 +213,24 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
             small(), directory=directory, resume=True, app=Saboteur(lambda m, _: asked.append(m.metadata.message_type))
         )
     assert set(asked) == {"query.hello"} and not (source is None and (directory / "ledger.sqlite").exists())
+
+
+@pytest.mark.parametrize("verb", ["ledger", "status", "card", "show"])
+def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, verb, capsys):
+    directory, other = two_runs
+    assert main([verb, str(directory)]) == 0
+    older = federation.folder / "older.sqlite"
+    for source, reason in ((older, "ends at release 2"), (other / "ledger.sqlite", "another run")):
+        for part in directory.glob("ledger.sqlite*"):
+            part.unlink()
+        copy(source, directory / "ledger.sqlite")
+        capsys.readouterr()
+        assert main([verb, str(directory)]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert reason in said and "summary.json remembers release 4" in said and "Traceback" not in said
+    for part in directory.glob("ledger.sqlite*"):
+        part.unlink()
+    assert main([verb, str(directory)]) == (2 if verb in ("ledger", "status") else 0)
 
 
 @pytest.mark.parametrize("put", ["older", "none"])
@@ -249,7 +268,7 @@ def test_a_full_disk_stops_the_run_with_the_remedy_and_loses_nothing(federation,
     directory = federation.folder / "run1"
     with pytest.raises(StorageFault, match=rf"(No space left|is full).*fedsw resume {re.escape(str(directory))}"):
         run_with(directory, fault, 3)
-    state = checkpoint.load(directory)
+    state = trainer.load(directory)
     assert state is not None and state.round == (3 if fault.endswith("metrics") else 2)
     assert charges(directory) == charged and summary_of(directory)["status"].startswith("failed")
     federation.run(small(), directory=directory, resume=True)
@@ -288,11 +307,11 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(federation, monkeypatch)
         order.append("rename " + os.path.basename(source))
         replace(source, target)
 
-    monkeypatch.setattr(checkpoint, "_SYNCHRONISE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "_SYNCHRONISE_SECONDS", 0.0)
     monkeypatch.setattr(os, "fsync", spied_fsync)
     monkeypatch.setattr(os, "replace", spied_replace)
     federation.run(small())
-    part = f"{checkpoint.NAME}.part"
+    part = f"{trainer.NAME}.part"
     begun = [place for place, step in enumerate(order) if step == f"sync {part}"]
     assert len(begun) == 4 == order.count(f"rename {part}")
     for place in begun:
@@ -302,15 +321,13 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(federation, monkeypatch)
 def test_a_checkpoint_with_a_changed_byte_is_not_taken_for_whole(federation):
     federation.run(small())
     directory = federation.folder / "run1"
-    whole = (directory / checkpoint.NAME).read_bytes()
-    for name in checkpoint.RECENT:
+    whole = (directory / trainer.NAME).read_bytes()
+    for name in trainer.RECENT:
         (directory / name).unlink(missing_ok=True)
     for position in range(10, len(whole), len(whole) // 20):
-        (directory / checkpoint.NAME).write_bytes(
-            whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
-        )
-        with pytest.raises(CheckpointDamaged, match="older one is safe"):
-            checkpoint.load(directory)
+        (directory / trainer.NAME).write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(CheckpointDamaged, match="older one will do beside the newest ledger"):
+            trainer.load(directory)
     with pytest.raises(CheckpointDamaged):
         federation.run(small(), directory=directory, resume=True)
 
@@ -318,25 +335,27 @@ def test_a_checkpoint_with_a_changed_byte_is_not_taken_for_whole(federation):
 def test_two_servers_never_run_one_run(federation):
     federation.run(small(*LOCAL))
     with recovery.held(federation.folder / "run1"):
-        assert recovery.is_held(federation.folder / "run1")
+        assert recovery.is_running(federation.folder / "run1")
         with pytest.raises(RunBusy, match="another process"):
             federation.run(small(*LOCAL), directory=federation.folder / "run1", resume=True)
-    assert not recovery.is_held(federation.folder / "run1")
+    assert not recovery.is_running(federation.folder / "run1")
 
 
 def test_what_a_run_goes_on_from_is_read_with_its_lock_held(federation, monkeypatch):
     """Else it could be the state before that of a server which ended in between, and its rounds would be lost."""
     federation.run(small("training.rounds=2"))
-    directory, load, read, held = federation.folder / "run1", checkpoint.load, [], []
+    directory, load, read, held = federation.folder / "run1", trainer.load, [], []
 
     def loaded(folder):
-        held.append(recovery.is_held(directory))
+        held.append(recovery.is_running(directory))
         return load(folder)
 
     metrics = RunDirectory.read_metrics
-    monkeypatch.setattr(checkpoint, "load", loaded)
+    monkeypatch.setattr(trainer, "load", loaded)
     monkeypatch.setattr(
-        RunDirectory, "read_metrics", lambda self, **k: read.append(recovery.is_held(directory)) or metrics(self, **k)
+        RunDirectory,
+        "read_metrics",
+        lambda self, **k: read.append(recovery.is_running(directory)) or metrics(self, **k),
     )
     federation.run(small("training.rounds=2"), directory=directory, resume=True)
     assert held == [True] and read and all(read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -212,3 +213,42 @@ def test_ids_of_a_seeded_run_that_no_memory_holds_are_refused_by_name(federation
     words = rf"client 1 has a record id {largest}; .* 0 to {cohort.MOST_RECORDS - 1}"
     with pytest.raises(FederationError, match=words):
         federation.run(small("seed=3", "privacy.epsilon=8.0"), app=stating(change))
+
+
+@pytest.mark.parametrize("asked", ["query.hello", "query.sizes"])
+@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+def test_an_unreadable_greeting_costs_its_sender_alone_where_the_others_are_enough(federation, asked, trust, caplog):
+    def spoil(message, reply):
+        if message.metadata.message_type in (asked, "query.hello") and message.metadata.dst_node_id == 1001:
+            del reply.content["arrays"]["sizes" if message.metadata.message_type == "query.hello" else "by group"]
+        return reply
+
+    preset = ["training.preset=auto", "privacy.moments=0"] if asked == "query.sizes" else []
+    settings = [f"privacy.trust={trust}", "privacy.epsilon=8.0", "privacy.delta=1e-5", *preset]
+    summary = federation.run(small(*settings, "federation.min_clients=2"), app=Saboteur(after=spoil))
+    assert summary["status"] == "completed" and summary["clients"] == 2
+    assert "client 1's greeting is unreadable" in caplog.text and "the run begins without it" in caplog.text
+    planned = json.loads((federation.folder / "run1" / "plan.json").read_text())["groups"]
+    assert sum(planned.values()) == 400, "rates and noise are planned for those who are there"
+    what = "sizes are" if asked == "query.sizes" else "greeting is"
+    with pytest.raises(FederationError, match=rf"^client 1's {what} unreadable"):
+        federation.run(small(*settings), app=Saboteur(after=spoil))
+    few = r"^2 of 3 clients are left, fewer than the 3 of federation.min_clients: client 1's .* unreadable"
+    with pytest.raises(FederationError, match=few):
+        federation.run(small(*settings, "federation.min_clients=3"), app=Saboteur(after=spoil))
+
+
+def test_a_client_that_says_nothing_to_the_greeting_is_lost_and_one_that_refuses_stops_the_start(federation):
+    def hang(message, context):
+        if context.node_config["partition-id"] == 1:
+            time.sleep(1.5)
+
+    def refuse(message, context):
+        if context.node_config["partition-id"] == 1:
+            raise RuntimeError("not with these columns")
+
+    few = ("federation.min_clients=2", "federation.timeout=1.0", "privacy.epsilon=2.0")
+    summary = federation.run(small(*few), app=Saboteur(hang))
+    assert summary["status"] == "completed" and summary["clients"] == 2
+    with pytest.raises(FederationError, match="a client could not join: RuntimeError: not with these columns"):
+        federation.run(small(*few), app=Saboteur(refuse))

@@ -9,6 +9,7 @@ import pytest
 import fedsw
 from fedsw.runs import files
 from fedsw.runs.files import found_json, jsonable, read_json, read_lines, write_json
+from tests.federations import Federation, small
 
 SOURCE = Path(fedsw.__file__).parent
 NAMES = {value for name, value in vars(files).items() if name.isupper() and isinstance(value, str) and "." in value}
@@ -21,7 +22,7 @@ def _literals(path):
 
 
 def test_only_their_owner_spells_the_names_of_a_run_s_files():
-    assert {"config.json", "summary.json", "metrics.jsonl", "ledger.sqlite", "plan.json"} <= NAMES and len(NAMES) == 16
+    assert {"config.json", "summary.json", "metrics.jsonl", "ledger.sqlite", "plan.json"} <= NAMES and len(NAMES) == 17
     elsewhere = {
         (str(path.relative_to(SOURCE)), name)
         for path in SOURCE.rglob("*.py")
@@ -57,3 +58,16 @@ def test_every_whole_line_is_read_and_only_the_last_may_be_cut_short(tmp_path):
     path.write_bytes(b'{"round"\n{"round": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1"):
         read_lines(path)
+
+
+def test_every_file_of_a_run_may_leave_or_is_kept_back(tmp_path):
+    """A new file is in one of two lists, so that a copy of a run holds what was released and nothing else."""
+    others = {"RUN_NAME", "CLIENT_LEDGERS", "RELEASABLE", "KEPT_BACK"}
+    named = {
+        value for name, value in vars(files).items() if name[0].isalpha() and name.isupper() and name not in others
+    }
+    assert sorted([*files.RELEASABLE, *files.KEPT_BACK]) == sorted(named)
+    Federation(tmp_path).run(small("federation.clients=2", "privacy.moments=0.2"))
+    left = {path.name for path in (tmp_path / "run1").iterdir()}
+    of_others = {"clients", f"{files.LEDGER}.lock"}
+    assert {name for name in left if not name.startswith("checkpoint")} <= named | of_others

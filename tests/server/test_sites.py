@@ -269,7 +269,7 @@ def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(feder
 
 def test_a_node_of_somebodys_own_holds_one_client_unless_its_operator_says_otherwise():
     experiment = small("federation.clients=10")
-    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1}
+    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1, "trust": "any"}
     assert clients_of(experiment, node) == (range(1, 2), 2)
     assert clients_of(experiment, {**node, "num-clients": 10}) == (range(5, 10), 10)
     with pytest.raises(ExperimentError, match="federation.clients is 10, and this node takes part in .* of 20"):
@@ -278,7 +278,7 @@ def test_a_node_of_somebodys_own_holds_one_client_unless_its_operator_says_other
 
 def test_a_node_of_several_clients_reads_a_folder_for_each_and_never_one_file_for_all(tmp_path):
     experiment, folder = own(), tmp_path / "data"
-    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1, "num-clients": 4}
+    node = {"partition-id": 1, "num-partitions": 2, "own-data": 1, "trust": "any", "num-clients": 4}
     experiment = experiment.model_copy(
         update={"federation": experiment.federation.model_copy(update={"clients": 4, "sites": 2})}
     )

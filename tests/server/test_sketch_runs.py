@@ -18,14 +18,14 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.synthesis import settings_of
 from fedsw.federation.trust.sketch import client
-from fedsw.privacy.sketches import bits_per_number
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import GENERATOR
-from fedsw.runs.sketches import stored_sketch
-from fedsw.single.generators import CheckpointRefused, fit_generator
+from fedsw.runs.releases import stored_sketch
+from fedsw.sketches.fit import CheckpointRefused, fit_generator
+from fedsw.sketches.law import STEP
+from fedsw.sketches.sensitivity import bits_per_number
+from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import law_of_problem
-from fedsw.transport.sketches import STEP
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.server.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched

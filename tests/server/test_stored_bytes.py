@@ -20,7 +20,7 @@ from tests.federations import Federation, Saboteur, counts_of, small
 
 SPARSE = ("data.records=240", "federation.clients=4", "training.batch_fraction=0.02", "training.rounds=9")
 """Batches of 2 records a group for 4 clients: in some rounds a client has none of them, in others all."""
-PUBLIC = ("model",)
+PUBLIC = ("model", "prepared")
 """What a server says to all clients alike, beside what `_shared` knows."""
 RUN = 1
 
@@ -54,7 +54,7 @@ class Transport:
     def _pass(self, kind: str, way: str, client: int, content: Any) -> None:
         objects = get_all_nested_objects(content)
         for name, record in content.items():
-            public = way == "down" and (kind == "query.hello" or name in PUBLIC or _shared(record))
+            public = way == "down" and (kind in ("query.hello", "query.sizes") or name in PUBLIC or _shared(record))
             if not public and any(each in self._seen for each in get_all_nested_objects(record)):
                 self.repeated.add(f"{kind} {way}: {name}")
         self._seen |= objects.keys()

@@ -8,8 +8,7 @@ import torch
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
-from fedsw.runs.evaluation import Evaluator
-from fedsw.runs.subsample import subsample
+from fedsw.runs.evaluation import Evaluator, subsample
 from fedsw.tasks.measures import Measuring
 from fedsw.tasks.problem import Problem
 from tests.federations import small

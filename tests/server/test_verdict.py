@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedsw.data import Records
 from fedsw.runs.by_group import calibration_error
+from fedsw.runs.intervals import Gain
 from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
 from fedsw.runs.verdict import signal_to_noise, warnings_of
 
@@ -35,8 +36,8 @@ def test_a_model_below_the_constant_is_called_worse_with_both_numbers():
     target = [1] * 684 + [0] * 316
     outputs = np.where(np.arange(1000) % 2, 0.9, 0.1)
     words = said(outputs, target)
-    assert "worse than a constant: accuracy 0.5, where always 'good' scores 0.684" in words
-    assert "too few" not in words
+    assert "worse than a constant: accuracy 0.5 (0.469 to 0.531), where always 'good' scores 0.684 (" in words
+    assert "cannot be told" not in words
 
 
 def test_a_good_model_on_enough_records_has_no_warning():
@@ -47,7 +48,9 @@ def test_a_good_model_on_enough_records_has_no_warning():
 def test_few_records_cannot_tell_a_model_from_a_constant():
     target = [1] * 14 + [0] * 6
     outputs = [0.9] * 14 + [0.1] + [0.9] * 5
-    assert "too few held-out records: 20 cannot tell accuracy 0.75 from the 0.7" in said(outputs, target)
+    words = said(outputs, target)
+    assert words.startswith("cannot be told from a constant: accuracy 0.75 (0.")
+    assert "the difference, 0.05 (-0." in words and "is within what 20 held-out records allow" in words
 
 
 def test_one_answer_for_all_is_said_to_be_one_and_parity_no_merit():
@@ -59,7 +62,11 @@ def test_one_answer_for_all_is_said_to_be_one_and_parity_no_merit():
     [
         ({"metrics": {"loss": math.inf}}, "the loss is not finite"),
         ({"metrics": {"loss": math.nan}}, "the loss is not finite"),
-        ({"metrics": {"loss": 0.8}}, "the loss rose from 0.7"),
+        ({"metrics": {"loss": 0.8}, "rise": Gain(0.1, 0.05, 0.15)}, "the loss rose from 0.7 before training to 0.8"),
+        (
+            {"metrics": {"loss": 0.6752}, "start": 0.6751, "rise": Gain(0.0001, 0.00005, 0.00015)},
+            "the loss rose from 0.6751 before training to 0.6752, by 0.0001 (5e-05 to 0.00015)",
+        ),
         ({"epsilon": 11.0}, "ε = 11 is above 10"),
         ({"records": 0}, "no held-out records"),
     ],
@@ -103,18 +110,25 @@ def test_standard_errors_are_those_of_fresh_draws_of_held_out_records():
     assert stated["disparate_impact"] == pytest.approx(spread[1], rel=0.35)
 
 
+def test_a_loss_that_rose_within_its_paired_error_is_no_warning():
+    target = np.arange(100) % 2
+    outputs = np.where(target, 0.9, 0.1)
+    for rise in (None, Gain(0.0002, -0.01, 0.0104), Gain(-0.1, -0.2, -0.05)):
+        assert "rose" not in said(outputs, target.tolist(), metrics={"loss": 0.7002}, rise=rise)
+
+
 def test_a_regression_is_compared_with_the_mean():
     target = torch.rand((200, 1), generator=torch.Generator().manual_seed(0))
     data = records(torch.zeros(200, dtype=torch.long))
     data = Records(data.features, data.sensitive, target, data.ids)
     perfect, poor = quality_of_numbers(target.double(), data), quality_of_numbers(1 - target.double(), data)
     assert perfect.constant["mean_squared_error"] == pytest.approx(float(target.double().var(correction=0)))
-    assert perfect.gain[0] > 0 and not perfect.below_constant and poor.below_constant
+    assert perfect.gain.above and not perfect.gain.below and poor.gain.below
 
 
 def test_signal_to_noise_is_found_from_releases_alone():
     numbers, r, sigma = np.random.default_rng(2), 50, 0.3
-    for signal, words in ((0.0, "mostly noise"), (3.0, "well above")):
+    for signal, words in ((0.0, "mostly noise"), (3.0, "whether the model is of use, only held-out metrics say")):
         history = []
         for _ in range(200):
             noisy = sigma * numbers.standard_normal(r)
@@ -130,4 +144,4 @@ def test_calibration_is_exact_where_scores_are_shares():
     scores = np.array([0.75, 0.75, 0.75, 0.75, 0.25, 0.25, 0.25, 0.25])
     assert calibration_error(target, scores) == pytest.approx(0.0, abs=1e-12)
     assert calibration_error(np.zeros(4), np.full(4, 0.9)) == pytest.approx(0.9)
-    assert Quality().gain is None and not Quality().below_constant and not Quality().within_chance
+    assert Quality().gain is None and not Quality().one_answer

@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsw.compare import runner
+from fedsw.compare import grid as runner
 from fedsw.compare.grid import (
     Cell,
     Grid,
+    run_missing,
     write_grid,
     write_result,
 )
-from fedsw.compare.runner import run_missing
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment
 
 Capture = pytest.CaptureFixture[str]
-FAIR = ("none", "central", "central-paper", "local-gradient")
+FAIR = ("reference", "none", "central", "central-paper", "local-gradient")
+UNPROTECTED = ("reference", "reference-any", "none", "unclipped")
 BASELINES = ("opacus", "opacus-fair", "dp-fedavg", "dp-fedavg-fair", "puffle", "barycentre")
 TINY = ("data.records=200", "data.test_records=100", "federation.clients=2")
 

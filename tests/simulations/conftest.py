@@ -36,7 +36,13 @@ class FakeRuns:
     calls: list[tuple[Experiment, dict[str, Any]]] = field(default_factory=list)
 
     def run(
-        self, experiment: Experiment, *, engine: str = "inprocess", runs: Path = Path("runs"), observer: Any = None
+        self,
+        experiment: Experiment,
+        *,
+        engine: str = "inprocess",
+        runs: Path = Path("runs"),
+        observer: Any = None,
+        moments_alone: bool = False,
     ) -> FakeResult:
         self.calls.append((experiment, {"engine": engine, "runs": runs}))
         folder = runs / experiment.name
@@ -47,7 +53,9 @@ class FakeRuns:
         )
         return self._train(experiment, directory, observer, engine)
 
-    def resume(self, directory: Path, *, observer: Any = None) -> FakeResult:
+    def resume(
+        self, directory: Path, *, observer: Any = None, allow_modules: Any = (), charge_lost: bool = False
+    ) -> FakeResult:
         experiment = parse_experiment(json.loads((directory / "config.json").read_text())["experiment"])
         self.calls.append((experiment, {"resumed": directory}))
         return self._train(experiment, directory, observer, "inprocess")

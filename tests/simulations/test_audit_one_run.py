@@ -14,11 +14,11 @@ from rich.console import Console
 
 from fedsw.audit import canaries as pairs
 from fedsw.audit import one_run
+from fedsw.audit.canaries import Attacker, Guesses
 from fedsw.audit.finding import Finding
-from fedsw.audit.gradients import Attacker
-from fedsw.audit.scores import Guesses
+from fedsw.cli.app import main
 from fedsw.engines.driver import run
-from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.substitution import exchanged
 from fedsw.privacy import release as door
@@ -26,6 +26,8 @@ from fedsw.runs.observer import NoObserver
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.owndata.test_check import write
+from tests.tuning.test_search import OWN
 
 SURE = 1 - 1e-10
 WIDE = {
@@ -207,3 +209,39 @@ def test_what_the_attackers_do_not_know_is_refused(overrides: tuple[str, ...], m
 def test_more_canaries_than_records_are_refused() -> None:
     with pytest.raises(ValueError, match="more canaries than there are records"):
         one_run.audit(small(), canaries=601, show=False)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[Path, Path]:
+    """An experiment on tables of somebody's own, and where they are."""
+    rows = [[20 + i, "ab"[i % 2], ("female", "male")[i // 2 % 2], ("low", "high")[i % 3 > 0]] for i in range(60)]
+    for client in "01":
+        write(tmp_path / "DATA" / client, rows)
+    (tmp_path / "own.toml").write_text(OWN.replace('account = "people"\n', ""), encoding="utf-8")
+    return tmp_path / "own.toml", tmp_path / "DATA"
+
+
+def test_records_of_one_s_own_are_attacked_with_no_noise_only_where_that_is_asked_for(
+    own: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, data = own
+    out = path.parent / "audits"
+    line = ["audit", str(path), "--one-run", "6", "--data-dir", str(data), "-o", str(out)]
+    assert main(line) == 2 and not out.exists()
+    said = capsys.readouterr().err
+    assert "no guarantee covers" in said and "--unsafe-finding" in said
+    assert main([*line, "--unsafe-finding"]) == 0
+    assert "epsilon = infinity for a reader of this finding" in " ".join(capsys.readouterr().out.split())
+    (found,) = (json.loads(file.read_text(encoding="utf-8")) for file in out.rglob("finding.json"))
+    assert found["epsilon_of_reader"] == "inf" and found["unsafe"] == one_run.UNSAFE
+
+
+def test_records_of_one_s_own_are_refused_before_they_are_read(own: tuple[Path, Path]) -> None:
+    experiment = load_experiment(own[0], [f"data.data_dir={own[1] / 'nowhere'}"])
+    with pytest.raises(ExperimentError, match="no guarantee covers"):
+        one_run.audit(experiment, canaries=6, show=False)
+
+
+def test_a_finding_on_shipped_records_has_no_such_word(private: Finding) -> None:
+    assert not {"unsafe", "epsilon_of_reader"} & private.details.keys()
+    assert main(["audit", "fair-classification", "--canary", "--unsafe-finding"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -15,20 +16,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedsw.audit import recorded
 from fedsw.audit.finding import Finding
 from fedsw.audit.record import absent, chain, model, noise, promise, spent
 from fedsw.audit.record.folder import ledgers
 from fedsw.audit.record.model import newest_checkpoint
-from fedsw.audit.recorded import audit
 from fedsw.cli.app import app
-from fedsw.cli.shell import invoke
+from fedsw.cli.options import invoke
 from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.runs import recovery
+from fedsw.text import downward, upward
 from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of
 from tests.server.sketch_runs import LOCAL, NOISELESS, sketched
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
+
+audit = functools.partial(recorded.audit, allow_modules=["tests.single.examples"])
 
 SEVERAL = (
     "objective.task=tests.single.examples:ScoreTask",
@@ -110,11 +114,12 @@ def change_checkpoint(directory: Path, change: Callable[[dict[str, Any]], object
 
 
 def change_ledger(path: Path, *statements: str) -> None:
-    """Write to a ledger as somebody who drops its triggers can."""
+    """Write to a ledger as somebody who drops its triggers can, and puts them back."""
     database = sqlite3.connect(path)
-    for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+    triggers = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
         database.execute(f"DROP TRIGGER {name}")
-    for statement in statements:
+    for statement in (*statements, *(trigger for _, trigger in triggers)):
         database.execute(statement)
     database.commit()
     database.close()
@@ -310,6 +315,15 @@ def test_another_delta_or_budget_is_named_although_every_digest_was_forged(copie
 def test_words_that_do_not_fit_the_settings_are_named(copied, change):
     directory = copied()
     change_json(directory / "summary.json", change)
+    assert failed(audit(directory)) == [promise.NAME]
+
+
+def test_a_sentence_that_rounds_down_fails(copied):
+    directory = copied()
+    summary = json.loads((directory / "summary.json").read_text())
+    words = summary["guarantee"]["statement"].replace(upward(summary["delta"]), downward(summary["delta"]))
+    assert words != summary["guarantee"]["statement"]
+    change_json(directory / "summary.json", lambda found: found["guarantee"].update(statement=words))
     assert failed(audit(directory)) == [promise.NAME]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedsw.compare import demo
 from fedsw.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
 from fedsw.experiment.catalogue import shipped, shipped_experiments
-from fedsw.runs.finding import find_run
+from fedsw.runs.files import find_run
 
 MakeRun = Callable[..., Path]
 FakeRuns = Any
@@ -34,7 +34,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the figures out, where they are not what is tested: drawing takes a second."""
-    monkeypatch.setattr(execution, "draw_run", lambda directory: [])
+    monkeypatch.setattr(execution, "draw_run", lambda directory, modules: [])
     monkeypatch.setattr(demo, "draw_demo", lambda folder: [])
 
 
@@ -62,7 +62,7 @@ def test_a_shipped_name_runs_and_leaves_plots_and_a_summary(fake_runs: FakeRuns,
 def test_a_figure_that_fails_is_a_warning_and_the_run_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def fail(directory: Path) -> list[Path]:
+    def fail(directory: Path, modules: Sequence[str]) -> list[Path]:
         raise IndexError("index 1 is out of bounds")
 
     monkeypatch.setattr(execution, "draw_run", fail)

@@ -16,16 +16,17 @@ import pytest
 
 from fedsw.cli import app as cli
 from fedsw.cli import compare as cli_compare
-from fedsw.compare import figure, runner
+from fedsw.compare import figure
+from fedsw.compare import grid as runner
 from fedsw.compare.grid import (
     Cell,
     make_grid,
     missing,
     read_grid,
+    run_missing,
     write_failure,
 )
 from fedsw.compare.methods import methods, tasks
-from fedsw.compare.runner import run_missing
 from fedsw.compare.table import make_table, write_table
 from fedsw.engines import pool
 from tests.processes import interruptible
@@ -108,7 +109,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
         (["compare"], "name a task"),
         (["compare", "fair-clasification"], "nearest: 'fair-classification'"),
         (["compare", "ring", "--epsilon", "1;3"], "cannot be read; write numbers"),
-        (["compare", "ring", "--methods", "local-gradient"], "Methods that can: none, unclipped, central"),
+        (["compare", "ring", "--methods", "local-gradient"], "Methods that can: reference, none, unclipped, central"),
         (["compare", "--resume", "nowhere"], "nowhere holds no comparison"),
         (["compare", "ring", "--resume", "nowhere"], "--resume takes the grid"),
         (["compare", "--resume", "nowhere", "--nominal"], "--resume takes the grid"),
@@ -136,7 +137,7 @@ def test_the_list_names_every_task_and_method(capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert set(found["tasks"]) == set(tasks())
     assert set(found["methods"]) == set(methods())
-    assert found["tasks"]["fair-classification"]["able"] == ["none", "unclipped", *FAIR[1:], *BASELINES]
+    assert found["tasks"]["fair-classification"]["able"] == ["reference", "none", "unclipped", *FAIR[2:], *BASELINES]
     assert set(found["tasks"]["fair-classification"]["baselines"]) == set(BASELINES)
     assert cli.main(["compare", "--list"]) == 0
     assert "local-gradient" in capsys.readouterr().out

@@ -14,24 +14,24 @@ from fedsw.compare.grid import (
 from fedsw.compare.methods import Comparable, able, build, tasks
 from fedsw.experiment import ExperimentError
 from fedsw.settings import read_setting
-from tests.simulations.comparing import FAIR, TINY
+from tests.simulations.comparing import FAIR, TINY, UNPROTECTED
 
 
 def test_the_grid_is_methods_by_budgets_by_seeds_and_none_runs_once_a_seed() -> None:
     grid = make_grid("fair-classification", epsilons=[10, 1, 3, 1], seeds=3)
     assert grid.methods == FAIR
     assert grid.epsilons == (1, 3, 10)
-    assert len(grid.cells) == 3 + 3 * 3 * 3 == len({cell.id for cell in grid.cells})
+    assert len(grid.cells) == 2 * 3 + 3 * 3 * 3 == len({cell.id for cell in grid.cells})
     for method in FAIR:
         found = sorted((cell.epsilon, cell.seed) for cell in grid.cells if cell.method == method)
-        budgets = [math.inf] if method == "none" else [1, 3, 10]
+        budgets = [math.inf] if method in UNPROTECTED else [1, 3, 10]
         assert found == [(epsilon, seed) for epsilon in budgets for seed in range(3)]
 
 
 def test_a_cell_is_what_its_method_epsilon_and_seed_say() -> None:
     for cell in make_grid("fair-classification", epsilons=[1, 3], seeds=2, rounds=7, settings=TINY).cells:
         privacy = cell.experiment.privacy
-        trust = {"none": "none", "local-gradient": "local-gradient"}.get(cell.method, "central")
+        trust = {"reference": "none", "none": "none", "local-gradient": "local-gradient"}.get(cell.method, "central")
         assert (privacy.trust, privacy.epsilon) == (trust, cell.epsilon)
         assert (privacy.bound == "paper") == (cell.method == "central-paper")
         assert (cell.experiment.training.rounds, cell.experiment.data.records) == (7, 200)
@@ -107,7 +107,7 @@ def test_every_task_can_run_what_it_compares() -> None:
     for name, task in tasks().items():
         assert set(task.methods) <= set(able(name))
         for method in able(name):
-            build(name, method, ["privacy.epsilon=1.0"] if method not in ("none", "unclipped") else [])
+            build(name, method, [] if method in UNPROTECTED else ["privacy.epsilon=1.0"])
 
 
 @pytest.mark.parametrize(

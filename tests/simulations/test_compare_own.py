@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.compare.figure import draw_utility
-from fedsw.compare.grid import make_grid, read_grid, write_grid
-from fedsw.compare.runner import run_cell
+from fedsw.compare.grid import make_grid, read_grid, run_cell, write_grid
 from fedsw.compare.table import make_table
 from fedsw.experiment import ExperimentError
 
@@ -48,10 +47,10 @@ def own(tmp_path: Path) -> Path:
 
 def test_every_trust_model_that_can_run_it_is_compared_with_both_references(own):
     grid = make_grid(str(own), epsilons=(1.0, 3.0), seeds=1)
-    assert grid.task == "own" and grid.methods == ("unclipped", "none", "central", "local-gradient")
-    assert len(grid.cells) == 2 + 2 * 2
+    assert grid.task == "own" and grid.methods == ("reference", "unclipped", "none", "central", "local-gradient")
+    assert len(grid.cells) == 3 + 2 * 2
     assert (grid.about.metric, grid.about.better) == ("accuracy", "higher")
-    assert grid.cells[0].experiment.clip.mode == "none" and grid.cells[1].experiment.clip.mode != "none"
+    assert grid.cells[1].experiment.clip.mode == "none" and grid.cells[2].experiment.clip.mode != "none"
 
 
 def test_a_constant_stands_beside_what_was_run(own, tmp_path):

@@ -15,13 +15,14 @@ from fedsw.compare.grid import (
     missing,
     read_grid,
     read_result,
+    run_cell,
+    run_missing,
     write_failure,
     write_result,
 )
-from fedsw.compare.runner import run_cell, run_missing
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment
-from tests.simulations.comparing import Counts, begun, pretend, run_all, summary_of
+from tests.simulations.comparing import FAIR, Counts, begun, pretend, run_all, summary_of
 
 
 def test_a_folder_gives_back_the_grid_that_it_was_made_with(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_folder_gives_back_the_grid_that_it_was_made_with(tmp_path: Path) -> N
 
 
 def test_resuming_runs_only_what_is_missing_failed_or_damaged(tmp_path: Path) -> None:
-    grid = begun(tmp_path, make_grid("fair-classification", epsilons=[1], seeds=2))
+    grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     first, second, third, *_ = grid.cells
     assert run_all(tmp_path, grid).done == len(grid.cells) == 8
     assert missing(tmp_path, grid) == []
@@ -56,7 +57,7 @@ def test_resuming_runs_only_what_is_missing_failed_or_damaged(tmp_path: Path) ->
 def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = begun(tmp_path, make_grid("fair-classification", epsilons=[1], seeds=2))
+    grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     broken = grid.cells[3]
 
     def run(experiment: Experiment, *, runs: Path) -> Any:
@@ -79,7 +80,7 @@ def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
 
 
 def test_cells_beyond_a_killed_process_run_in_new_ones(tmp_path: Path) -> None:
-    grid = begun(tmp_path, make_grid("fair-classification", epsilons=[1], seeds=2))
+    grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     opened: list[Executor] = []
 
     class Mortal(ThreadPoolExecutor):
@@ -109,5 +110,5 @@ def test_cells_beyond_a_killed_process_run_in_new_ones(tmp_path: Path) -> None:
 
 
 def test_no_more_cells_run_at_a_time_than_jobs(tmp_path: Path) -> None:
-    grid = begun(tmp_path, make_grid("fair-classification", epsilons=[1], seeds=2))
+    grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     assert run_all(tmp_path, grid, jobs=3).most_running == 3

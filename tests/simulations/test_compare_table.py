@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedsw.compare import figure, screen
+from fedsw.compare import figure
+from fedsw.compare import table as screen
 from fedsw.compare.grid import (
     make_grid,
     write_result,
 )
 from fedsw.compare.table import make_table, write_table
-from tests.simulations.comparing import FAIR, begun, leave_run, rows_of, summary_of, table_of
+from fedsw.text import measured
+from tests.simulations.comparing import FAIR, UNPROTECTED, begun, leave_run, rows_of, summary_of, table_of
 
 
 def test_guarantees_are_never_mixed_in_one_group(tmp_path: Path) -> None:
@@ -82,6 +84,16 @@ def test_a_row_has_the_mean_and_spread_over_seeds_and_the_worst_epsilon(tmp_path
     assert rows_of(table)["none", math.inf]["delta"] is None
 
 
+def test_a_row_s_interval_holds_the_draw_of_records_that_no_seed_averages_out(tmp_path: Path) -> None:
+    grid = make_grid("fair-classification", methods=["central"], epsilons=[1], seeds=3)
+    around = {"held_out_intervals": {"accuracy": [0.66, 0.74]}}
+    found = rows_of(table_of(tmp_path, grid, lambda cell: around))["central", 1.0]["metrics"]["accuracy"]
+    assert found["mean"] - found["low"] >= 0.04 and found["high"] - found["mean"] >= 0.04
+    assert found["high"] - found["low"] < 0.08 + 4 * found["sd"]
+    assert screen.spread(found) == measured(found["mean"], [found["low"], found["high"]])
+    assert screen.spread({"mean": 0.7, "sd": 0.01}) == "0.7 ± 0.01"
+
+
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     table = table_of(tmp_path, make_grid("fair-classification", methods=["central"], epsilons=[1], seeds=1))
     assert rows_of(table)["central", 1.0]["metrics"]["accuracy"] == {"mean": pytest.approx(0.7), "sd": None}
@@ -99,14 +111,14 @@ def test_json_and_csv_name_for_every_row_who_is_protected_from_whom_and_at_what_
     assert "compose" in stored["caption"]
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 1 + 3 * 2 == sum(len(group["rows"]) for group in stored["groups"])
+    assert len(rows) == 2 + 3 * 2 == sum(len(group["rows"]) for group in stored["groups"])
     for row in rows:
         for column in ("group", "method", "what", "protects", "against", "relation", "epsilon", "rounds", "bytes_up"):
             assert row[column]
         assert row["seeds"] == "2" and float(row["seconds"]) == 2.5 and float(row["bytes_down"]) == 2e6
         assert float(row["accuracy_mean"]) == pytest.approx(0.705)
         assert float(row["accuracy_sd"]) == pytest.approx(0.01 / math.sqrt(2))
-        assert (row["delta"] == "") == (row["method"] == "none")
+        assert (row["delta"] == "") == (row["method"] in UNPROTECTED)
     assert {row["epsilon"] for row in rows} == {"inf", "1.0", "3.0"}
 
 
@@ -129,8 +141,8 @@ def test_the_figure_has_a_curve_for_each_private_method_and_a_dashed_line_for_no
     left, right = drawn.axes
     curves = {line.get_label(): line for line in left.get_lines() if line.get_label() in FAIR}
     assert set(curves) == set(FAIR)
-    assert curves["none"].get_linestyle() == "--"
-    assert [list(curves[name].get_xdata()) for name in FAIR[1:]] == [[1, 3, 10]] * 3
+    assert (curves["reference"].get_linestyle(), curves["none"].get_linestyle()) == ("-", "--")
+    assert [list(curves[name].get_xdata()) for name in FAIR[2:]] == [[1, 3, 10]] * 3
     assert left.get_xscale() == right.get_xscale() == "log"
     assert (left.get_title(), right.get_title()) == ("accuracy (higher is better)", "DI")
 

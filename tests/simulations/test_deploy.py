@@ -16,13 +16,18 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates
-from fedsw.deploy.keys import write_node_key
-from fedsw.deploy.ports import free_port
+from fedsw.cli.app import main
+from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates, write_node_key
+from fedsw.deploy.processes import free_port
 from fedsw.deploy.serving import probe, write_federation
 from fedsw.deploy.superlink import profile, superlink_command
 from fedsw.deploy.supernode import NodeSettings, node_config_text, supernode_command
@@ -65,19 +70,23 @@ def test_the_server_certificate_can_sign_nothing_and_the_authority_s_key_is_nowh
     )
     assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert not server.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
-    known = {server.public_key().public_numbers()}  # type: ignore[union-attr]
+    known = {_der(server.public_key())}
     for path in federation.rglob("*"):
         if path.is_file() and b"PRIVATE KEY" in (content := path.read_bytes()):
             load = load_ssh_private_key if b"OPENSSH" in content else load_pem_private_key
-            known.add(load(content, None).public_key().public_numbers())  # type: ignore[union-attr, operator]
-    assert len(known) == 1 + 3, "the server's key and three node keys"
-    assert authority.public_key().public_numbers() not in known  # type: ignore[union-attr]
+            known.add(_der(load(content, None).public_key()))  # type: ignore[operator]
+    assert len(known) == 2 + 3, "the server's keys, for TLS and for requests, and three node keys"
+    assert _der(authority.public_key()) not in known
+
+
+def _der(public: Any) -> bytes:
+    return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[no-any-return]
 
 
 def test_only_their_owner_can_read_secrets(federation: Path) -> None:
     for path in [federation / "server", *federation.glob("client*"), federation / "server" / "nodes"]:
         assert mode(path) == 0o700, path
-    for path in (federation / "server" / "server.key", *federation.glob("client*/node.key")):
+    for path in (*federation.glob("server/*.key"), *federation.glob("client*/node.key")):
         assert mode(path) == 0o600, path
 
 
@@ -91,10 +100,10 @@ def test_a_secret_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None
 
 def test_no_machine_is_given_another_machine_s_key(federation: Path) -> None:
     secrets = {path: path.read_bytes() for path in federation.rglob("*.key")}
-    assert len(secrets) == len(set(secrets.values())) == 4
+    assert len(secrets) == len(set(secrets.values())) == 5
     for place in (federation / "server", *(federation / f"client{client}" for client in range(3))):
         held = [content for content in secrets.values() if any(content in p.read_bytes() for p in _files(place))]
-        assert len(held) == 1, place
+        assert len(held) == (2 if place.name == "server" else 1), place
 
 
 def test_nothing_is_overwritten(federation: Path) -> None:
@@ -233,12 +242,12 @@ def test_flower_understands_the_superlink_s_command_as_meant(federation: Path) -
 
     files = ServerCertificates.of(federation / "server")
     stock = superlink_command(files, "127.0.0.1", 18000, stock=True)
-    asked = _parse_args_run_superlink().parse_args(stock[1:])
+    asked = _parse_args_run_superlink().parse_args(stock[4:])
     assert not asked.insecure and asked.enable_supernode_auth and not asked.runtime_dependency_install
     assert (asked.ssl_certfile, asked.ssl_keyfile) == (str(files.certificate), str(files.key))
     assert (asked.host, asked.port) == ("127.0.0.1", 18000)
     warm = superlink_command(files, "127.0.0.1", 18000, stock=False)
-    assert warm[-len(stock) + 1 :] == stock[1:]
+    assert warm[4:] == stock[4:] and (warm[3], stock[3]) == ("superlink", "stock")
 
 
 @settings(deadline=None, derandomize=True)
@@ -283,8 +292,9 @@ def test_flower_finds_the_superlink_by_its_profile(tmp_path: Path, monkeypatch: 
 
 def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
     """What a node reads and what it refuses is decided on its own command line, not by the server."""
-    for name in ("ca.crt", "node.key", "records.csv", "columns.toml"):
+    for name in ("ca.crt", "node.key", "records.csv"):
         (tmp_path / name).write_text("x", encoding="utf-8")
+    (tmp_path / "columns.toml").write_text(_SCHEMA, encoding="utf-8")
     settings = {"superlink": "host:1", "authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
     node = NodeSettings(
         **settings, client=0, clients=2, data_path=tmp_path / "records.csv", schema=tmp_path / "columns.toml"
@@ -293,6 +303,33 @@ def test_a_client_names_its_own_file_and_the_columns_it_agrees_to(tmp_path):
     assert node.node_config["schema"] == str((tmp_path / "columns.toml").resolve())
     with pytest.raises(FileNotFoundError, match="no schema at"):
         NodeSettings(**settings, client=0, clients=2, schema=tmp_path / "none.toml")
+
+
+_SCHEMA = """\
+features = [{name = "age", low = 0, high = 100}]
+sensitive = {name = "sex", values = ["f", "m"]}
+target = {name = "income", values = ["low", "high"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (_SCHEMA.replace("]", "", 1), "is not valid TOML"),
+        (_SCHEMA.replace("low = 0", "low = 200"), "200"),
+        (_SCHEMA.replace("features", "faetures"), "faetures"),
+    ],
+)
+def test_a_client_with_a_broken_schema_does_not_start_and_says_why_on_its_own_screen(
+    federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], schema, said
+) -> None:
+    monkeypatch.setattr("fedsw.deploy.serving.keep_connected", lambda *words, **more: pytest.fail("it was started"))
+    (tmp_path / "columns.toml").write_text(schema, encoding="utf-8")
+    options = ["--superlink", "localhost:1", "--partition-id", "0", "--num-partitions", "2", "--trust", "any"]
+    files = ["--schema", str(tmp_path / "columns.toml"), "--state-dir", str(tmp_path / "state")]
+    assert main(["client", *options, *files, "--certs", str(federation / "client0")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"fedsw: the schema {tmp_path / 'columns.toml'}") and said in shown
 
 
 @pytest.mark.parametrize(

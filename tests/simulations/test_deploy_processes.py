@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ import psutil
 import pytest
 
 from fedsw.deploy import processes as deploy_processes
-from fedsw.deploy.following import Follower
-from fedsw.deploy.ports import free_port
-from fedsw.deploy.processes import MARK, Processes
+from fedsw.deploy.node_file import Follower
+from fedsw.deploy.processes import MARK, Processes, free_port
 from fedsw.deploy.warm import executor as warm_executor
 from fedsw.deploy.warm import superlink as warm_superlink
 from fedsw.deploy.watchdog import marked
 from fedsw.engines import deployed
 from fedsw.engines.driver import resume
+from fedsw.errors import FederationError
 from fedsw.federation import OFFLINE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, held
@@ -71,7 +71,7 @@ def test_a_killed_server_app_is_found_out_while_its_submission_waits(tmp_path: P
         assert _wait_for(lambda: "held" in processes.said("server"))
 
         class Link:
-            def submit(self, directory: Path, *, resume: bool) -> Any:
+            def submit(self, directory: Path, modules: Sequence[str], *, resume: bool) -> Any:
                 threading.Timer(1.0, server.kill).start()
                 return processes.start("run", ["sleep", "600"])
 
@@ -105,7 +105,7 @@ class Refusing:
         self.processes, self._leave = processes, leave
         self.process = processes.start("superlink", ["sleep", "600"])
 
-    def submit(self, directory: Path, *, resume: bool) -> Any:
+    def submit(self, directory: Path, modules: Sequence[str], *, resume: bool) -> Any:
         self._leave()
         return self.processes.start("run", ["true"])
 
@@ -243,7 +243,7 @@ def test_another_flower_is_refused_with_the_way_out(main: Any, monkeypatch: pyte
 def test_warm_modules_import_none_of_the_app_s_code() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import {0}; print([m for m in sys.modules if m in {1}])"
     own = ("clients", "fedsw", "server")
-    for name in ("executor", "superlink", "serverapp"):
+    for name in ("executor", "superlink", "serverapp", "connections"):
         folder = str(Path(warm_executor.__file__).parent)
         command = [sys.executable, "-P", "-c", code.format(name, own), folder]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
@@ -271,3 +271,15 @@ def _wait_for(condition: Any, seconds: float = 30.0) -> Any:
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
+
+
+def test_a_server_without_its_clients_says_so_in_one_line_and_shows_no_traceback():
+    output = (
+        "Start `flwr-serverapp` process\nERROR : ServerApp raised an exception\nTraceback (most recent call last):\n"
+        '  File "app.py", line 26, in main\n    federate(grid)\n'
+        "fedsw.errors.FederationError: 0 of 2 clients are online after 8 s; start the others\nExit Code: 201\n"
+    )
+    said = deployed._why("never started", output)
+    assert isinstance(said, FederationError)
+    assert str(said) == "the deployed run never started: 0 of 2 clients are online after 8 s; start the others"
+    assert "killed" in str(deployed._why("never started", "killed"))

@@ -80,7 +80,7 @@ def test_a_unit_has_no_settings_of_its_own_and_the_client_s_reads_the_file_that_
     assert "is in its `/srv/fedsw/node.toml`, not in the" in text
     assert not any("Environment=" in unit.read_text(encoding="utf-8") for unit in UNITS)
     assert settings(UNITS[0], "ExecStart").endswith("--config /srv/fedsw/node.toml")
-    state = read_node_file(ROOT / "clients" / "node.toml").state_dir
+    state = read_node_file(ROOT / "fedsw" / "shipped" / "node.toml").state_dir
     assert state == ROOT / "clients" / Path(settings(UNITS[0], "ReadWritePaths")).relative_to("/srv/fedsw")
 
 
@@ -101,6 +101,36 @@ def test_systemd_finds_no_fault_in_a_service(unit, tmp_path):
     if not complaints(unit, tmp_path, Restart="sometimes"):
         pytest.skip("systemd-analyze checks nothing on this machine")
     assert not complaints(unit, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_service_is_exposed_to_little(unit):
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=25", str(unit)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "Unknown" in checked.stderr or "unrecognized" in checked.stderr:
+        pytest.skip("systemd-analyze of this machine cannot judge a file")
+    assert checked.returncode == 0, checked.stdout[-2000:]
+
+
+def test_the_image_is_made_of_what_the_index_has_with_known_hashes_and_of_no_other_index():
+    text = (ROOT / "clients" / "Containerfile").read_text(encoding="utf-8")
+    assert "index-url" not in text and text.count("--require-hashes") >= 1
+    assert re.search(r"^ARG BASE$", text, flags=re.MULTILINE) and re.search(
+        r"^FROM \$\{BASE\}$", text, flags=re.MULTILINE
+    )
+    for name in ("app", "dev", "cuda"):
+        blocks = re.split(r"(?m)^(?=[a-zA-Z])", (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8"))[1:]
+        assert blocks and all("==" in block and "--hash=sha256:" in block for block in blocks)
+
+
+def test_locks_are_of_the_versions_that_are_tested_together():
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    known = {re.sub("[_.]", "-", name.lower()): version for name, version in pins.items()}
+    for name in ("app", "dev"):
+        text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+        for package, version in re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;]+)", text, flags=re.MULTILINE):
+            assert known[re.sub("[_.]", "-", package.lower())] == version, package
 
 
 def test_the_image_is_made_of_what_there_is_and_speaks_to_nobody_else():

@@ -12,16 +12,16 @@ def test_every_semi_public_name_is_where_the_engines_look_for_it():
     from flwr.simulation.run_simulation import _run_simulation  # noqa: F401
     from flwr.supercore.telemetry import EventType
 
-    from fedsw.engines import _flower
+    from fedsw.engines import inprocess
 
     assert hasattr(EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
-    run = _flower.empty_run(5)
+    run = inprocess.empty_run(5)
     assert run.run_id == 5
-    _flower.identify(5)
-    message = _flower.Message(_flower.RecordDict({}), 7, "train.x", ttl=1.0)
-    _flower.number(message, "42")
+    inprocess.identify(5)
+    message = inprocess.Message(inprocess.RecordDict({}), 7, "train.x", ttl=1.0)
+    inprocess.number(message, "42")
     assert message.metadata.message_id == "42" and message.metadata.run_id == 5
-    assert _flower.delivered(message).metadata is message.metadata
+    assert inprocess.delivered(message).metadata is message.metadata
 
 
 def test_clients_of_the_simulation_engine_are_known_by_their_grid():
@@ -45,7 +45,7 @@ def test_flower_is_set_not_to_phone_home(name):
 def test_semi_public_names_are_used_in_one_module_the_builder_of_bundles_and_the_optional_warm_ones_only():
     root = Path(__file__).resolve().parents[2]
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
-    private = {"fedsw/engines/_flower.py": None, "fedsw/deploy/bundle.py": public | {"flwr.cli.build"}}
+    private = {"fedsw/engines/inprocess.py": None, "fedsw/deploy/bundle.py": public | {"flwr.cli.build"}}
     looked = 0
     for folder in ("clients", "server", "fedsw"):
         for path in (root / folder).rglob("*.py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
-from fedsw.report.figures import COLOURS, limits_of
-from fedsw.report.pictures import draw_latent
+from fedsw.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of
 from fedsw.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
 from fedsw.runs.record import Outputs, read_run
 
@@ -160,3 +162,35 @@ def test_plots_do_not_load_matplotlib_before_they_draw() -> None:
     code = "import sys, fedsw.report.plots, fedsw.report.screens, fedsw.cli.app; assert 'matplotlib' not in sys.modules"
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    return content.getvalue()
+
+
+def test_a_picture_of_noise_is_made_smaller_until_it_fits() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    small = compact(_png(noise))
+    assert len(small) <= MOST_BYTES
+    with Image.open(io.BytesIO(small)) as opened:
+        assert opened.width == opened.height < 600
+
+
+def test_a_compact_picture_stays_what_it_is() -> None:
+    once = compact(_png(np.zeros((40, 60, 4), dtype=np.uint8)))
+    assert compact(once) == once
+
+
+def test_a_compact_picture_keeps_white_and_the_rare_colours_of_classes_apart() -> None:
+    pixels = np.full((300, 300, 3), 255, dtype=np.uint8)
+    colours = [tuple(int(colour[start : start + 2], 16) for start in (1, 3, 5)) for colour in COLOURS]
+    pixels[:100] = np.linspace(0, 255, 300).astype(np.uint8)[None, :, None]
+    for position, colour in enumerate(colours):
+        pixels[200, 10 * position : 10 * position + 4] = colour
+    with Image.open(io.BytesIO(compact(_png(pixels)))) as opened:
+        seen = np.asarray(opened.convert("RGB")).astype(int)
+    assert seen[250, 150].tolist() == [255, 255, 255]
+    for position, colour in enumerate(colours):
+        assert np.abs(seen[200, 10 * position] - np.array(colour)).max() <= 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 
-from fedsw.deploy import ports
-from fedsw.deploy.ports import free_port
+from fedsw.deploy import processes
+from fedsw.deploy.processes import free_port
 
 
 def test_a_port_that_the_system_picks_again_is_not_given_out_again(monkeypatch):
@@ -20,7 +20,7 @@ def test_a_port_that_the_system_picks_again_is_not_given_out_again(monkeypatch):
             asked.append(address)
             super().bind((address[0], first) if len(asked) == 1 else address)
 
-    monkeypatch.setattr(ports.socket, "socket", Repeating)
+    monkeypatch.setattr(processes.socket, "socket", Repeating)
     second = free_port()
     assert second != first and len(asked) == 2
 
@@ -35,7 +35,7 @@ def test_ports_never_run_out(monkeypatch):
         def getsockname(self):
             return "127.0.0.1", 40_000 + next(turns) % 1000
 
-    monkeypatch.setattr(ports.socket, "socket", Few)
+    monkeypatch.setattr(processes.socket, "socket", Few)
     found = [free_port() for _ in range(2500)]
     assert set(found[-1000:]) == set(range(40_000, 41_000))
 

@@ -9,7 +9,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.engines import _flower, ray
+from fedsw.engines import inprocess
 
 
 @pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
@@ -23,7 +23,7 @@ def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    _flower.simulate_with_ray(cast(ServerApp, None), cast(ClientApp, None), 2, cpus=3)
+    inprocess.simulate_with_ray(cast(ServerApp, None), cast(ClientApp, None), 2, cpus=3)
     assert [each["init_args"] for each in found] == [expected]
 
 
@@ -35,10 +35,10 @@ def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
 ) -> None:
     """Two GPUs of this machine between four sites; in a cluster one for each."""
     found: list[float] = []
-    monkeypatch.setattr(_flower, "simulate_with_ray", lambda *given, gpus, **more: found.append(gpus))
+    monkeypatch.setattr(inprocess, "simulate_with_ray", lambda *given, gpus, **more: found.append(gpus))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    ray.run(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
+    inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
     assert found == [share]

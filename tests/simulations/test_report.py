@@ -7,16 +7,22 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from fedsw.experiment import parse_experiment
-from fedsw.report.names import ordered_metrics, short_metrics
-from fedsw.report.progress import describe_round
+from fedsw.report.progress import describe_round, ordered_metrics, short_metrics
 from fedsw.report.screens import demo_table, experiments_table, summary_panel
 from fedsw.runs.files import read_lines, write_json
 from fedsw.runs.record import read_run
-from fedsw.text import json_text, number, to_float
+from fedsw.runs.tallied import Tallied, held_out_of
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.tally import Moments
+from fedsw.text import json_text, measured, number, to_float
+from fedsw.use.card import card
+from tests.federations import small
 
 MakeRun = Callable[..., Path]
 
@@ -84,6 +90,52 @@ def test_a_run_without_noise_says_infinity(finished_run: MakeRun) -> None:
     assert "protects" not in text
 
 
+def test_what_noise_made_impossible_is_said_to_be_below_what_can_be_seen_and_never_cut(finished_run: MakeRun) -> None:
+    """A regression that predicts 0.42 where targets lie about 0.4, of 60 records through noise."""
+    task, law, directory = Problem.from_experiment(small()), np.random.default_rng(2), finished_run()
+    target = torch.from_numpy(law.normal(0.4, 0.06, (60, 1)))
+    sums = Moments(1, 1).vectors(torch.full_like(target, 0.42), target).sum(0, keepdim=True).numpy()
+    seen = set()
+    for _ in range(8):
+        values = sums + law.normal(size=sums.shape) * 10.0
+        found = held_out_of(task, Moments(1, 1), Tallied(values, 10.0, np.array([60]), 3, 0, 1.0, round=1))
+        value, interval = found.metrics["mean_squared_error"], found.quality.intervals["mean_squared_error"]
+        assert interval.low == 0 and interval.high >= 1.9 * 10.0 / 60
+        words = measured(value, interval)
+        assert ("below what the noise allows to see (0 to 0." in words) == (value < 0)
+        summary = json.loads((directory / "summary.json").read_text()) | found.said()
+        write_json(directory / "summary.json", summary)
+        assert words in shown(summary_panel(read_run(directory)), width=300) and words in card(read_run(directory))
+        seen.add(value < 0)
+    assert seen == {True, False}
+
+
+def test_no_metric_is_shown_without_the_interval_that_it_stands_for(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    around = {"accuracy": [0.77, 0.815], "disparate_impact": [0.5, 0.75]}
+    groups = {"female": {"count": 40, "accuracy": 0.8}, "male": {"count": 60, "accuracy": None}}
+    summary |= {"held_out": {"accuracy": 0.79, "disparate_impact": 0.6, "mine": 2.0}, "held_out_intervals": around}
+    summary["held_out_by_group"] = groups
+    summary["held_out_by_group_intervals"] = {name: {"accuracy": [0.6, 0.9]} for name in groups}
+    summary |= {"constant": {"accuracy": 0.75}, "constant_intervals": {"accuracy": [0.73, 0.77]}}
+    summary |= {"constant_answers": "always 'low'"}
+    summary["gain"] = {"value": 0.04, "low": -0.01, "high": 0.09, "claim": "cannot be told"}
+    write_json(directory / "summary.json", summary)
+    text = shown(summary_panel(read_run(directory)), width=300)
+    for words in (
+        "accuracy 0.79 (0.77 to 0.815) · DI 0.6 (0.5 to 0.75) · mine 2 (no interval is known of mine)",
+        "accuracy 0.75 (0.73 to 0.77) (always 'low'); the model cannot be told from it: 0.04 (-0.01 to 0.09) better",
+        "0.6 to 0.9",
+        "not to be seen",
+    ):
+        assert words in text
+    written = card(read_run(directory))
+    assert "The model cannot be told from it: its gain is 0.04 (-0.01 to 0.09)." in written
+    assert "0.79 (0.77 to 0.815)" in written and "2 (no interval is known)" in written
+    assert "0.75 (0.73 to 0.77)" in written
+
+
 def test_a_run_that_never_ended_says_what_it_spent_and_how_to_go_on(finished_run: MakeRun) -> None:
     directory = finished_run()
     (directory / "summary.json").unlink()
@@ -130,7 +182,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_the_progress_line_shows_only_what_a_round_released() -> None:
     plan = {"epsilon": 3.0}
     noisy = {"round": 5, "epsilon": 1.234, "snr": 0.567}
-    assert describe_round(noisy, plan, "accuracy 0.8") == "ε 1.23 of 3  SNR 0.57  accuracy 0.8"
+    assert describe_round(noisy, plan, "accuracy 0.8") == "ε 1.24 of 3  SNR 0.57  accuracy 0.8"
     plain = {"round": 5, "epsilon": "inf", "snr": None}
     assert describe_round(plain, {"epsilon": "inf"}, "") == "ε ∞ of ∞"
     assert "training loss 0.5 (unsafe)" in describe_round({**noisy, "training_loss": 0.5}, plan, "")

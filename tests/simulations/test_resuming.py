@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from rich.console import Console
 
 from fedsw.cli.execution import execute
-from fedsw.cli.shell import RunStopped
+from fedsw.cli.options import RunStopped
 from fedsw.cli.status import status_view
 from fedsw.engines.driver import Engine, resume
 from fedsw.errors import FederationError
@@ -19,8 +19,7 @@ from fedsw.federation.server.app import job_from
 from fedsw.report.screens import summary_panel
 from fedsw.report.status import read_status
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import read_run
-from fedsw.runs.resuming import command_for
+from fedsw.runs.record import command_for, read_run
 from tests.federations import small
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 LOOKING = """
 import json, os, sys
 
-if any("flower-superlink" in word for word in getattr(sys, "orig_argv", ())):
+if any(word.endswith("superlink.py") for word in getattr(sys, "orig_argv", ())):
     from flwr.proto.message_pb2 import Message
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_type_from_object_content
     from flwr.supercore.object_store import in_memory_object_store, sql_object_store

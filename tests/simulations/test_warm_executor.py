@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
 from fedsw.deploy.warm.executor import Node, Worker, load_client_app
-from fedsw.engines import _flower
+from fedsw.engines import inprocess
 
 PYPROJECT = """
 [project]
@@ -85,9 +85,9 @@ class Host:
         self.node._give = lambda reply, seconds: self.replies.append(reply)  # type: ignore[method-assign]
 
     def ask(self, run_id: int, what: str = "tell", ttl: float = 120.0) -> Any:
-        _flower.identify(run_id)
+        inprocess.identify(run_id)
         message = Message(RecordDict({"ask": ConfigRecord({"what": what})}), 1234, "query.tell", ttl=ttl)
-        _flower.number(message, f"m{len(self.replies)}")
+        inprocess.number(message, f"m{len(self.replies)}")
         self.node._answer(message)
         reply = self.replies[-1]
         assert reply.metadata.reply_to_message_id == message.metadata.message_id
@@ -132,7 +132,7 @@ def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(
 
 
 def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    _flower.identify(1)
+    inprocess.identify(1)
     messages = [Message(RecordDict({"ask": ConfigRecord({"what": "tell"})}), 1234, "query.tell", ttl=60.0)] * 2
     given: list[Any] = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fedsw
 from fedsw.models import flatten, load_flat
 from fedsw.objectives import Clip
-from fedsw.single.batches import Batch
+from fedsw.single.objective import Batch
 from fedsw.transport.sliced import project
 from tests.single.examples import Scores, model, records
 

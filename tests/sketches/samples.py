@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsw.randomness import Stream
-from fedsw.transport.sketch_parts import GaussianKernel, Indicators, SlicedCramer
-from fedsw.transport.sketches import Law
+from fedsw.sketches.law import Law
+from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer
 
 KERNEL = GaussianKernel((0.5, 1.0, 2.0), 40)
 MIXED = Law(6, (GaussianKernel((1.0,), 20, columns=(0, 1, 2)), Indicators((3, 4, 5), weight=2.0)), classes=2, groups=2)

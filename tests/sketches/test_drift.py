@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.sketch_drift import drift
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import Law
+from fedsw.sketches.drift import drift
+from fedsw.sketches.law import Law
+from fedsw.sketches.noised import NoisedSketch
+from fedsw.sketches.parts import GaussianKernel
 
 LAW = Law(2, (GaussianKernel((1.0,), 30),))
 SKETCHER = LAW.drawn()

@@ -10,10 +10,16 @@ import scipy.fft
 import torch
 
 from fedsw.randomness import Stream
-from fedsw.transport.feature_maps import Convolutions, Cosine
-from fedsw.transport.frequencies import Frequencies, cramer_frequencies, cramer_scale, gaussian_frequencies
-from fedsw.transport.sketch_parts import GaussianKernel, SlicedCramer
-from fedsw.transport.sketches import Law
+from fedsw.sketches.law import Law
+from fedsw.sketches.maps import Convolutions, Cosine
+from fedsw.sketches.parts import (
+    Frequencies,
+    GaussianKernel,
+    SlicedCramer,
+    cramer_frequencies,
+    cramer_scale,
+    gaussian_frequencies,
+)
 from tests.sketches.samples import normal
 
 

@@ -6,19 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsw.models.conditional import ImageGenerator, VectorGenerator
+from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.randomness import Stream
-from fedsw.single.generators import (
-    CheckpointRefused,
-    Progress,
-    Settings,
-    fit_generator,
-    generate,
-    sketch_distance,
-)
-from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.sketch_parts import GaussianKernel, Indicators
-from fedsw.transport.sketches import Law
+from fedsw.sketches.fit import CheckpointRefused, Progress, Settings, fit_generator, generate, sketch_distance
+from fedsw.sketches.law import Law
+from fedsw.sketches.noised import NoisedSketch
+from fedsw.sketches.parts import GaussianKernel, Indicators
 from tests.sketches.samples import normal
 
 CENTRES = torch.tensor([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])

@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.randomness import Stream
-from fedsw.transport.marginals import cell_means, column_means
-from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.pairs import Pairs
-from fedsw.transport.sketch_drift import LEAST_DOUBT, Means, drift_of_means
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import Law
+from fedsw.sketches.drift import LEAST_DOUBT, Means, drift_of_means
+from fedsw.sketches.law import Law
+from fedsw.sketches.noised import NoisedSketch
+from fedsw.sketches.parts import GaussianKernel
+from fedsw.sketches.tables import Pairs, cell_means, column_means
 
 SIZES = (2, 5, 3)
 CHANCES = ((0.7, 0.3), (0.1, 0.2, 0.3, 0.3, 0.1), (0.2, 0.2, 0.6))

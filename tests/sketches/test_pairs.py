@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.privacy.sketches import sketch_sensitivity
-from fedsw.transport.pairs import Pairs, PairsOfCodes
-from fedsw.transport.sketches import Law
+from fedsw.sketches.law import Law
+from fedsw.sketches.sensitivity import sketch_sensitivity
+from fedsw.sketches.tables import Pairs, PairsOfCodes
 
 SIZES = (3, 2, 4)
 RANGES = ((0, 3), (3, 5), (5, 9))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedsw.randomness import Stream
-from fedsw.transport.scattering import Scattering, filter_bank
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import Law
+from fedsw.sketches.law import Law
+from fedsw.sketches.maps import Scattering, filter_bank
+from fedsw.sketches.parts import GaussianKernel
 from tests.sketches.samples import normal
 
 CHOICES = [Scattering(1, 1), Scattering(1, 3), Scattering(2, 2, 2), Scattering(2, 5), Scattering(3, 2, 2)]

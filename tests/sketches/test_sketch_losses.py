@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.transport.noised_sketches import NoisedSketch
-from fedsw.transport.sketch_losses import Target, distance, drawn_distance
+from fedsw.sketches.losses import Target, distance, drawn_distance
+from fedsw.sketches.noised import NoisedSketch
 from tests.sketches.samples import LAWS, cells_of, normal
 
 LAW = LAWS["kernel"]

@@ -10,7 +10,11 @@ import torch
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.privacy.release import release
-from fedsw.privacy.sketches import (
+from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
+from fedsw.sketches import law
+from fedsw.sketches.law import STEP, Law
+from fedsw.sketches.noised import NoisedSketch, pooled
+from fedsw.sketches.sensitivity import (
     bits_per_number,
     bounded_sketch,
     bounded_sum,
@@ -18,10 +22,6 @@ from fedsw.privacy.sketches import (
     require_sum,
     sketch_sensitivity,
 )
-from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
-from fedsw.transport import sketches
-from fedsw.transport.noised_sketches import NoisedSketch, pooled
-from fedsw.transport.sketches import STEP, Law
 from tests.noises import require_gaussian
 from tests.sketches.samples import KERNEL, LAWS, cells_of, normal
 
@@ -165,13 +165,13 @@ def test_sums_of_other_lengths_of_nobody_or_of_too_many_are_refused(monkeypatch)
     ):
         with pytest.raises(ValueError, match=words):
             bounded_sum(LAW, sums, records)
-    monkeypatch.setattr("fedsw.privacy.sketches.MOST_RECORDS", 2 * N - 1)
+    monkeypatch.setattr("fedsw.sketches.sensitivity.MOST_RECORDS", 2 * N - 1)
     with pytest.raises(ValueError, match="80 records"):
         bounded_sum(LAW, [SUM, SUM], [N, N])
 
 
 def test_the_bits_of_a_number_hold_every_sum_that_is_allowed_with_its_sign():
-    for records in (1, 40, 10**6, sketches.MOST_RECORDS):
+    for records in (1, 40, 10**6, law.MOST_RECORDS):
         for counts in (0.5, 4.0):
             bits = bits_per_number(Law(3, (KERNEL,), counts=counts), records)
             assert 2 ** (bits - 1) > records * max(1.0, math.sqrt(counts)) / STEP >= 2 ** (bits - 3)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.privacy.sketches import PUBLIC, RELATION, sketch_sensitivity
-from fedsw.transport.sketch_parts import GaussianKernel, Indicators, SlicedCramer
-from fedsw.transport.sketches import MOST_COORDINATES, STEP, Law, Sketcher
+from fedsw.sketches.law import MOST_COORDINATES, STEP, Law, Sketcher
+from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer
+from fedsw.sketches.sensitivity import PUBLIC, RELATION, sketch_sensitivity
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 DRAWN = {name: law.drawn() for name, law in LAWS.items()}

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.transport import sketches
-from fedsw.transport.feature_maps import Convolutions, Cosine
-from fedsw.transport.sketch_parts import GaussianKernel
-from fedsw.transport.sketches import STEP, BatchSums, Law, count_steps, sums_of_vectors
+from fedsw.sketches import law as sketches
+from fedsw.sketches.law import STEP, BatchSums, Law, count_steps, sums_of_vectors
+from fedsw.sketches.maps import Convolutions, Cosine
+from fedsw.sketches.parts import GaussianKernel
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 

@@ -10,8 +10,7 @@ from fedsw.accounting import Ledger
 from fedsw.cli.execution import run_summary
 from fedsw.engines.driver import resume, run
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.extensions import load_object
-from fedsw.experiment.held import _held, held, in_this_process
+from fedsw.experiment.registry import _held, held, in_this_process, load_object
 from fedsw.models import mlp
 from fedsw.report.plots import draw_run
 from tests.federations import small

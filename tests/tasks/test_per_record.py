@@ -9,7 +9,7 @@ from torch import nn
 from fedsw.clipping import UnsupportedModule
 from fedsw.experiment.sources import Shape
 from fedsw.models import flatten
-from fedsw.tasks.per_record import MADE_UP, made_up_features, made_up_targets, require_per_record
+from fedsw.tasks.own import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.tasks.task import Inputs
 
 GIVEN = Inputs(made_up_features(0, 4), made_up_targets(2, 0), Shape(4, ("0", "1"), 2, 0))

@@ -6,14 +6,16 @@ import json
 
 import pytest
 
-from fedsw.accounting import Charge, Ledger, epsilon, renyi
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached
+from fedsw.accounting import BudgetExhausted, Charge, Ledger, Step, epsilon
+from fedsw.accounting import selection as renyi
+from fedsw.accounting.lifetime import Cost, DatasetAccount, LimitReached, one_cost
 from fedsw.accounting.selection import Repetitions
 from fedsw.cli.app import main
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.tuning import private
-from fedsw.tuning.candidates import Candidate
+from fedsw.planning import selection as private
+from fedsw.planning.search import Candidate
+from fedsw.randomness import Stream
 from tests.federations import SMALL
 from tests.owndata.test_check import write
 from tests.tuning.test_search import OWN
@@ -46,18 +48,25 @@ class Training:
 
     def __init__(self, account, *, rate: float = 0.2, times: int = 4) -> None:
         self.account, self.rate, self.times = account, rate, times
-        self.directories, self.charged = [], []
+        self.directories, self.charged, self.settings = [], [], []
 
-    def __call__(self, experiment, folder):
+    def __call__(self, experiment, folder, selection):
         assert experiment.data.account is None
         self.charged.append(bool(self.account.state().runs))
+        self.settings.append(selection.settings)
         directory = folder / f"run{len(self.directories)}"
         directory.mkdir()
         self.directories.append(directory)
-        with Ledger.create(directory / "ledger.sqlite", groups=("a",), delta=1e-4, epsilon=1e6) as ledger:
+        promise = {"delta": selection.delta, "epsilon": selection.epsilon, "selection": selection}
+        status = "completed"
+        with Ledger.create(directory / "ledger.sqlite", groups=("a",), **promise) as ledger:
             for round_ in range(self.times):
-                ledger.spend(round_, 0, [Charge("a", self.rate, 0.1)], 1.0)
-        summary = {"held_out": {"accuracy": experiment.training.learning_rate}, "warnings": ["mine"]}
+                try:
+                    ledger.spend(round_, 0, [Charge("a", self.rate, 0.1)], 1.0)
+                except BudgetExhausted as exhausted:
+                    status = f"stopped: {exhausted}"
+        summary = {"held_out": {"accuracy": experiment.training.learning_rate}, "status": status}
+        summary["selection"] = selection.as_dict()
         (directory / "summary.json").write_text(json.dumps(summary))
         return summary, directory
 
@@ -72,10 +81,9 @@ def test_the_selection_is_charged_before_its_first_run_and_only_the_best_run_is_
     assert chosen.score == chosen.candidate.experiment.training.learning_rate
     (run,) = account.state().runs.values()
     assert run.settled and account.state().spent(1e-5) == pytest.approx(chosen.cost.curve.epsilon(1e-5), rel=2e-2)
-    summary = json.loads((chosen.directory / "summary.json").read_text())
-    assert "was selected among others" in summary["warnings"][0] and summary["warnings"][1] == "mine"
-    kept = json.loads((chosen.directory / "tuning.json").read_text())
-    assert kept["epsilon"] == pytest.approx(chosen.cost.epsilon) and not {"runs", "k", "seconds"} & set(kept)
+    kept = json.loads((chosen.directory / "summary.json").read_text())["selection"]
+    assert kept["epsilon"] == chosen.cost.epsilon and not {"runs", "k", "seconds"} & set(kept)
+    assert tuple(kept["settings"]) == chosen.candidate.settings and kept["metric"] == "accuracy"
 
 
 def test_a_selection_costs_more_than_one_run_and_of_many_less_than_all_of_them_shown(account):
@@ -100,11 +108,58 @@ def test_a_selection_beyond_the_limit_runs_nothing(account, tmp_path):
     assert not training.directories and not account.state().runs
 
 
-def test_a_run_that_spent_more_than_planned_ends_the_selection(account, tmp_path):
-    training = Training(account, times=5)
-    with pytest.raises(FederationError, match="other than planned"):
-        private.select(candidates(), LAW, "accuracy", 1.0, runs=tmp_path / "runs", train=training)
+@pytest.mark.parametrize("more", [{"times": 5}, {"rate": 0.3}])
+def test_a_run_cannot_spend_more_than_any_candidate_was_planned_to(account, tmp_path, more):
+    with pytest.raises(FederationError, match="did not end as planned"):
+        private.select(candidates(), LAW, "accuracy", 1.0, runs=tmp_path / "runs", train=Training(account, **more))
     assert account.state().runs and not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_spent_more_than_its_own_plan_ends_the_selection(account, tmp_path, monkeypatch):
+    monkeypatch.setattr(Repetitions, "draw", lambda law, uniform: 40)
+    longer = candidates("training.rounds=6")[:1]
+    with pytest.raises(FederationError, match="other than planned"):
+        private.select(
+            [*candidates(), *longer], LAW, "accuracy", 1.0, runs=tmp_path / "runs", train=Training(account, times=5)
+        )
+    assert account.state().runs and not (tmp_path / "runs").exists()
+
+
+def test_the_settings_of_a_run_depend_on_no_run_before_it(account, tmp_path, monkeypatch):
+    monkeypatch.setattr(Repetitions, "draw", lambda law, uniform: 25)
+    monkeypatch.setattr(Stream, "secure", lambda: Stream.seeded(5, "runs"))
+    drawn = []
+    for place, sign in enumerate((1.0, -1.0)):
+        training = Training(account)
+        private.select(candidates(), LAW, "accuracy", sign, runs=tmp_path / str(place), train=training)
+        drawn.append(training.settings)
+    assert drawn[0] == drawn[1] and {*map(drawn[0].count, set(drawn[0]))} <= set(range(4, 14))
+
+
+def test_every_account_that_a_candidate_names_is_charged(account, tmp_path, monkeypatch):
+    others = candidates("data.account=patients")[:1]
+    unnamed = [Candidate(("x",), parse_experiment(SMALL, ["data.records=300"]))]
+    found = [*unnamed, *candidates(), *others]
+    chosen = private.select(found, LAW, "accuracy", 1.0, runs=tmp_path / "runs", train=Training(account))
+    for data in ("people", "patients"):
+        state = DatasetAccount(tmp_path / "accounts", data).state()
+        (run,) = state.runs.values()
+        assert run.settled and state.spent(1e-5) == pytest.approx(chosen.cost.curve.epsilon(1e-5), rel=2e-2)
+
+
+def test_where_one_account_has_no_room_none_is_charged_and_nothing_runs(account, tmp_path):
+    full = DatasetAccount(tmp_path / "accounts", "patients")
+    full.limit(1.2, 1e-5)
+    training, found = Training(account), [*candidates(), *candidates("data.account=patients")[:1]]
+    with pytest.raises(LimitReached, match="'patients'"):
+        private.select(found, LAW, "accuracy", 1.0, runs=tmp_path / "runs", train=training)
+    assert not training.directories and not full.state().runs and account.state().spent(1e-5) == 0.0
+
+
+def test_candidates_of_several_deltas_are_refused(account):
+    other = candidates("privacy.delta=1e-7")[:1]
+    with pytest.raises(ExperimentError, match=r"different deltas, 1e-07 to"):
+        private.cost_of([*candidates(), *other], LAW)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +173,24 @@ def test_a_run_that_spent_more_than_planned_ends_the_selection(account, tmp_path
 def test_runs_that_the_theorem_does_not_cover_are_refused(account, setting, said):
     with pytest.raises(ExperimentError, match=said):
         private.cost_of(candidates(setting), LAW)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [one_cost({Step(0.2, 0.1): 4, Step(1.0, 0.05): 1}), Cost.of([{Step(0.2, 0.1): 4}, {Step(1.0, 0.2): 1}])],
+    ids=["rounds and moments", "rounds or counts"],
+)
+def test_runs_that_release_several_things_are_not_taken_for_runs_that_release_the_dearest(account, monkeypatch, cost):
+    monkeypatch.setattr(private, "planned_cost", lambda plan: cost)
+    with pytest.raises(ExperimentError, match="releases more than its rounds"):
+        private.cost_of(candidates(), LAW)
+
+
+def test_a_search_on_records_leaves_out_the_moments_that_nobody_wrote(account):
+    open_ = private.cost_of(candidates("privacy.moments='auto'"), LAW)
+    assert open_.epsilon == private.cost_of(candidates(), LAW).epsilon
+    with pytest.raises(ExperimentError, match="privacy.moments"):
+        private.cost_of(candidates("privacy.moments=0.2"), LAW)
 
 
 def test_the_command_searches_on_the_records_and_says_what_it_cost(account, tmp_path, capsys):

@@ -8,10 +8,9 @@ import math
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.engines.settle import settled
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.tuning.candidates import candidates, metric_of, score_of
-from fedsw.tuning.search import search
+from fedsw.federation.server.preset import settled
+from fedsw.planning.search import candidates, metric_of, score_of, search
 from tests.owndata.test_check import FINE, write
 
 OWN = """
@@ -99,7 +98,7 @@ def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeyp
     for client in ("0", "1"):
         write(tmp_path / "DATA" / client, FINE * 10)
     line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.0001,2.0"]
-    assert main([*line, "privacy.epsilon=50", "--json"]) == 0
+    assert main([*line, "--metric=-loss", "privacy.epsilon=50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cost"] == 0 and len(found["tried"]) == 2 and not (tmp_path / "accounts").exists()
     assert found["best"] == ["training.learning_rate=2.0"]

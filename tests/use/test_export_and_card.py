@@ -12,6 +12,7 @@ import torch
 import fedsw
 from fedsw.cli.app import main
 from fedsw.runs.files import read_json
+from fedsw.text import measured
 from fedsw.use.card import write_card
 from fedsw.use.export import export
 
@@ -63,7 +64,8 @@ def test_the_card_says_what_the_summary_says(classifier, place, tmp_path):
     for warning in summary["warnings"]:
         assert f"**{warning}**" in text
     assert summary["warnings"] and text.index("Read this first") < text.index("## Guarantee")
-    assert f"| accuracy | {summary['held_out']['accuracy']:.3g} |" in text and summary["constant_answers"] in text
+    accuracy = measured(summary["held_out"]["accuracy"], summary["held_out_intervals"]["accuracy"])
+    assert " to " in accuracy and f"| accuracy | {accuracy} |" in text and summary["constant_answers"] in text
     for part in ("| female | 70 |", "| male | 70 |", "| work | input | a, b |", "fedsw predict", "torch "):
         assert part in text, part
     assert str(place / "DATA") not in text, "folders of private records are nobody's business"

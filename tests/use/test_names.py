@@ -8,10 +8,10 @@ import pytest
 
 from fedsw.accounting import Ledger
 from fedsw.cli.app import main
-from fedsw.columns import Columns
+from fedsw.columns.declaration import Columns
 from fedsw.report.plots import draw_outputs
 from fedsw.runs.accounts import read_ledger
-from fedsw.runs.names import Names, names_in
+from fedsw.runs.files import Names, names_in
 from fedsw.runs.record import read_run
 
 from .conftest import COLUMNS, INCOME

@@ -12,7 +12,7 @@ import fedsw
 from fedsw.data.formats import BadRecords
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.runs.record import Outputs
-from fedsw.use.thresholds import settle
+from fedsw.use.predictions import settle
 
 NAMES = {"groups": ("female", "male"), "classes": ("low", "high")}
 EXPERIMENT = parse_experiment({"name": "own", "objective": {"task": "classification"}})

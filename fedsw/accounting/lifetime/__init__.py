@@ -3,26 +3,49 @@
 Source: docs/guarantees.md, "One account for one data set".
 """
 
-from fedsw.accounting.lifetime.account import About, DatasetAccount, LimitReached, Reservation, accounts_in
-from fedsw.accounting.lifetime.composing import composed_epsilon, counts_of_ledger, room
-from fedsw.accounting.lifetime.cover import NO_NOISE, Counts, planned
-from fedsw.accounting.lifetime.places import ACCOUNTS_VARIABLE, accounts_folder
+from fedsw.accounting.lifetime.account import (
+    ACCOUNTS_VARIABLE,
+    About,
+    DatasetAccount,
+    LimitReached,
+    Reservation,
+    account_named,
+    accounts_folder,
+    accounts_in,
+)
+from fedsw.accounting.lifetime.bound import Bound, bind, bound_in, bound_to, counting, require_same, settle, unbind
+from fedsw.accounting.lifetime.composing import admitted, composed_epsilon, cost_of_ledger, room, total_epsilon
+from fedsw.accounting.lifetime.cover import NO_NOISE, Cost, Counts, added, one_cost, planned
 from fedsw.accounting.lifetime.state import State, TakenRun
 
 __all__ = [
     "ACCOUNTS_VARIABLE",
     "NO_NOISE",
     "About",
+    "Bound",
+    "Cost",
     "Counts",
     "DatasetAccount",
     "LimitReached",
     "Reservation",
     "State",
     "TakenRun",
+    "account_named",
     "accounts_folder",
     "accounts_in",
+    "added",
+    "admitted",
+    "bind",
+    "bound_in",
+    "bound_to",
     "composed_epsilon",
-    "counts_of_ledger",
+    "cost_of_ledger",
+    "counting",
+    "one_cost",
     "planned",
+    "require_same",
     "room",
+    "settle",
+    "total_epsilon",
+    "unbind",
 ]

@@ -1,9 +1,10 @@
-"""The account of one data set on disk: reserved for before a run begins, and settled when it has ended."""
+"""One account for one data set: what all runs on it together have spent, on disk, whoever runs them."""
 
 from __future__ import annotations
 
 import datetime
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,18 +13,36 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from fedsw import files
 from fedsw.accounting.composition import check_delta
-from fedsw.accounting.journal import Head, Journal, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.accounting.ledger import BudgetExhausted
-from fedsw.accounting.lifetime.composing import composed_epsilon, room
-from fedsw.accounting.lifetime.cover import Counts, added, as_row, counted, uncovered
-from fedsw.accounting.lifetime.places import SUFFIX
-from fedsw.accounting.lifetime.state import State, state_of
-from fedsw.accounting.memory import memory_of, remember, remembered
+from fedsw.accounting.journal import (
+    Head,
+    Journal,
+    LedgerBusy,
+    LedgerDamaged,
+    LedgerReplaced,
+    memory_of,
+    remember,
+    remembered,
+)
+from fedsw.accounting.ledger import BudgetExhausted, Ledger
+from fedsw.accounting.lifetime.composing import admitted, room, total_epsilon
+from fedsw.accounting.lifetime.cover import Cost, Counts, added, as_row, counted, one_cost, uncovered
+from fedsw.accounting.lifetime.state import Chain, NewestRows, State, state_of
 from fedsw.settings import require_data_set
+from fedsw.text import downward, upward
+
+ACCOUNTS_VARIABLE = "FEDSW_ACCOUNTS"
+SUFFIX = ".account"
+
+
+def accounts_folder() -> Path:
+    """The folder of this machine's accounts: $FEDSW_ACCOUNTS, else ~/.fedsw/accounts."""
+    named = os.environ.get(ACCOUNTS_VARIABLE)
+    return Path(named).expanduser() if named else Path.home() / ".fedsw" / "accounts"
+
 
 _FORMAT = 1
-_TOLERANCE = 1e-9
 _PATIENCE = 60.0
 _LOOK_SECONDS = 0.02
 
@@ -53,7 +72,10 @@ class DatasetAccount:
 
     Guarantee: with a limit (epsilon, delta), whatever was released by runs that were reserved for here satisfies it
     together, for the replacement of one record within its groups, as long as no run releases more than its reservation
-    (`Reservation` sees to that) and no older copy of the file is put back unseen.
+    or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen.
+
+    Attributes:
+        newest: the last row of every run's ledger.
 
     Source: docs/guarantees.md, "One account for one data set".
     """
@@ -61,6 +83,7 @@ class DatasetAccount:
     def __init__(self, folder: Path, data: str) -> None:
         self.data, self.folder = require_data_set(data), folder
         self.path = folder / f"{data}{SUFFIX}"
+        self.newest = NewestRows(folder, data)
 
     def state(self) -> State:
         """What the file says, opened for reading only.
@@ -90,14 +113,14 @@ class DatasetAccount:
         with self._writing() as (journal, _):
             self._append(journal, {"kind": "limit", "epsilon": float(epsilon), "delta": float(delta)})
 
-    def reserve(self, run: str, steps: Counts, about: About, witnesses: Sequence[tuple[Head, str]] = ()) -> Head:
+    def reserve(self, run: str, steps: Counts | Cost, about: About, witnesses: Sequence[tuple[Head, str]] = ()) -> Head:
         """Set aside what a run will spend at most, before it spends anything; again when it goes on.
 
         What the run counts with already stays.
 
         Args:
             run: its name, the same when it is resumed.
-            steps: of all its releases.
+            steps: of all its releases; by groups, of which a record is in one.
             witnesses: rows that this file had at some time, with who remembers each.
 
         Returns:
@@ -108,13 +131,13 @@ class DatasetAccount:
             LedgerReplaced, LedgerDamaged: as `state`; also if a witness's row is not in the file.
             LedgerBusy: if another process writes for a minute.
         """
-        planned = counted(steps.items())
+        planned = one_cost(steps).counted()
         with self._writing() as (journal, state):
             for head, by in witnesses:
                 self._require(journal, head, by)
             known = state.runs.get(run)
-            wanted = planned if known is None else added(planned, uncovered(known.steps, planned))
-            if known is not None and not known.settled and wanted == dict(known.steps):
+            wanted = planned if known is None else _with_taken(planned, known.cost)
+            if known is not None and not known.settled and wanted == known.cost:
                 return journal.head
             self._require_room(state, run, wanted, about)
             row = {
@@ -125,7 +148,7 @@ class DatasetAccount:
                 "place": about.place,
                 "unprotected": about.unprotected,
                 "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "steps": as_row(wanted),
+                **_as_row(wanted),
             }
             self._append(journal, row)
             return journal.head
@@ -139,55 +162,75 @@ class DatasetAccount:
         with self._writing() as (journal, state):
             known = state.runs[run]
             self._require_room(
-                state, run, added(known.steps, steps), About(known.label, known.kind, "", known.unprotected)
+                state, run, known.cost.and_more(steps), About(known.label, known.kind, "", known.unprotected)
             )
             self._append(journal, {"kind": "extended", "run": run, "steps": as_row(steps)})
 
-    def settle(self, run: str, spent: Counts, ledger: Head | None) -> Head:
+    def require_newest(self, run: str, ledger: Path) -> None:
+        """Refuse to go on with a run whose ledger lacks what the run has released; before anything is reserved for it.
+
+        Args:
+            ledger: the file; it need not exist.
+
+        Raises:
+            LedgerReplaced: if so. LedgerDamaged: if it is no ledger.
+        """
+        if not ledger.exists():
+            self.newest.require(run, None)
+            return
+        with Ledger.open(ledger, read_only=True) as found:
+            self.newest.require(run, found)
+
+    def settle(self, run: str, spent: Counts | Cost, ledger: Chain | None) -> Head:
         """Let a run that has ended count with what it spent, and give back the rest of its reservation.
 
         Args:
             spent: by the run's own ledger, checked.
-            ledger: that ledger's last row; None if there was none.
+            ledger: that ledger; None if there was none.
 
         Raises:
-            LedgerReplaced: as `state`, or if the run was settled with a longer ledger before.
+            LedgerReplaced: as `state`, or if the ledger lacks what the run has released, here or in another copy.
             ValueError: if nothing was reserved for the run.
         """
         with self._writing() as (journal, state):
             if run not in state.runs:
                 raise ValueError(f"nothing was reserved for run {run[:12]!r} in the account of {self.data!r}")
-            before = state.runs[run].ledger
-            if before is not None and (ledger is None or ledger.sequence < before.sequence):
-                raise LedgerReplaced(
-                    f"the ledger of run {run[:12]!r} ends at release {ledger.sequence if ledger else 0}, and the "
-                    f"account of {self.data!r} remembers release {before.sequence}: put the newest ledger back"
-                )
-            head = None if ledger is None else [ledger.sequence, ledger.digest]
-            row = {"kind": "settled", "run": run, "steps": as_row(counted(spent.items())), "ledger": head}
+            head = None
+            if ledger is None:
+                self.newest.require(run, None)
+            else:
+                self.newest.follow(run, ledger)
+                head = [ledger.head().sequence, ledger.head().digest]
+            row = {"kind": "settled", "run": run, **_as_row(one_cost(spent).counted()), "ledger": head}
             self._append(journal, row)
             return journal.head
 
-    def _require_room(self, state: State, run: str, wanted: Counts, about: About) -> None:
+    def _require_room(self, state: State, run: str, wanted: Cost, about: About) -> None:
         if state.epsilon is None or state.delta is None:
             return
         if about.unprotected:
             raise LimitReached(
                 f"{about.unprotected}: such a run has no guarantee, and the account of data set {self.data!r} has a "
-                f"limit, epsilon {state.epsilon:g} at delta {state.delta:g}; nothing was spent"
+                f"limit, epsilon {upward(state.epsilon, 6)} at delta {upward(state.delta, 6)}; nothing was spent"
             )
         others = state.without(run)
-        total = composed_epsilon([*others, wanted], state.delta)
-        if total <= state.epsilon * (1 + _TOLERANCE):
+        total = total_epsilon([*others, wanted], state.delta)
+        if admitted([*others, wanted], state.epsilon, state.delta):
             return
-        before, left = composed_epsilon(others, state.delta), room(others, state.epsilon, state.delta)
+        before = total_epsilon(others, state.delta)
+        left = 0.0
+        if math.isfinite(total) and all(step.stated is None for step in wanted.steps):
+            left = room(others, state.epsilon, state.delta, like=wanted)
         waiting = sum(not each.settled for name, each in state.runs.items() if name != run)
-        fits = f"A run of about epsilon {left:.3g} still fits: lower privacy.epsilon" if left else "Nothing more fits"
+        advice = f"A run like it of epsilon {downward(left)} still fits: lower its epsilon (privacy.epsilon)"
+        fits = advice if left else "Nothing more fits"
         stopped = f" (by {waiting} runs that have not ended, too)" if waiting else ""
         remedy = ", settle runs that stopped (`fedsw account settle`)" if waiting else ""
         raise LimitReached(
-            f"the account of data set {self.data!r} would reach epsilon {total:.4g} at delta {state.delta:g} with this "
-            f"run; its limit is {state.epsilon:g}, and {before:.4g} is taken{stopped}. Nothing was spent. {fits}"
+            f"the account of data set {self.data!r} would reach epsilon {upward(total, 4)} at delta "
+            f"{upward(state.delta, 6)} with this "
+            f"run; its limit is {upward(state.epsilon, 6)}, and {upward(before, 4)} is taken{stopped}. Nothing was "
+            f"spent. {fits}"
             f"{remedy}, or ask the owner of the data to raise the limit (`fedsw account limit`)"
         )
 
@@ -207,7 +250,7 @@ class DatasetAccount:
                 if self.path.exists():
                     return Journal.open(self.path)
                 self._require_remembered(None)
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
                 return Journal.create(self.path, {"format": _FORMAT, "account": uuid4().hex, "data": self.data})
             except (LedgerBusy, FileExistsError):
                 if time.monotonic() > deadline:
@@ -254,7 +297,7 @@ class Reservation:
 
     def __init__(self, account: DatasetAccount, run: str) -> None:
         self.account, self.run, self.asked = account, run, False
-        self._steps: Counts = account.state().runs[run].steps
+        self._cost = account.state().runs[run].cost
 
     def admit(self, taken: Mapping[str, Counts]) -> None:
         """Agree to what a run has taken, the next release included, by group of its records.
@@ -267,12 +310,51 @@ class Reservation:
         self.asked = True
         for steps in taken.values():
             own = counted(steps.items())
-            if rest := uncovered(own, self._steps):
+            if rest := self._cost.lacks(own):
                 self.account.extend(self.run, rest)
-                self._steps = added(self._steps, rest)
+                self._cost = self._cost.and_more(rest)
+
+    def charged(self, ledger: Chain) -> None:
+        """Take note of what a run's ledger was charged last, before it is released.
+
+        Raises:
+            LedgerReplaced: if the run released something in another copy of its folder; nothing may then be released.
+        """
+        self.account.newest.follow(self.run, ledger)
+
+
+def _with_taken(planned: Cost, taken: Cost) -> Cost:
+    """A plan of a run that goes on, with what it counts with already.
+
+    The plan is by groups only where each group's part of what was taken is in one of the plan's.
+    """
+    if all(not planned.lacks(part) for part in taken.parts):
+        return planned
+    return one_cost(added(planned.steps, uncovered(taken.steps, planned.steps)))
+
+
+def _as_row(cost: Cost) -> dict[str, Any]:
+    parts = [as_row(part) for part in cost.parts]
+    return {"steps": as_row(cost.steps)} | ({"parts": parts} if len(parts) > 1 else {})
 
 
 def accounts_in(folder: Path) -> list[DatasetAccount]:
     """The accounts of a folder, by name."""
     found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     return [DatasetAccount(folder, path.stem) for path in found]
+
+
+def account_named(named: str | Path) -> DatasetAccount:
+    """The account of a data set by the name that its owner gave it, or by the path of its file.
+
+    Args:
+        named: a name, whose account is in $FEDSW_ACCOUNTS (else ~/.fedsw/accounts); or a `Path`, `FOLDER/NAME.account`.
+
+    Raises:
+        ValueError: for a name that names no file, or a path of another form.
+    """
+    if not isinstance(named, Path):
+        return DatasetAccount(accounts_folder(), named)
+    if named.suffix != SUFFIX:
+        raise ValueError(f"{named} names no account; its file is called NAME{SUFFIX}, with the data set's name")
+    return DatasetAccount(named.expanduser().parent, named.stem)

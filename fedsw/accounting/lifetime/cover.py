@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedsw.accounting.profiles import Step, stated_step
@@ -63,6 +63,45 @@ def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
 def added(first: Counts, second: Counts) -> dict[Step, int]:
     """Both together."""
     return {step: first.get(step, 0) + second.get(step, 0) for step in (*first, *second)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes of one record, whichever of the run's groups it is in.
+
+    Attributes:
+        steps: such that every group's are covered by them.
+        parts: the steps of each group that no other group's cover; one record pays one of them.
+    """
+
+    steps: Counts
+    parts: tuple[Counts, ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[Counts]) -> Cost:
+        """The cost of a run whose groups take these steps."""
+        found: list[Counts] = []
+        for own in groups:
+            if not any(not uncovered(own, other) for other in found):
+                found = [other for other in found if uncovered(other, own)] + [own]
+        return cls(worst_of(found), tuple(found) or ({},))
+
+    def lacks(self, own: Counts) -> dict[Step, int]:
+        """What to add so that a group of these steps pays no more than the cost: nothing if a part covers it."""
+        return min((uncovered(own, part) for part in self.parts), key=lambda rest: sum(rest.values()))
+
+    def and_more(self, rest: Counts) -> Cost:
+        """The cost with more steps, whichever group takes them."""
+        return Cost(added(self.steps, rest), tuple(added(part, rest) for part in self.parts))
+
+    def counted(self) -> Cost:
+        """The same of comparable steps."""
+        return Cost(counted(self.steps.items()), tuple(counted(part.items()) for part in self.parts))
+
+
+def one_cost(steps: Counts | Cost) -> Cost:
+    """The cost of a run of one group, or the cost that is given."""
+    return steps if isinstance(steps, Cost) else Cost(steps, (steps,))
 
 
 def planned(step: Step, times: int) -> dict[Step, int]:
@@ -143,7 +182,9 @@ def _covers(larger: Step, smaller: Step) -> bool:
 
 
 def _up(value: float) -> float:
-    """The number with few digits, never below it."""
+    """The number with few digits, never below it; one that has few stays as it is."""
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
-    found = math.ceil(value / unit) * unit
-    return found if found >= value else found + unit
+    if round(value / unit) * unit == value:
+        return value
+    above = math.ceil(value / unit)
+    return above * unit if above * unit >= value else (above + 1) * unit

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
-from fedsw.accounting.journal import Head
-from fedsw.accounting.lifetime.composing import composed_epsilon
-from fedsw.accounting.lifetime.cover import Counts, added, from_row
+from fedsw import files
+from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.accounting.lifetime.composing import total_epsilon
+from fedsw.accounting.lifetime.cover import Cost, Counts, from_row
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,9 @@ class TakenRun:
         begun: when it was reserved for, ISO 8601.
         unprotected: why its reader has no guarantee, whatever it cost; None if there is one.
         steps: what counts: the plan's until the run is settled, then what it spent.
+        parts: the same by groups of the run; a record is in one of them.
         settled: whether it ended, and counts with what it spent.
-        ledger: of the run's ledger, when it was settled.
+        ledger: the last row of the run's ledger, when it was settled.
     """
 
     run: str
@@ -37,6 +42,12 @@ class TakenRun:
     steps: Counts
     settled: bool = False
     ledger: Head | None = None
+    parts: tuple[Counts, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        """What it counts with."""
+        return Cost(self.steps, self.parts or (self.steps,))
 
     @property
     def noisy(self) -> bool:
@@ -61,15 +72,11 @@ class State:
 
     def spent(self, delta: float) -> float:
         """Epsilon of all runs together, reservations included; inf if one of them added no noise."""
-        return composed_epsilon((run.steps for run in self.runs.values()), delta)
+        return total_epsilon((run.cost for run in self.runs.values()), delta)
 
-    def spent_with_noise(self, delta: float) -> float:
-        """The same of the runs that added noise."""
-        return composed_epsilon((run.steps for run in self.runs.values() if run.noisy), delta)
-
-    def without(self, run: str) -> list[Counts]:
-        """The steps of all other runs."""
-        return [each.steps for name, each in self.runs.items() if name != run]
+    def without(self, run: str) -> list[Cost]:
+        """What all other runs count with."""
+        return [each.cost for name, each in self.runs.items() if name != run]
 
     def after(self, row: Mapping[str, Any]) -> State:
         """The state that one more row leaves."""
@@ -77,18 +84,21 @@ class State:
             return replace(self, epsilon=float(row["epsilon"]), delta=float(row["delta"]))
         name = str(row["run"])
         known = self.runs.get(name)
-        steps = from_row(row["steps"])
+        steps, parts = from_row(row["steps"]), tuple(from_row(part) for part in row.get("parts", ()))
         if row["kind"] == "reserved":
             about = {key: row[key] for key in ("label", "doing", "place", "begun", "unprotected")}
             about["kind"] = about.pop("doing")
-            run = TakenRun(run=name, steps=steps, **about)
+            run = TakenRun(run=name, steps=steps, parts=parts, **about)
         elif known is None:
             raise ValueError(f"a row of the account is about run {name!r}, which was not reserved for")
         elif row["kind"] == "extended":
-            run = replace(known, steps=added(known.steps, steps))
+            more = known.cost.and_more(steps)
+            run = replace(known, steps=more.steps, parts=more.parts)
         else:
             head = row["ledger"]
-            run = replace(known, steps=steps, settled=True, ledger=head and Head(int(head[0]), str(head[1])))
+            run = replace(
+                known, steps=steps, parts=parts, settled=True, ledger=head and Head(int(head[0]), str(head[1]))
+            )
         return replace(self, runs={**self.runs, name: run})
 
 
@@ -98,3 +108,99 @@ def state_of(data: str, rows: Iterable[Mapping[str, Any]]) -> State:
     for row in rows:
         state = state.after(row)
     return state
+
+
+_FOLDER = ".heads"
+_PATIENCE = 60.0
+
+
+class Chain(Protocol):
+    """A ledger whose rows commit to one another."""
+
+    def head(self) -> Head:
+        """Its last row."""
+
+    def passes(self, head: Head) -> bool:
+        """Whether a row is one of its own."""
+
+
+class NewestRows:
+    """The last row that each run's ledger had when something was released, in a small file a run beside the account.
+
+    Guarantee: rows that :meth:`follow` was given for one run lie on one chain, each after the one before. So whatever
+    was released after its row had been taken here is in every ledger that is taken later.
+    """
+
+    def __init__(self, folder: Path, data: str) -> None:
+        self.folder, self._data = folder / f"{data}{_FOLDER}", data
+
+    def of(self, run: str) -> Head | None:
+        """The row that is remembered for a run; None before its first release.
+
+        Raises:
+            LedgerDamaged: if the file does not say.
+        """
+        path = self._file(run)
+        try:
+            kept = json.loads(path.read_text(encoding="ascii"))
+            return Head(int(kept["sequence"]), str(kept["digest"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, LookupError, TypeError) as fault:
+            raise LedgerDamaged(f"{path} does not say where the ledger of run {run[:12]!r} ends: {fault}") from None
+
+    def require(self, run: str, ledger: Chain | None) -> None:
+        """Refuse a ledger that does not hold what the run has released; None if there is no ledger.
+
+        Raises:
+            LedgerReplaced: for a copy of the run that did not go on, or was put back. LedgerDamaged: as `of`.
+        """
+        newest = self.of(run)
+        if newest is None or not newest.sequence or (ledger is not None and ledger.passes(newest)):
+            return
+        self._refuse(run, newest, ledger)
+
+    def _refuse(self, run: str, newest: Head, ledger: Chain | None) -> NoReturn:
+        ends = "is gone" if ledger is None else f"ends at release {ledger.head().sequence} of another course"
+        raise LedgerReplaced(
+            f"the ledger of run {run[:12]!r} {ends}; the account of data set {self._data!r} remembers its release "
+            f"{newest.sequence} (digest {newest.digest[:12]}): this folder is a copy, or a backup, of a run that went "
+            "on elsewhere, and would forget what was released there. Go on in the folder that was used last; if it is "
+            "lost, nothing more may be released in this run: start a new one, which counts by itself"
+        )
+
+    def take_over(self, run: str, ledger: Chain) -> None:
+        """Remember another ledger of a run, which was charged for what the one before released.
+
+        Raises:
+            LedgerReplaced: if it has fewer rows than that; nothing is remembered.
+            LedgerBusy: as `follow`.
+        """
+        before = self.of(run)
+        if before is not None and ledger.head().sequence < before.sequence:
+            self._refuse(run, before, ledger)
+        self._remember(run, ledger, look=False)
+
+    def follow(self, run: str, ledger: Chain) -> None:
+        """Remember a ledger's last row, on the disk, before anything that it paid for is released.
+
+        Raises:
+            LedgerReplaced: if the run released elsewhere what is not in this ledger; nothing may then be released.
+            LedgerBusy: if another process holds the file for a minute.
+        """
+        self._remember(run, ledger, look=True)
+
+    def _remember(self, run: str, ledger: Chain, *, look: bool) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+        path = self._file(run)
+        try:
+            with files.locked(path.with_suffix(".lock"), _PATIENCE):
+                if look:
+                    self.require(run, ledger)
+                content = {"run": run, **asdict(ledger.head())}
+                files.replace(path, json.dumps(content).encode("ascii"))
+        except BlockingIOError:
+            raise LedgerBusy(f"{path} is held by another process; try again when it ends") from None
+
+    def _file(self, run: str) -> Path:
+        return self.folder / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.json"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import Folder, real
+from fedsw.audit.record.folder import Check, Faults, Folder, real
 from fedsw.audit.record.model import newest_checkpoint
+from fedsw.text import upward
 
 NAME = "counts and seconds absent"
 
@@ -21,7 +21,7 @@ LINE = frozenset(
 """All that a line of metrics.jsonl may say: settings, functions of noised releases, totals of padded messages, who was
 there, and metrics on records outside the guarantee."""
 
-_QUIET = frozenset({"run begins", "round released", "kept records released", "run ended"})
+_QUIET = frozenset({"run begins", "round released", "kept records released", "moments released", "run ended"})
 """Events of a run in which every round is like the others."""
 
 UNSAFE = frozenset({"training_loss"})
@@ -42,7 +42,8 @@ SUMMARY = frozenset(
         "held_out_by_group", "held_out_measured_on", "held_out_release", "measured_on", "seconds",
         "bytes_up", "bytes_down", "seed",
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
-        "held_out_standard_errors", "signal_to_noise", "warnings", "account", "selection",
+        "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",
+        "signal_to_noise", "warnings", "account", "selection", "moments",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups", "names"})
@@ -68,7 +69,9 @@ def check(folder: Folder) -> Check:
             faults.require(flat, f"round {line.get('round')} of metrics.jsonl: {section} holds more than numbers")
     if unsafe and folder.summary:
         reader = real(folder.summary["epsilon_of_reader"])
-        faults.require(reader == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {reader:g}")
+        faults.require(
+            reader == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {upward(reader, 6)}"
+        )
     _traffic(folder, faults)
     _ratios(folder, faults)
     keys = _checkpoint(folder, faults)

@@ -11,8 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import Book, Folder
+from fedsw.audit.record.folder import Book, Check, Faults, Folder
 from fedsw.audit.record.model import newest_checkpoint
 
 NAME = "ledger chain"

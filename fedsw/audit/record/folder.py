@@ -6,13 +6,15 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
+    from fedsw.tasks.preparation import Preparation
     from fedsw.tasks.problem import Problem
 
 LAPLACE = "laplace"
@@ -73,7 +75,12 @@ class Book:
     @property
     def rounds(self) -> tuple[Row, ...]:
         """The rows of training."""
-        return tuple(row for row in self.rows if row.kept is None)
+        return tuple(row for row in self.rows if row.kept is None and row.round > 0)
+
+    @property
+    def moments(self) -> tuple[Row, ...]:
+        """The rows that release moments, before the first round."""
+        return tuple(row for row in self.rows if row.round == 0)
 
     @property
     def tallies(self) -> tuple[Row, ...]:
@@ -88,11 +95,15 @@ class Folder:
     Attributes:
         experiment: its settings, as in config.json.
         summary: empty where the last process of the run ended without one.
+        selection: what it was selected among, as in config.json; None for a run that is not the best of several.
+        allow_modules: modules that the settings may name as `module:name`.
     """
 
     directory: Path
     experiment: dict[str, Any]
     summary: dict[str, Any]
+    selection: dict[str, Any] | None = None
+    allow_modules: Collection[str] = ()
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -119,6 +130,37 @@ class Folder:
     def releases_kept(self) -> bool:
         """Whether something of records that are kept out of training is released, once."""
         return bool(self.experiment["data"].get("held_out_to", "operator") == "everybody")
+
+    @property
+    def share_of_moments(self) -> float:
+        """The share of the budget that buys moments before the first round; 0 where none are released."""
+        return float(self.privacy.get("moments") or 0.0)
+
+    @cached_property
+    def moments(self) -> dict[str, Any] | None:
+        """moments.json; None if there is none."""
+        return _json(self.directory / "moments.json")
+
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """The map of features and the scale of clips that the released moments give; None without moments.
+
+        Raises:
+            ValueError: if moments.json is damaged.
+        """
+        if not self.share_of_moments or self.moments is None:
+            return None
+        import torch
+
+        from fedsw.tasks.moments import Moments, layout_of
+        from fedsw.tasks.preparation import prepare
+
+        layout = layout_of(self.task)
+        values = torch.tensor(self.moments["values"], dtype=torch.float64)
+        if layout is None or tuple(values.shape) != (layout.cells, layout.width):
+            raise ValueError(f"moments.json holds values of shape {tuple(values.shape)}")
+        records = tuple(int(each) for each in self.moments["records"])
+        return prepare(self.task, Moments(layout, values, float(self.moments["sigma"]), records))
 
     @property
     def noisy(self) -> bool:
@@ -170,20 +212,34 @@ class Folder:
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
 
     @cached_property
+    def settings(self) -> Experiment:
+        """The settings, validated; their code is allowed.
+
+        Raises:
+            CodeRefused: if they name a module that is not in `allow_modules`.
+            ExperimentError: if they cannot be those of a run.
+        """
+        from fedsw.experiment import parse_experiment
+        from fedsw.experiment.stored import require_allowed_code
+
+        raw = dict(self.experiment)
+        if self.privacy.get("epsilon") == "inf":
+            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
+        found = parse_experiment(raw)
+        require_allowed_code(found, self.allow_modules, stored=self.directory)
+        return found
+
+    @cached_property
     def task(self) -> Problem:
         """The settings made concrete: the model's shape, the dimension of its outputs, public directions.
 
         Raises:
             Unchecked: if they need files that are not here.
         """
-        from fedsw.experiment import parse_experiment
         from fedsw.tasks.problem import Problem
 
-        raw = dict(self.experiment)
-        if self.privacy.get("epsilon") == "inf":
-            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
         try:
-            return Problem.from_experiment(parse_experiment(raw))
+            return Problem.from_experiment(self.settings)
         except OSError as fault:
             raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
 
@@ -196,26 +252,28 @@ class Folder:
         )
 
 
-def read_folder(directory: Path) -> Folder:
+def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
     """The folder of a run that is finished, failed or was killed.
 
     Raises:
-        ValueError: if it is no run, or one that is going on.
+        ValueError: if it is no run, or one that is going on, or holds links.
     """
-    from fedsw.runs.recovery import is_held
+    from fedsw.runs.files import require_no_links
+    from fedsw.runs.recovery import is_running
 
     config = _json(directory / "config.json")
     if config is None or not isinstance(config.get("experiment"), Mapping):
         raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
-    if is_held(directory):
+    require_no_links(directory)
+    if is_running(directory):
         raise ValueError(
             f"{directory} is being run by another process; `fedsw status {directory}` shows how far it is. Audit it "
             "when it has ended"
         )
-    folder = Folder(directory, dict(config["experiment"]), {})
+    folder = Folder(directory, dict(config["experiment"]), {}, config.get("selection"))
     events = [line.get("event") for line in folder.log if line.get("event") in ("run begins", "run ended")]
     summary = {} if events[-1:] == ["run begins"] else _json(directory / "summary.json") or {}
-    return Folder(directory, folder.experiment, summary)
+    return replace(folder, summary=summary, allow_modules=allow_modules)
 
 
 def ledgers(directory: Path) -> list[Path]:
@@ -230,10 +288,13 @@ def read_book(path: Path) -> Book:
     """A ledger file, whatever its digests say.
 
     Raises:
-        ValueError, sqlite3.Error: if it has not the tables of a ledger.
+        ValueError, sqlite3.Error: if it has not the tables of a ledger, or views, whose statements would run.
     """
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
+        kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
+        if kinds != {"header": "table", "rows": "table"}:
+            raise ValueError(f"{path.name} holds more than the tables of a ledger: {', '.join(sorted(kinds))}")
         headers = database.execute("SELECT body, digest FROM header").fetchall()
         stored = database.execute("SELECT sequence, key, body, previous, digest FROM rows ORDER BY sequence").fetchall()
     finally:
@@ -279,3 +340,68 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             if position < len(lines):
                 raise ValueError(f"{path}, line {position} is damaged: {fault}") from None
     return found
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the audit.
+
+    Attributes:
+        name: what was checked.
+        passed: None where it could not be checked, and `found` says why.
+        found: in words.
+        numbers: what was measured, JSON types only.
+    """
+
+    name: str
+    passed: bool | None
+    found: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON that is kept."""
+        return {"name": self.name, "passed": self.passed, "found": self.found, **self.numbers}
+
+    @property
+    def line(self) -> str:
+        """What the screen says of it."""
+        word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
+        return f"{word}: {self.found}"
+
+
+@dataclass
+class Faults:
+    """Collects what is wrong, so that one fault hides no other.
+
+    Attributes:
+        found: what is wrong, in words.
+        left: why a part of the check could not be made; without a fault, the check then counts as not made.
+    """
+
+    found: list[str] = field(default_factory=list)
+    left: str = ""
+
+    def require(self, holds: bool, fault: str) -> None:
+        """Keep the words unless it holds."""
+        if not holds:
+            self.found.append(fault)
+
+    def check(self, name: str, well: str, **numbers: Any) -> Check:
+        """Passed with `well` if nothing was wrong and nothing was left out."""
+        few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
+        passed = False if self.found else None if self.left else True
+        if self.found:
+            numbers["faults"] = self.found
+        return Check(name, passed, few or self.left or well, numbers)
+
+
+def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
+    """A check's outcome; what it cannot read counts as a failure, and stops no other check."""
+    try:
+        return of(folder)
+    except ModuleNotFoundError as missing:
+        return Check(name, None, f"needs {missing.name}, which is not installed (pip install 'fedsw[compare]')")
+    except Unchecked as reason:
+        return Check(name, None, str(reason))
+    except Exception as fault:
+        return Check(name, False, f"cannot be read: {type(fault).__name__}: {fault}")

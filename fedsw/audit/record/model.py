@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.audit.record import sketch
-from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import Folder
+from fedsw.audit.record import sensitivity
+from fedsw.audit.record.folder import Check, Faults, Folder
 
 NAME = "model and checkpoint"
 
@@ -24,7 +23,7 @@ _TITLE = b"fedsw checkpoint 2 "
 def check(folder: Folder) -> Check:
     """Parameters bit for bit; the rounds of checkpoint, metrics, ledger and summary."""
     if folder.sketch:
-        return sketch.model(folder, NAME)
+        return sensitivity.model(folder, NAME)
     stored = newest_checkpoint(folder.directory)
     model = folder.directory / "model.safetensors"
     if stored is None:
@@ -43,10 +42,21 @@ def check(folder: Folder) -> Check:
     if not str(folder.summary.get("status", "")).startswith(("completed", "stopped")):
         found = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
         return faults.check(NAME, found, round=round_)
-    off = _differing(_tensors(model), stored["average"], folder)
+    off = _differing(_tensors(model), _released(folder, stored["average"]), folder)
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")
     what = "averaged iterates" if averaged else "iterate"
     return faults.check(NAME, f"the model is the {what} of round {round_}, bit for bit", round=round_)
+
+
+def _released(folder: Folder, theta: Tensor) -> Tensor:
+    """The flat model (r,) for features as they are: a checkpoint's is for prepared ones where moments were released."""
+    if folder.preparation is None:
+        return theta
+    from fedsw.models import flatten
+    from fedsw.tasks.preparation import folded
+
+    task = folder.task
+    return flatten(folded(task.prepared(task.build_model().double(), theta), folder.preparation))
 
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:

@@ -1,20 +1,145 @@
-"""Was there the noise that the plan asked for, at rates and sensitivities no smaller than the settings imply?"""
+"""Runs that release counts and sums over records kept out of training: their one row, its sensitivity, its noise."""
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
 
 import numpy as np
 
-from fedsw.audit.record import held_out, sensitivity, sketch
-from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import Folder, Row, real
+from fedsw.audit.record import sensitivity
+from fedsw.audit.record import sensitivity as sketch
+from fedsw.audit.record.folder import HELD_OUT, Check, Faults, Folder, Row, real
+from fedsw.audit.record.sensitivity import SLACK
 from fedsw.audit.record.spent import planned_cost
+from fedsw.text import upward
+
+HELD_OUT_FILE = "held_out.json"
+
+HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "round"})
+
+_EXACT = 1e-9
+
+
+def _least_sensitivity(folder: Folder) -> float:
+    """How far a replaced record moves the sums (docs/guarantees.md, "Records kept out of training").
+
+    Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
+    of 1 each, and the counts of one prediction besides.
+    """
+    if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
+        return SLACK * math.sqrt(2)
+    return SLACK * math.sqrt(5 if folder.task.dimension == 1 else 3)
+
+
+def require_held_out(folder: Folder, faults: Faults) -> str:
+    """Look at the row of every ledger, and at what was stored; in words what is well, empty where nothing is released.
+
+    That rows cost no more than epsilon is checked with all others: the records are a group of every ledger.
+    """
+    path = folder.directory / HELD_OUT_FILE
+    rows = [(book, row) for book in folder.books for row in book.rows]
+    if not folder.releases_kept:
+        faults.require(not path.exists(), f"{HELD_OUT_FILE} is there, and the settings release nothing of kept records")
+        charged = [book.name for book, row in rows if any(c["group"] == HELD_OUT for c in row.charges)]
+        faults.require(not charged, f"{charged[:1]} charges kept records, of which nothing is released")
+        return ""
+    least = _least_sensitivity(folder)
+    for book in folder.books:
+        many = len(book.tallies)
+        faults.require(many <= 1, f"{book.name} has {many} rows of kept records; they are released once")
+    for book, row in rows:
+        where, said = f"{book.name}, row {row.sequence}", [c for c in row.charges if c["group"] == HELD_OUT]
+        faults.require(len(said) == 1, f"{where} does not say what it costs kept records")
+        if (charge := row.kept) is None:
+            continue
+        faults.require(charge["sampling_rate"] == 1.0, f"{where}: kept records are all released, at a rate below 1")
+        has = float(charge["sensitivity"])
+        short = f"{where}: Δ = {has:.6g} of kept records is less than {least:.6g}"
+        faults.require(has >= least * (1 - _EXACT), short)
+        others = [c["group"] for c in row.trained if c["sampling_rate"] > 0]
+        faults.require(not others, f"{where} releases kept records and charges {others}, which are trained on")
+    if not path.is_file():
+        said_so = folder.summary.get("held_out_release") is None
+        faults.require(said_so, f"the summary has a release of kept records, and there is no {HELD_OUT_FILE}")
+        return "; nothing of kept records was released"
+    return _held_out_stored(folder, faults)
+
+
+def _held_out_stored(folder: Folder, faults: Faults) -> str:
+    stored = json.loads((folder.directory / HELD_OUT_FILE).read_text(encoding="utf-8"))
+    more = sorted(stored.keys() - HELD_OUT_KEYS)
+    faults.require(not more, f"{HELD_OUT_FILE} holds {more}")
+    rows = [row for book in folder.books for row in book.tallies]
+    if folder.books:
+        faults.require(bool(rows), f"{HELD_OUT_FILE} is in no ledger")
+        total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
+        several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
+        same = several or math.isclose(sigma, total, rel_tol=1e-6)
+        faults.require(not rows or same, f"{HELD_OUT_FILE} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
+    whole = all(float(value).is_integer() for row in stored["values"] for value in row)
+    faults.require(not folder.noisy or not whole, f"{HELD_OUT_FILE} holds whole numbers, as counts without noise are")
+    return f"; {sum(stored['records'])} kept records released once"
+
+
+MOMENTS_FILE = "moments.json"
+
+MOMENTS_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "counted"})
+
+
+def require_moments(folder: Folder, faults: Faults) -> str:
+    """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
+
+    That rows cost no more than epsilon is checked with all others. A record's vector is at most 1 long, so that its
+    replacement moves the sums by sqrt(2) (docs/guarantees.md, "Moments first").
+    """
+    if not folder.share_of_moments:
+        faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
+        charged = [book.name for book in folder.books if book.moments]
+        faults.require(
+            not charged, f"{charged[:1]} charges a release before the first round; the settings ask for none"
+        )
+        return ""
+    least = SLACK * math.sqrt(2)
+    for book in folder.books:
+        faults.require(not book.rounds or bool(book.moments), f"{book.name} has rounds, and no release of moments")
+        for row in book.moments:
+            where = f"{book.name}, row {row.sequence}"
+            for charge in row.trained:
+                full = charge["sampling_rate"] == 1.0
+                faults.require(full, f"{where}: moments are of all records, charged at a rate below 1")
+                has = float(charge["sensitivity"])
+                faults.require(has >= least * (1 - _EXACT), f"{where}: Δ = {has:.6g} of moments is below {least:.6g}")
+            said = {charge["group"] for charge in row.trained if charge["sampling_rate"] > 0}
+            missing = sorted({charge["group"] for each in book.rounds for charge in each.trained} - said)
+            faults.require(not missing, f"{where} does not charge {missing}")
+    return _stored(folder, faults)
+
+
+def _stored(folder: Folder, faults: Faults) -> str:
+    stored = folder.moments
+    if stored is None:
+        faults.require(not folder.metrics, f"rounds are in metrics.jsonl, and there is no {MOMENTS_FILE}")
+        return "; no moments were released"
+    more = sorted(stored.keys() - MOMENTS_KEYS)
+    faults.require(not more, f"{MOMENTS_FILE} holds {more}")
+    rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
+    if folder.books and not folder.local:
+        faults.require(bool(rows), f"{MOMENTS_FILE} is in no ledger")
+        total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
+        same = math.isclose(sigma, total, rel_tol=1e-6)
+        faults.require(not rows or same, f"{MOMENTS_FILE} has noise of σ = {sigma:.6g}, its row {total:.6g}")
+    one = (
+        math.floor(2**14 * float(stored["counted"])) / 2**14
+    ) ** 2  # what every record adds to its cell's first number
+    exact = all(row[0] == many * one for row, many in zip(stored["values"], stored["records"], strict=True) if many)
+    faults.require(not folder.noisy or not exact, f"{MOMENTS_FILE} counts records exactly, as sums without noise do")
+    return f"; moments of {sum(stored['records'])} records released once"
+
 
 NAME = "noise against Δ"
 
-_EXACT = 1e-9
 _GRID = 1e-3
 _LARGEST = 2 * 10**6
 
@@ -27,7 +152,9 @@ def check(folder: Folder) -> Check:
     """
     if not folder.noisy:
         faults = Faults()
-        faults.require(folder.claimed == math.inf, f"no noise was asked for, and ε = {folder.claimed:g} is claimed")
+        faults.require(
+            folder.claimed == math.inf, f"no noise was asked for, and ε = {upward(folder.claimed, 6)} is claimed"
+        )
         return faults.check(NAME, "no noise was asked for, and ε = ∞ is claimed")
     if not folder.books:
         return Check(NAME, None, "the clients' ledgers are not in the folder; audit them where they are")
@@ -43,10 +170,11 @@ def check(folder: Folder) -> Check:
         planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
         if planned is not None:
             budget = real(book.promise["epsilon"])
-            fault = f"{book.name}: over all planned rounds its noise is for ε = {planned.epsilon:.6g}, not {budget:.6g}"
-            faults.require(planned.epsilon - planned.error <= budget * (1 + _GRID), fault)
+            enough = planned.epsilon - planned.error <= budget * (1 + _GRID)
+            fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(planned.epsilon, 6)}"
+            faults.require(enough, f"{fault}, not {upward(budget, 6)}")
     found = _against_settings(folder, faults)
-    found += held_out.require(folder, faults)
+    found += require_moments(folder, faults) + require_held_out(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
     margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
@@ -100,13 +228,14 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     alpha, sizes = folder.experiment["objective"]["alpha"], folder.sizes
     share = folder.experiment["local"]["table_share"] if alpha > 0 else 0.0
     fraction, clients = folder.experiment["training"]["batch_fraction"], folder.experiment["federation"]["clients"]
+    scale = clips_scale(folder)
     largest = {group: min(size, math.floor(fraction * size) + clients) for group, size in sizes.items()}
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             (spread,) = spreads_of(folder, row)
             bounds = sensitivity.of_contribution(folder.experiment, largest, spread=spread)
-            least = min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
+            least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
             faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
@@ -117,6 +246,7 @@ def _sums(folder: Folder, faults: Faults) -> str:
     """Under `central`: batches from the recorded rates, Delta from the batches."""
     training, sizes = folder.experiment["training"], folder.sizes
     stratified = folder.privacy["sampling"] == "stratified"
+    scale = clips_scale(folder)
     processes = sum(line.get("event") == "run begins" for line in folder.log)
     if processes > 1 and not _sizes_stayed(folder):
         faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
@@ -142,10 +272,15 @@ def _sums(folder: Folder, faults: Faults) -> str:
             continue
         bounds = sensitivity.of_sum(folder.experiment, batch, spreads=spreads_of(folder, row))
         for charge in row.trained:
-            least, has = bounds[charge["group"]], charge["sensitivity"]
+            least, has = scale * bounds[charge["group"]], charge["sensitivity"]
             fault = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
             faults.require(has >= least * (1 - _EXACT), fault)
     return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'"
+
+
+def clips_scale(folder: Folder) -> float:
+    """What the clips of Jacobians and loss gradients are multiplied by, and Delta with them: 1 without moments."""
+    return 1.0 if folder.preparation is None else folder.preparation.scale
 
 
 def _sizes_stayed(folder: Folder) -> bool:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from fedsw.audit.record.accountant import Recomputed, lower_bound, recomputed
-from fedsw.audit.record.check import Check, Faults
-from fedsw.audit.record.folder import HELD_OUT, Book, Folder, real
-from fedsw.audit.record.steps import Steps, groups_of, steps_of
+import numpy as np
+
+from fedsw.audit.record import promise
+from fedsw.audit.record.folder import HELD_OUT, Book, Check, Faults, Folder, real
+from fedsw.audit.record.steps import Recomputed, Steps, groups_of, lower_bound, recomputed, steps_of
+from fedsw.report.figures import colour, house_style, marker, new_panels
+from fedsw.text import downward, upward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REPLAY = "replay"
 INDEPENDENT = "independent accountant"
@@ -28,13 +36,17 @@ def check_replay(folder: Folder) -> Check:
     for book in folder.books:
         spent, budget = replay(book), real(book.promise["epsilon"])
         found[book.name] = spent
-        faults.require(spent <= budget * (1 + 1e-9), f"{book.name} spent {spent:.6g} of a budget of {budget:.6g}")
         faults.require(
-            spent <= folder.claimed * (1 + _SAME), f"{book.name} spent {spent:.6g}, and {folder.claimed:.6g} is claimed"
+            spent <= budget * (1 + 1e-9), f"{book.name} spent {upward(spent, 6)} of a budget of {upward(budget, 6)}"
+        )
+        faults.require(
+            spent <= folder.claimed * (1 + _SAME),
+            f"{book.name} spent {upward(spent, 6)}, and {upward(folder.claimed, 6)} is claimed",
         )
         said = reported.get(book.client or "", 0.0)
         faults.require(
-            spent == said or spent > said * (1 - _SAME), f"{book.name} reported {said:.6g}, its rows cost {spent:.6g}"
+            spent == said or spent > said * (1 - _SAME),
+            f"{book.name} reported {upward(said, 6)}, its rows cost {upward(spent, 6)}",
         )
     worst = max(found.values())
     if folder.summary:
@@ -43,12 +55,15 @@ def check_replay(folder: Folder) -> Check:
         known = max(heard, default=said)
         # A client that was charged and then lost has spent more than it reported.
         close = said == known or math.isclose(said, known, rel_tol=_SAME) or (folder.local and said < known)
-        faults.require(close, f"the summary says {said:.6g} was spent, the rows cost {known:.6g}")
+        faults.require(close, f"the summary says {upward(said, 6)} was spent, the rows cost {upward(known, 6)}")
         least = real(folder.summary["epsilon"])
-        faults.require(least >= said, f"the summary claims {least:.6g}, less than {said:.6g}, which it says was spent")
+        faults.require(
+            least >= said,
+            f"the summary claims {upward(least, 6)}, less than {upward(said, 6)}, which it says was spent",
+        )
     if not folder.local:
         _along(folder, folder.books[0], faults)
-    well = f"the rows cost ε = {worst:.6g}" + (", as reported" if folder.summary else "; no summary reports it")
+    well = f"the rows cost ε = {upward(worst, 6)}" + (", as reported" if folder.summary else "; no summary reports it")
     return faults.check(REPLAY, well, epsilon_by_ledger=found)
 
 
@@ -58,7 +73,7 @@ def _along(folder: Folder, book: Book, faults: Faults) -> None:
     lines = [line for line in folder.metrics if (line.get("round"), line.get("attempt")) in place]
     for line in lines[:: -max(1, len(lines) // _LINES)]:
         cost, said = replay(book, place[line["round"], line["attempt"]]), real(line.get("epsilon"))
-        fault = f"round {line['round']} of metrics.jsonl says ε = {said:.6g}, its rows cost {cost:.6g}"
+        fault = f"round {line['round']} of metrics.jsonl says ε = {upward(said, 6)}, its rows cost {upward(cost, 6)}"
         faults.require(cost == said or math.isclose(cost, said, rel_tol=_SAME), fault)
 
 
@@ -73,26 +88,28 @@ def check_independent(folder: Folder) -> Check:
         least = floor(book)
         worst, lowest, how = max((worst, lowest, how), (own.epsilon, least, own.how))
         slack = own.error + _GRID * min(1.0, replayed)
-        short = f"{book.name}: fedsw's ε of {replayed:.6g} is below"
-        faults.require(replayed >= own.epsilon - slack, f"{short} the independent {own.epsilon:.6g}")
-        faults.require(replayed >= least - _SAME, f"{short} {least:.6g}, which no account of these rows can be")
+        short = f"{book.name}: fedsw's ε of {upward(replayed, 6)} is below"
+        faults.require(replayed >= own.epsilon - slack, f"{short} the independent {upward(own.epsilon, 6)}")
+        faults.require(
+            replayed >= least - _SAME, f"{short} {downward(least, 6)}, which no account of these rows can be"
+        )
         faults.require(
             folder.claimed >= own.epsilon - slack,
-            f"{book.name}: the claim of {folder.claimed:.6g} is below the independent {own.epsilon:.6g}",
+            f"{book.name}: the claim of {upward(folder.claimed, 6)} is below the independent {upward(own.epsilon, 6)}",
         )
         if replayed - own.epsilon > max(_GRID, _CLOSE * own.epsilon):
-            notes.append(f"{book.name}: fedsw's {replayed:.6g} is well above it, which is safe")
+            notes.append(f"{book.name}: fedsw's {upward(replayed, 6)} is well above it, which is safe")
         details.append({
             "ledger": book.name, "epsilon": own.epsilon, "grid_error": own.error, "lower_bound": least,
             "fedsw": replayed, "by": own.how,
         })  # fmt: skip
-    bound = f", no account can be below {lowest:.4g}" if lowest else ""
-    well = "; ".join([f"ε = {worst:.6g} by {how or 'nothing'}{bound}", *notes])
+    bound = f", no account can be below {downward(lowest, 4)}" if lowest else ""
+    well = "; ".join([f"ε = {upward(worst, 6)} by {how or 'nothing'}{bound}", *notes])
     return faults.check(INDEPENDENT, well, ledgers=details)
 
 
 def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
-    """What a ledger's planned releases cost, all at its last row; None if nothing was released."""
+    """What a ledger's planned releases cost, all rounds at its last row, with its moments; None before any round."""
     if not book.rounds:
         return None
     found = []
@@ -101,12 +118,19 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
             continue
         last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
+        planned.update(steps_of(book, group, book.moments[-1:]))
         found.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
     return max(found, key=lambda each: each.epsilon)
 
 
 def independent(book: Book, rows: int | None = None) -> Recomputed:
-    """Epsilon of the worst group of a ledger's first rows (all of them if not given), by `accountant.recomputed`."""
+    """Epsilon of the worst group of a ledger's first rows (all of them if not given), by `accountant.recomputed`.
+
+    Of a run that is the best of several it is the selection's, by `selection.recomputed`.
+    """
+    if (stored := book.promise.get("selection")) is not None:
+        how = "the theorem of private selection, its divergences integrated anew"
+        return Recomputed(_selected(book, rows, promise.recomputed, stored), 0.0, how)
     found = [
         _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), float(book.promise["delta"]), _accountant(book))
         for group in groups_of(book)
@@ -115,15 +139,20 @@ def independent(book: Book, rows: int | None = None) -> Recomputed:
 
 
 def floor(book: Book) -> float:
-    """The largest lower bound of a ledger's groups; 0 for the accountants that have none."""
-    if _accountant(book) not in ("pld", "rdp-wor"):
+    """The largest lower bound of a ledger's groups; 0 for the accountants that have none, and for a selected run."""
+    if _accountant(book) not in ("pld", "rdp-wor") or book.promise.get("selection") is not None:
         return 0.0
     delta = float(book.promise["delta"])
     return max(_lower(frozenset(steps_of(book, group).items()), delta) for group in groups_of(book))
 
 
 def replay(book: Book, rows: int | None = None) -> float:
-    """Epsilon of the worst group of a ledger's first rows, by the accountant of fedsw that it names."""
+    """Epsilon of the worst group of a ledger's first rows, by the accountant of fedsw that it names.
+
+    Of a run that is the best of several it is the selection's, which fedsw computes from the plans and the law.
+    """
+    if (stored := book.promise.get("selection")) is not None:
+        return _selected(book, rows, promise.replayed, stored)
     from fedsw.accounting import Slicing, Step, epsilon_by
 
     found = [0.0]
@@ -140,6 +169,17 @@ def replay(book: Book, rows: int | None = None) -> float:
     return max(found)
 
 
+def _selected(
+    book: Book, rows: int | None, computed: Callable[[promise.Stored, float], float], stored: promise.Stored
+) -> float:
+    """What the rows of a selected run cost: all that the selection does, or more than anybody knows if it is more."""
+    groups = [steps_of(book, group, book.rows[:rows]) for group in groups_of(book)]
+    if not any(groups):
+        return 0.0
+    covered = all(promise.covers(stored, steps) for steps in groups)
+    return computed(stored, float(book.promise["delta"])) if covered else math.inf
+
+
 def _accountant(book: Book) -> str:
     return str(book.promise["accountant"])
 
@@ -148,7 +188,7 @@ def _no_rows(name: str, folder: Folder) -> Check:
     if folder.noisy and folder.local:
         return Check(name, None, "the clients' ledgers are not in the folder; audit them where they are")
     open_ = not folder.noisy and folder.claimed == math.inf
-    return Check(name, open_, f"no ledger, and ε = {folder.claimed:g} is claimed")
+    return Check(name, open_, f"no ledger, and ε = {upward(folder.claimed, 6)} is claimed")
 
 
 @lru_cache(maxsize=512)
@@ -160,3 +200,40 @@ def _by(steps: frozenset[tuple[object, int]], delta: float, accountant: str) -> 
 def _lower(steps: frozenset[tuple[object, int]], delta: float) -> float:
     found = Steps(dict(steps))  # type: ignore[arg-type]
     return lower_bound(found, delta) if found and all(math.isfinite(step.mu) for step in found) else 0.0
+
+
+_REPLAYED, _RECOMPUTED = 40, 8
+
+
+@house_style()
+def draw(folder: Folder, book: Book) -> Figure:
+    """What the rows of a ledger cost after each release: above as a curve, below as the difference of the two."""
+    count = len(book.rows)
+    some = sorted({round(place) for place in np.linspace(1, count, _REPLAYED)})
+    few = sorted({round(place) for place in np.linspace(1, count, _RECOMPUTED)})
+    by_replay = {rows: replay(book, rows) for rows in {*some, *few}}
+    by_others = {rows: independent(book, rows).epsilon for rows in few}
+    figure, (axes, gap) = new_panels(2, 1, size=(6.4, 5.2), sharex=True, height_ratios=(3, 1))
+    axes.plot(some, [by_replay[rows] for rows in some], color=colour(0), label="replayed by fedsw")
+    shown = list(by_others.values())
+    axes.plot(few, shown, marker(0), color=colour(1), markerfacecolor="none", label="independent accountant")
+    axes.axhline(
+        folder.claimed, color="black", linestyle="--", linewidth=1, label=f"claimed ε = {upward(folder.claimed, 4)}"
+    )
+    axes.set(ylabel="ε spent", ylim=(0, None))
+    subject = f"ε of the recorded rows at δ = {upward(book.promise['delta'])}"
+    axes.set_title(f"{folder.experiment['name']}, {book.name}: {subject}")
+    axes.legend(loc="lower right")
+    relative = [by_replay[rows] / by_others[rows] - 1 if by_others[rows] else 0.0 for rows in few]
+    gap.plot(few, relative, marker(0), color=colour(1), markerfacecolor="none")
+    most = max(1e-6, *(abs(value) for value in relative))
+    gap.axhline(0, color="black", linewidth=0.8)
+    gap.set(xlabel="releases", ylabel="fedsw / other − 1", ylim=(-1.4 * most, 1.4 * most))
+    gap.locator_params(axis="x", integer=True)
+    gap.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    return figure
+
+
+def drawable(book: Book) -> bool:
+    """Whether there is a curve to draw."""
+    return bool(book.rows) and all(0 < row.sigma < math.inf for row in book.rows)

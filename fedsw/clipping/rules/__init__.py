@@ -6,9 +6,7 @@ from torch import nn
 
 from fedsw.clipping.rules.attention import OUTPUT
 from fedsw.clipping.rules.convolution import CONVOLUTION
-from fedsw.clipping.rules.embedding import EMBEDDING
-from fedsw.clipping.rules.linear import LINEAR
-from fedsw.clipping.rules.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
+from fedsw.clipping.rules.dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
 from fedsw.clipping.rules.rule import Rule
 
 RULES: dict[type[nn.Module], Rule] = {

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.linear import LINEAR
+from fedsw.clipping.rules.dense import LINEAR
 
 NAMES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
 """The parameters that `nn.MultiheadAttention` holds itself; those of its `out_proj` are that layer's."""

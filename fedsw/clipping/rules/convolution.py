@@ -10,9 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.clipping.rules.costs import forming_is_cheaper, outer_cost
-from fedsw.clipping.rules.products import TILE, inner_products, outer_gram, tiled, total_squares
-from fedsw.clipping.rules.rule import Factored, Formed, Rule, reach_of_sites, times, trains
+from fedsw.clipping.rules.rule import (
+    TILE,
+    Factored,
+    Formed,
+    Rule,
+    forming_is_cheaper,
+    inner_products,
+    outer_cost,
+    outer_gram,
+    reach_of_sites,
+    tiled,
+    times,
+    total_squares,
+    trains,
+)
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 

@@ -49,8 +49,11 @@ LEASE_SECONDS = 20.0
 _LIBRARIES = ("flwr.clientapp", "torch")
 _READY = "ready"
 _RUNS_KEPT = 16
+_MOST_SAID = 500
+"""Letters of a fault that are sent."""
 _PAUSE_SECONDS = 1.0
 _BUNDLE = "bundle"
+_LONGEST = 200  # letters of what a sender wrote, in an error
 
 
 def main(arguments: list[str]) -> None:
@@ -158,6 +161,14 @@ class Node:
             except httpx.TransportError as fault:
                 received = None
                 away = self._say_away(f"the SuperLink is out of reach: {fault}", away)
+            except Unreadable as fault:
+                received = None
+                log(ERROR, "%s", fault)
+                if fault.header is not None:
+                    self._decline(fault.header, str(fault))
+            except Exception as fault:  # no answer of a SuperLink: a server that is mended serves this node again
+                received = None
+                away = self._say_away(f"the SuperLink's answer is unreadable: {type(fault).__name__}", away)
             if received is not None:
                 try:
                     self._answer(received)
@@ -181,24 +192,47 @@ class Node:
 
     def _take(self) -> Any | None:
         """The next message, whole; None if there is none for a while."""
-        from flwr.app import Message
         from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
         from flwr.proto.node_pb2 import Node as NodeProto
         from flwr.supercore.inflatable.inflatable_object import get_object_id
-        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
         request = PullMessagesRequest(node=NodeProto(node_id=self._id))
         header, *objects = call(self._client, "/v1/fleet/take", [request.SerializeToString()])
         response = PullMessagesResponse.FromString(header)
         if not response.messages_list:
             return None
-        message_id = response.message_object_trees[0].object_id
-        contents = {get_object_id(content): content for content in objects}
-        message: Any = inflate_object_from_contents(message_id, contents)
-        if not isinstance(message, Message):
-            raise TypeError(f"the SuperLink sent a {type(message).__name__}, not a message")
-        message.metadata.__dict__["_message_id"] = message_id
-        return message
+        return self._opened(response, {get_object_id(content): content for content in objects})
+
+    def _opened(self, response: Any, contents: dict[str, bytes]) -> Any:
+        """The message that came, if it is the server's to this node, as its header says.
+
+        Raises:
+            Unreadable: whatever else came; with the header, if it can be answered.
+        """
+        from flwr.app import Message, RecordDict
+        from flwr.app.message import make_message
+        from flwr.common.constant import SUPERLINK_NODE_ID
+        from flwr.common.serde import message_from_proto
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+        header = None
+        try:
+            message_id = response.message_object_trees[0].object_id
+            metadata = message_from_proto(response.messages_list[0]).metadata
+            metadata.__dict__["_message_id"] = message_id
+            if (metadata.src_node_id, metadata.dst_node_id) != (SUPERLINK_NODE_ID, self._id):
+                raise ValueError("it is not the server's to this node")
+            header = make_message(metadata, content=RecordDict())
+            message: Any = inflate_object_from_contents(message_id, contents)
+            if not isinstance(message, Message) or not isinstance(message.content, RecordDict):
+                raise TypeError(f"it is a {type(message).__name__}, not a message of records")
+            for name in ("run_id", "src_node_id", "dst_node_id", "message_type", "reply_to_message_id"):
+                if getattr(metadata, name) != getattr(message.metadata, name):
+                    raise ValueError(f"its {name} is not that of its header")
+        except Exception as fault:
+            why = f"{type(fault).__name__}: {str(fault)[:_LONGEST]}"
+            raise Unreadable(f"a request that came is not answered: {why}", header) from fault
+        return make_message(metadata, content=message.content)
 
     def _give(self, reply: Any, seconds: float) -> None:
         from flwr.app.message import remove_content_from_message
@@ -257,6 +291,17 @@ class Node:
         reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, why), reply_to=message)
         self._give(reply, time.monotonic() - began)
 
+    def _decline(self, message: Any, why: str) -> None:
+        """Tell the server that its request is not answered; that this fails ends nothing."""
+        from flwr.app import Error, Message
+        from flwr.common.constant import ErrorCode
+        from flwr.supercore import log
+
+        try:
+            self._give(Message(Error(ErrorCode.UNKNOWN, why), reply_to=message), 0.0)
+        except Exception as fault:
+            log(ERROR, "%s: %s", type(fault).__name__, fault)
+
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
         """A run with its bundle and settings.
 
@@ -272,6 +317,14 @@ class Node:
             self._runs[run_id] = (run, fab, get_fused_config_from_fab(fab.content, run))
             _forget_oldest(self._runs)
         return self._runs[run_id]
+
+
+class Unreadable(Exception):
+    """What came instead of a request; `header` is the message to answer, where there is one."""
+
+    def __init__(self, why: str, header: Any = None) -> None:
+        super().__init__(why)
+        self.header = header
 
 
 class BundleRefused(Exception):
@@ -392,7 +445,9 @@ def work(descriptor: int, place: str) -> None:
     except EOFError:
         return
     except Exception as fault:
-        load_fault = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"{type(fault).__name__}: {fault}")
+        print(f"the bundle was not loaded: {type(fault).__name__}: {fault}", file=sys.stderr)
+        told = f"its bundle was not loaded ({type(fault).__name__}); the client's own log says more"  # a path may be
+        load_fault = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, told)
     with contextlib.suppress(EOFError, OSError):
         while True:
             message, context = pipe.recv()
@@ -402,7 +457,7 @@ def work(descriptor: int, place: str) -> None:
                 try:
                     reply = app(message=message, context=context)
                 except Exception as raised:
-                    error = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{raised}'>")
+                    error = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{raised}'>"[:_MOST_SAID])
             pipe.send((reply, error, context.state))
 
 

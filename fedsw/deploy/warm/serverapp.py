@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+_LONGEST = 200  # letters of what a sender wrote, in an error
+
 
 def superexec(arguments: list[str]) -> None:
     """`flower-superexec` that starts server apps in the role below."""
@@ -75,29 +77,51 @@ def _push_messages(grid: Any, messages: Iterable[Any]) -> list[str]:
 
 
 def _pull_messages(grid: Any, message_ids: Iterable[str]) -> list[Any]:
-    """In place of HttpGrid.pull_messages; a reply whose objects never came is an error, as there."""
-    from flwr.app import Error
-    from flwr.app.message import make_message
-    from flwr.common.constant import ErrorCode
-    from flwr.common.serde import message_from_proto
+    """In place of HttpGrid.pull_messages; what is no whole reply is an error of its sender alone."""
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
-    from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supercore.inflatable.inflatable_object import get_object_id
 
     request = PullAppMessagesRequest(message_ids=message_ids)
     header, *objects = _call(grid, "/v1/runtime/collect", [request.SerializeToString()])
     answer = PullAppMessagesResponse.FromString(header)
     contents = {get_object_id(content): content for content in objects}
-    replies = list[Any]()
-    for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-        if all(item.object_id in contents for item in iterate_object_tree(tree)):
-            reply: Any = inflate_object_from_contents(tree.object_id, contents, keep_object_contents=True)
-        else:
-            missing = Error(ErrorCode.MESSAGE_UNAVAILABLE, "the reply's content never came")
-            reply = make_message(metadata=message_from_proto(proto).metadata, error=missing)
-        reply.metadata.__dict__["_message_id"] = tree.object_id
-        replies.append(reply)
-    return replies
+    pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
+    return [_reply(proto, tree, contents) for proto, tree in pairs]
+
+
+def _reply(proto: Any, tree: Any, contents: dict[str, bytes]) -> Any:
+    """The reply behind a header and its objects, which anybody may have written: as the header says, or an error."""
+    from flwr.app import Error, Message, RecordDict
+    from flwr.app.message import make_message
+    from flwr.common.constant import ErrorCode
+    from flwr.common.serde import message_from_proto
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    metadata = message_from_proto(proto).metadata
+    metadata.__dict__["_message_id"] = tree.object_id
+    if not all(item.object_id in contents for item in iterate_object_tree(tree)):
+        return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "the reply's content never came"))
+    try:
+        reply: Any = inflate_object_from_contents(tree.object_id, contents, keep_object_contents=True)
+        if not isinstance(reply, Message) or not (reply.has_error() or isinstance(reply.content, RecordDict)):
+            raise TypeError(f"it is a {type(reply).__name__}, not a message of records")
+        _require_same(metadata, reply.metadata)
+    except Exception as fault:  # of whatever kind the sender chose: the others' replies are read
+        why = f"the reply is unreadable: {type(fault).__name__}: {str(fault)[:_LONGEST]}"
+        return make_message(metadata, error=Error(ErrorCode.UNKNOWN, why))
+    return make_message(metadata, content=None if reply.has_error() else reply.content, error=reply.__dict__["_error"])
+
+
+def _require_same(header: Any, inside: Any) -> None:
+    """Refuse a reply whose body names another sender or request than its header, which the SuperLink checked.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "message_type"):
+        if getattr(header, name) != getattr(inside, name):
+            raise ValueError(f"{name} is not that of its header")
 
 
 def _call(grid: Any, path: str, parts: list[bytes]) -> list[bytes]:

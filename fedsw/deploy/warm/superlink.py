@@ -1,15 +1,20 @@
 """The SuperLink of Flower 1.41 and 1.42 for warm clients: whole messages in one request, answered when there is news.
 
     python -P superlink.py superlink [the options of flower-superlink]
+    python -P superlink.py stock [the options of flower-superlink]
     python -P superlink.py register ADDRESS CA PUBLIC_KEY...
+    python -P superlink.py revoke ADDRESS CA PUBLIC_KEY...     all but these
 
 Optional: `flower-superlink` serves the same apps and keys, and this one serves `flower-supernode` too. Flower moves a
 message in ten to twenty requests, one for each of its objects, each through six layers of middleware, and asks again
 after a pause. Here a request carries all objects, waits for what it asks for, and runs Flower's own handlers: what is
 checked, stored and counted is the same. The requests of nodes are signed and checked as Flower's are.
 
-From other machines it answers SuperNodes only. Flower asks nobody who registers a key or starts a run for a proof of
-who is asking; here those requests must come from the machine the SuperLink runs on.
+The role `stock` is Flower's SuperLink as it is, but for its guards.
+
+From other machines it answers SuperNodes only, and of them it takes replies in their own names only. Flower asks nobody
+who registers a key or starts a run for a proof of who is asking; here those requests must come from the machine the
+SuperLink runs on.
 """
 
 from __future__ import annotations
@@ -17,8 +22,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.metadata
+import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable
+from logging import ERROR
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +41,58 @@ _SERVER_APPS = [sys.executable, "-P", str(Path(__file__).with_name("serverapp.py
 
 def superlink(arguments: list[str]) -> None:
     """`flower-superlink` with the requests below, and its control interface for this machine only."""
+    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
+    stock_superexec = command._get_superexec_command
+    command._get_superexec_command = lambda *a, **k: [*_SERVER_APPS, *stock_superexec(*a, **k)[1:]]
+    _serve(command, arguments, Express)
+
+
+def stock(arguments: list[str]) -> None:
+    """`flower-superlink` as it is, for Flower's own executors, behind the same guards."""
+    _serve(importlib.import_module("flwr.superlink.cli.flower_superlink"), arguments)
+
+
+def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> None:
     import uvicorn
     from flwr.superlink import extensions
+    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
     replaced: Any = extensions
-    stock_superexec, serve = command._get_superexec_command, uvicorn.run
-    command._get_superexec_command = lambda *a, **k: [*_SERVER_APPS, *stock_superexec(*a, **k)[1:]]
-    replaced.get_middleware = lambda: (Middleware(LoopbackOnly), Middleware(Express))
-    uvicorn.run = lambda *a, **k: serve(*a, **{**k, "access_log": False})  # it would log a line for every request
+    push, limits = fleet_handlers.push_messages, _connections()
+    replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in (LoopbackOnly, limits.Bounded, *guards))
+    fleet_handlers.push_messages = lambda request, state: push(_own(request), state)
+    uvicorn.run = limits.serve
     sys.argv = ["flower-superlink", *arguments]
     command.flower_superlink()
+
+
+def _connections() -> Any:
+    """connections.py beside this file: neither of them is imported as a part of a package."""
+    spec = importlib.util.spec_from_file_location("warm_connections", Path(__file__).with_name("connections.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _own(request: Any) -> Any:
+    """What a node brings, if it is a reply in its own name.
+
+    Flower checks the signature of who connects against the node that the request names, and no one of them against the
+    sender inside the message: an admitted node could send requests as the server, and replies as another node.
+
+    Raises:
+        HTTPException: 403, for any other message; nothing of it is stored.
+    """
+    from fastapi import HTTPException
+    from flwr.common.constant import SUPERLINK_NODE_ID
+
+    (message,), (_,) = request.messages_list, request.message_object_trees
+    sent, node = message.metadata, request.node.node_id
+    if sent.src_node_id != node or sent.dst_node_id != SUPERLINK_NODE_ID or not sent.reply_to_message_id:
+        raise HTTPException(403, f"node {node} may bring replies of its own, and nothing else")
+    return request
 
 
 class LoopbackOnly:
@@ -85,10 +133,10 @@ class Express:
             return
         from fastapi import HTTPException, Request
         from flwr.proto.recorddict_pb2 import BytesList
+        from flwr.supercore import log
         from flwr.supercore.error import FlowerError
         from flwr.supercore.error.catalog import API_ERROR_MAP
 
-        malformed: Any = importlib.import_module("google.protobuf.message").DecodeError
         request = Request(scope, receive)
         try:
             parts = list(BytesList.FromString(await request.body()).vals)
@@ -99,8 +147,9 @@ class Express:
             await _respond(send, known.http_status_code, _json(content), "application/json")
         except HTTPException as fault:
             await _respond(send, fault.status_code, _json({"detail": fault.detail}), "application/json")
-        except (malformed, IndexError):
-            await _respond(send, 400, b"not a request of several parts", "text/plain")
+        except Exception as fault:  # whatever a sender wrote: this request is refused, and nothing else ends
+            log(ERROR, "%s: %s: %s", scope["path"], type(fault).__name__, fault)
+            await _respond(send, 400, f"not a readable request: {type(fault).__name__}".encode(), "text/plain")
         else:
             await _respond(send, 200, BytesList(vals=answer).SerializeToString(), "application/protobuf")
 
@@ -243,6 +292,23 @@ def register(arguments: list[str]) -> None:
             print(f"node {response.node_id}: {key}")
 
 
+def revoke(arguments: list[str]) -> None:
+    """Refuse every node from now on whose public key is not among those given; the SuperLink goes on."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    address, authority, *keys = arguments
+    admitted = {try_load_public_key(Path(key)) for key in keys}
+    version = RuntimeVersionHttpInterceptor(component_name="flwr")
+    with ControlHttpClient.from_server_address(address, False, authority, [version]) as client:
+        for node in client.ListNodes(ListNodesRequest()).nodes_info:
+            if node.public_key not in admitted and node.status != "unregistered":
+                client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+                print(f"node {node.node_id} is refused from now on")
+
+
 def _authenticated(request: Any, message: Any) -> Any:
     """The SuperLink's state, for a request that is signed with the key of the node it names.
 
@@ -319,7 +385,7 @@ def _is_local(peer: Any) -> bool:
     return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
 
 
-ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in (superlink, register)}
+ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in (superlink, stock, register, revoke)}
 
 
 def main(arguments: list[str]) -> None:
@@ -330,6 +396,8 @@ def main(arguments: list[str]) -> None:
     """
     version = importlib.metadata.version("flwr")
     if ".".join(version.split(".")[:2]) not in TESTED:
+        if arguments[:1] == ["stock"]:  # of a Flower whose insides nobody has looked at: as it is, without guards
+            os.execv(Path(sys.executable).with_name("flower-superlink"), ["flower-superlink", *arguments[1:]])
         raise SystemExit(
             f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine "
             "deployed-stock`) uses Flower's own SuperLink"

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.columns import Columns, Name
-from fedsw.experiment.extensions import is_reference
-from fedsw.experiment.held import OBJECT, is_held
+from fedsw.columns.declaration import Columns
+from fedsw.columns.kinds import Name
+from fedsw.experiment.registry import OBJECT, is_held, is_reference
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw.settings import require_data_set
 
@@ -36,11 +36,11 @@ class Held(Section):
 
     Attributes:
         kind: its type, "pandas.DataFrame".
-        rows: number of records, or of units, of every group.
+        records: their number, or that of units; never by group or label, which not every guarantee makes public.
     """
 
     kind: str
-    rows: dict[str, int]
+    records: int
 
 
 class Data(Section):
@@ -216,9 +216,16 @@ class Data(Section):
 
 
 class Partition(Section):
-    """How the records are spread over simulated clients."""
+    """How the records are spread over simulated clients: whatever decides that is told by how many each client has."""
 
     scheme: Literal["iid", "group", "dirichlet"] = "iid"
     concentration: PositiveFloat = 0.5
     by: Literal["sensitive", "target"] = "sensitive"
     seed: Seed = 0
+
+    @property
+    def tells(self) -> Literal["group", "label"] | None:
+        """What of a record its client is chosen by, so that each client's number of them tells it; None if nothing."""
+        if self.scheme == "iid":
+            return None
+        return "label" if self.scheme == "dirichlet" and self.by == "target" else "group"

@@ -1,14 +1,115 @@
-"""What is learnt: model, objective with its penalties, clips and slices."""
+"""What is learnt and how: rounds and steps, the objective and its clips, the model, clients, evaluation."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import MODELS, task_names
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, one_of
+
+_OPTIMIZERS = ("sgd", "adam")
+
+
+class Training(Section):
+    """Rounds, batches and the optimizer; everything here is fixed in advance.
+
+    `preset` "auto" leaves what is not written here, and in [clip], to rules that read public numbers alone
+    (`fedsw.experiment.preset`); a run's own record has what they chose.
+
+    A round's batch takes `batch_fraction` of every group (rounded down, at least one record), or `batch_size`
+    records of every group where that is given.
+
+    `averaging` in (0, 1) releases the mean of that last fraction of the iterates (post-processing, free).
+    `decay` in (0, 1] lets the learning rate fall linearly to 0 over that last fraction of the rounds.
+    `momentum` is Adam's first coefficient too (0.9 where it is 0); `second_moment` its second.
+
+    `optimizer` is "sgd" or "adam" with the settings above, or any name of torch.optim ("AdamW", "RMSprop", ...) with
+    `learning_rate` and its own `optimizer_arguments`; `scheduler` is any name of torch.optim.lr_scheduler, with
+    `scheduler_arguments`, and moves once a round.
+
+    `released_norm` scales what a round released down to that l2 norm, where it is longer, before the step: it reads
+    nothing but the release (RLL, Appendix D.2).
+
+    `device` is where models run, ranks are found and contributions are added: one with float64.
+    """
+
+    preset: Literal["auto", "none"] = "none"
+    rounds: PositiveInt = 500
+    batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
+    batch_size: PositiveInt | None = None
+    optimizer: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] = "sgd"
+    optimizer_arguments: Arguments = {}
+    scheduler: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] | None = None
+    scheduler_arguments: Arguments = {}
+    learning_rate: PositiveFloat = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    released_norm: PositiveFloat | None = None
+    precision: Literal["float32", "float64"] = "float32"
+    micro_batch: PositiveInt = 65_536
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def rate_after(self, steps: int) -> float:
+        """Learning rate of the step after `steps`: constant, then linear to 0 over the last `decay` of the rounds."""
+        decaying = self.decay * self.rounds
+        left = self.rounds - steps
+        return self.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
+
+    def noise_kept(self) -> float:
+        """Standard deviation of the released parameters if every round's vector is noise of standard deviation 1.
+
+        That is with plain gradient descent, momentum, decay and averaging, where no gradient draws the parameters back;
+        0 for other optimizers and with a scheduler, which move by rules of their own.
+        """
+        import numpy as np  # settings are read where nothing computes
+
+        if self.optimizer != "sgd" or self.scheduler is not None:
+            return 0.0
+        first = self.rounds - math.ceil(self.averaging * self.rounds) + 1
+        kept = np.zeros((3, 3))  # covariance of momentum, parameters and their average
+        for step in range(1, self.rounds + 1):
+            rate, part = self.rate_after(step - 1), 1 / max(1, step - first + 1)
+            pushed = np.array([1.0, -rate, -part * rate])
+            carried = np.outer(pushed, [self.momentum, 0.0, 0.0]) + np.diag([0.0, 1.0, 1 - part])
+            carried[2, 1] = part
+            kept = carried @ kept @ carried.T + np.outer(pushed, pushed)
+        return math.sqrt(float(kept[2, 2]))
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _has_float64(cls, device: object) -> object:
+        if device == "mps":
+            raise ValueError(
+                "'mps' has no float64, in which everything that a guarantee rests on is added; use 'cpu' or 'cuda'"
+            )
+        return device
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> Training:
+        own = self.optimizer in _OPTIMIZERS
+        if own and self.optimizer_arguments:
+            raise ValueError(
+                f"optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
+                f"{self.optimizer!r} reads momentum and second_moment"
+            )
+        for name, default in (("momentum", 0.0), ("second_moment", 0.999)):
+            if not own and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}"
+                )
+        if "lr" in self.optimizer_arguments:
+            raise ValueError("optimizer_arguments sets lr; that is learning_rate: leave it out")
+        if self.scheduler_arguments and self.scheduler is None:
+            raise ValueError("scheduler_arguments are given and no scheduler; name one of torch.optim.lr_scheduler")
+        if self.scheduler is not None and self.decay:
+            raise ValueError(f"scheduler {self.scheduler!r} and decay both move the learning rate; keep one")
+        return self
 
 
 class Model(Section):
@@ -141,3 +242,42 @@ class Slicing(Section):
     ties: Literal["shared", "stable"] = "shared"
     seed: Seed = 0
     memory_limit_mb: PositiveInt = 1024
+
+
+class Evaluation(Section):
+    """What held-out metrics are measured on: they should cost little beside the rounds that they are about.
+
+    With `mode` "auto" at most about `records` held-out records, a fixed public subsample in which every group and
+    class keeps its part (`fedsw.runs.evaluation`), and, for distances of samples in more than `directions` dimensions,
+    that many directions; in fewer dimensions whole orthogonal blocks. "full" takes all records, and whole blocks. A
+    summary says what it was. Both numbers are for "auto".
+    """
+
+    mode: Literal["auto", "full"] = "auto"
+    records: PositiveInt = 2_000
+    directions: PositiveInt = 100
+
+    @model_validator(mode="after")
+    def _read_by_auto(self) -> Evaluation:
+        for name in ("records", "directions"):
+            if self.mode == "full" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for mode 'auto', and mode 'full' takes all there are: leave one out")
+        return self
+
+
+class Federation(Section):
+    """Who takes part, in how many processes, and how long the server waits.
+
+    Attributes:
+        sites: processes that hold the clients, each a run of consecutive ones; None for what the engine does: one in
+            process, one for each core on Ray, one for each client elsewhere.
+        drop_out: the probability with which a simulated client is lost between the two exchanges of a round.
+    """
+
+    clients: PositiveInt = 4
+    sites: PositiveInt | None = None
+    drop_out: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    min_clients: PositiveInt | None = None
+    timeout: PositiveFloat = 120.0
+    max_attempts: PositiveInt = 3
+    threads: PositiveInt = 1

@@ -1,4 +1,4 @@
-"""What is guaranteed, and how clients protect themselves where they do."""
+"""Who is trusted, how much privacy, and what each trust model is set by."""
 
 from __future__ import annotations
 
@@ -10,11 +10,138 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw.settings import ExperimentError
+from fedsw.text import upward
+
+_READ: dict[str, tuple[str, ...]] = {
+    "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
+    "cramer": ("directions", "harmonics", "period", "scheme", "map"),
+    "code": (),
+    "table": ("bins", "singles"),
+}
+_READ_BY_MAP: dict[str, tuple[str, ...]] = {
+    "raw": (),
+    "cosine": ("decay",),
+    "convolutions": ("filters", "kernel", "stride"),
+    "scattering": ("scales", "orientations", "order"),
+}
+
+
+class SketchPart(Section):
+    """One block of a record's vector; `fedsw.sketches.parts` has the mathematics.
+
+    Attributes:
+        kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
+            of the sliced Cramer distance; "code", columns that are a one-hot code, as they are; or "table", single
+            columns and pairs of columns of a declared table, each written as codes (`fedsw.columns.declaration`).
+        bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
+            none are given; and how many frequencies, divided over them.
+        directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
+            projections.
+        bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
+            single columns have, pairs have the rest.
+        scheme: orthogonal blocks of frequencies, or independent ones.
+        map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`; or
+            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`.
+        columns: which features; none for all.
+        weight: part of the squared norm, before weights are divided by their sum.
+    """
+
+    kind: Literal["gaussian", "cramer", "code", "table"] = "gaussian"
+    bandwidths: tuple[PositiveFloat, ...] = (0.7, 1.2, 2.0, 3.5)
+    fractions: tuple[PositiveFloat, ...] = ()
+    pairs: PositiveInt = 600
+    directions: PositiveInt = 50
+    harmonics: PositiveInt = 8
+    period: PositiveFloat = 2.0
+    bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
+    singles: Annotated[float, Field(gt=0, le=1)] = 0.2
+    scheme: Literal["orthogonal", "iid"] = "orthogonal"
+    map: Literal["raw", "cosine", "convolutions", "scattering"] = "raw"
+    decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    filters: PositiveInt = 16
+    kernel: PositiveInt = 5
+    stride: PositiveInt = 1
+    scales: PositiveInt = 2
+    orientations: PositiveInt = 4
+    order: Literal[1, 2] = 1
+    columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
+    weight: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _read_by_its_kind(self) -> SketchPart:
+        """Refuse a setting that another kind, or another map, would read."""
+        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, _READ_BY_MAP)):
+            for owner, names in table.items():
+                for name in names:
+                    foreign = owner != chosen and name not in table[chosen]
+                    if foreign and getattr(self, name) != type(self).model_fields[name].default:
+                        raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
+            raise ValueError(
+                f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
+            )
+        if self.kind == "gaussian" and not len(self.bandwidths) <= self.pairs:
+            raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
+        if self.kind == "code" and not self.columns:
+            raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
+        if self.kind == "table" and self.columns:
+            raise ValueError("kind 'table' measures every declared column: leave columns out")
+        return self
+
+
+class Sketch(SketchPart):
+    """Trust models `sketch` and `sketch-local`: one sum over all records, once, and a generator that learns from it.
+
+    The settings of `SketchPart` are those of the first part; `also` has more. What is measured is public and fixed
+    before any record is read; `batch`, `learning_rate`, `fraction` and `generated` are post-processing, which costs
+    nothing whatever they are. The generator takes `training.rounds` steps.
+
+    Attributes:
+        also: more parts of a record's vector.
+        labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
+        counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
+        seed: of frequencies and maps, and of the generator's training.
+        batch: samples of a step.
+        learning_rate: of Adam at the first step; it falls to 0.
+        fraction: of the frequencies that a step looks at.
+        generated: labelled samples that a classifier is trained on to measure a generator by.
+        independent: whether generated labels do not depend on the group: how often each label and group is generated is
+            then the product of both, and the generator is trained for that law. It needs labels and groups.
+    """
+
+    also: tuple[SketchPart, ...] = ()
+    labels: bool = True
+    groups: bool = False
+    counts: Annotated[float, Field(gt=0, le=4)] = 1.0
+    seed: Seed = 0
+    batch: Annotated[int, Field(ge=2, le=2**24, strict=True)] = 200
+    learning_rate: PositiveFloat = 0.01
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    generated: PositiveInt = 10_000
+    independent: bool = False
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Sketch:
+        if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
+            raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
+        if self.independent and not (self.labels and self.groups):
+            raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
+        return self
+
 
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
+
+LEAST_DELTA = 1e-10
+"""The least delta that accounts can tell from floating-point round-off (`fedsw.accounting.composition`)."""
+
+AUTO_DELTA_FROM = 1e-9
+"""What delta "auto" does not go below: ten times `LEAST_DELTA`."""
+
+_READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 SKETCHES = ("sketch", "sketch-local")
 """Trust models in which one sum over all records leaves, once."""
@@ -28,10 +155,15 @@ def is_local(trust: str) -> bool:
 class Privacy(Section):
     """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
 
-    `delta` is a number or an expression in the number n of private records: "0.1/n", "1/n^2".
+    `delta` is a number, an expression in the number n of private records ("0.1/n", "1/n^2"), or "auto": 1/n^2, and
+    1e-9 where that is less, which accounts could not tell from round-off; it is below 1/n for any n up to 10^9.
     Either `epsilon` is given and the noise multiplier is calibrated, or `noise_multiplier` (sigma/Delta, with
     Delta the full replacement sensitivity) is given and epsilon follows. `device` is where the server's epsilon is
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
+
+    `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
+    inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees.md, "Moments
+    first").
     """
 
     trust: Literal["central", "none", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local"] = (
@@ -46,6 +178,7 @@ class Privacy(Section):
     ] = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
+    moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
     device: Literal["cpu", "cuda"] | None = None
 
     @model_validator(mode="before")
@@ -69,13 +202,13 @@ class Privacy(Section):
     @classmethod
     def _number_or_text(cls, delta: Any) -> Any:
         if not isinstance(delta, int | float | str):
-            raise ValueError("delta cannot be read; write a number, '0.1/n' or '1/n^2'")
+            raise ValueError(f"delta cannot be read; write {_READABLE}")
         return delta
 
     @field_validator("delta")
     @classmethod
     def _readable_delta(cls, delta: float | str) -> float | str:
-        if not 0 < _read_delta(delta, records=10**6) < 1:
+        if not 0 < read_delta(delta, records=10**6) < 1:
             raise ValueError(f"delta is {delta!r}; it must lie strictly between 0 and 1, and well below 1/n")
         return delta
 
@@ -171,27 +304,41 @@ class Local(Section):
 
 
 def resolve_delta(delta: float | str, *, records: int) -> float:
-    """The number behind a delta such as 1e-5, "0.1/n" or "1/n^2", with n = `records`.
+    """The number behind a delta such as 1e-5, "0.1/n", "1/n^2" or "auto", with n = `records`.
 
     Raises:
-        ExperimentError: if it cannot be read or is not in (0, 1). Warns if it is 1/n or more.
+        ExperimentError: if it cannot be read, is not in (0, 1), or is an expression that n makes smaller than accounts
+            can tell from round-off. Warns if it is 1/n or more.
     """
-    value = _read_delta(delta, records=records)
+    value = read_delta(delta, records=records)
     if not 0 < value < 1:
         raise ExperimentError(f"delta is {value}; it must lie strictly between 0 and 1, and well below 1/n")
+    if isinstance(delta, str) and value < LEAST_DELTA:
+        raise ExperimentError(
+            f"privacy.delta {delta!r} is {upward(value, 2)} for {records} records, and accounts cannot tell less than "
+            f"{upward(LEAST_DELTA)} from round-off: write 'auto', which is "
+            f"{upward(read_delta('auto', records=records), 6)} here"
+        )
     if value >= 1 / records:
         warnings.warn(
-            f"delta = {value:.3g} is not below 1/n = {1 / records:.3g}: publishing a random record would "
+            f"delta = {upward(value)} is not below 1/n = {1 / records:.3g}: publishing a random record would "
             "satisfy it; use '0.1/n' or less",
             stacklevel=2,
         )
     return value
 
 
-def _read_delta(delta: float | str, *, records: int) -> float:
+def read_delta(delta: float | str, *, records: int) -> float:
+    """The number behind a delta, for a number of records that is only supposed: nothing is warned of or refused.
+
+    Raises:
+        ExperimentError: if it cannot be read.
+    """
     try:
+        if delta == "auto":
+            return max(AUTO_DELTA_FROM, 1.0 / math.pow(records, 2.0))
         if isinstance(delta, str) and (match := _DELTA.match(delta)):
             return float(match["factor"]) / math.pow(records, float(match["power"] or 1))
         return float(delta)
     except (ValueError, ArithmeticError):
-        raise ExperimentError(f"delta {delta!r} cannot be read; write a number, '0.1/n' or '1/n^2'") from None
+        raise ExperimentError(f"delta {delta!r} cannot be read; write {_READABLE}") from None

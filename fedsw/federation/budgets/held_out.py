@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Step, lifetime
-from fedsw.accounting.lifetime import Counts
-from fedsw.accounting.lifetime.cover import worst_of
+from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import Part
@@ -95,9 +94,9 @@ def run_with_split(run: str, experiment: Experiment) -> str:
     return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
-def covering(training: Counts, budget: HeldOutBudget) -> Counts:
+def covering(training: Counts, budget: HeldOutBudget) -> Cost:
     """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
-    return worst_of([training, budget.planned()])
+    return Cost.of([training, budget.planned()])
 
 
 def _sensitivity(tally: Tally) -> Sensitivity:

@@ -11,8 +11,8 @@ from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.privacy.sketches import sketch_sensitivity
-from fedsw.transport.sketches import Law
+from fedsw.sketches.law import Law
+from fedsw.sketches.sensitivity import sketch_sensitivity
 
 PART = "sketch"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedsw.accounting import Charge, Step, epsilon_by, noise_multiplier
+from fedsw.accounting import Charge
 from fedsw.experiment import Experiment
+from fedsw.federation.budgets.moments import shares
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.histograms import contribution_sensitivity, table_sensitivity
 from fedsw.privacy.release import Part
@@ -28,6 +28,7 @@ class BudgetSplit:
         epsilon: of all planned rounds.
         table: mu of the table alone; 0 where none is asked.
         contribution: mu of the contribution alone, given the table: mu^2 = table^2 + contribution^2.
+        moments: noise multiplier of the moments that are released before the rounds; 0 where none are.
     """
 
     rate: float
@@ -35,6 +36,7 @@ class BudgetSplit:
     epsilon: float
     table: float
     contribution: float
+    moments: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,15 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
 
     Guarantee: one attempt a round, each a table of noise multiplier 1/table and a contribution of 1/contribution on one
     fresh sample, satisfies (epsilon, delta) for the replacement of one of the client's records, against everyone:
-    given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose.
+    given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose, with the
+    release of moments before them where there is one.
 
     Source: theory of docs/guarantees.md, "Local gradients"; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
     """
-    privacy, rounds = experiment.privacy, experiment.training.rounds
-    multiplier, epsilon = _calibrated(
-        privacy.epsilon, privacy.noise_multiplier, delta, rate, rounds, privacy.accountant
-    )
+    shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.local.table_share if asks_tables(experiment) else 0.0
-    return BudgetSplit(rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
+    table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
+    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments)
 
 
 def asks_tables(experiment: Experiment) -> bool:
@@ -121,13 +122,3 @@ def noise(
     value = math.hypot(bound.value, sigma * split.table)
     together = Sensitivity(value, joint.bound, joint.relation, joint.public)
     return Noise(table.value / split.table, sigma, together, table, bound)
-
-
-@functools.lru_cache(maxsize=4096)
-def _calibrated(
-    epsilon: float | None, multiplier: float | None, delta: float, rate: float, rounds: int, accountant: str
-) -> tuple[float, float]:
-    if multiplier is not None:
-        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta)
-    assert epsilon is not None
-    return noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant), epsilon

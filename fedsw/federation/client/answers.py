@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.client.refusals import reason_of
+from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node.account import Due, ledger_path, paid_together
+from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.node import Node, join
 from fedsw.privacy.release import Paid
 
 STATE = "fedsw"
+COUNTED = "fedsw-counted"
+"""Where a node keeps for which experiment it has reported its sizes."""
 Down = TypeVar("Down", bound=messages.Message)
 Up = TypeVar("Up", bound=messages.Message)
+
+
+class Numbered(Protocol):
+    """A request for an attempt."""
+
+    @property
+    def round(self) -> int:
+        """Of the attempt."""
+
+    @property
+    def attempt(self) -> int:
+        """Its number."""
 
 
 def each_pays(
@@ -68,30 +84,61 @@ def released(
     """
     node = _joined(exchange, context)
     if len(node.clients) == 1:
+        asked = asked_of(exchange, message.content, Terms.of(node.task))
+        _prepare(node, asked)
         try:
-            return answered(release(node, asked_of(exchange, message.content, Terms.of(node.task))), node, message)
+            answer = release(node, asked)
+            note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
+            return answered(answer, node, message)
         except BudgetExhausted as exhausted:
             return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     content, positions = messages.opened(message.content, len(node.clients))
     asked = asked_of(exchange, content, Terms.of(node.task))
+    _prepare(node, asked)
     terms, found = Terms.of(node.task), together(node, asked, positions)
-    answers = {position: _packable(found[position], terms) for position in positions}
+    answers = {position: _packable(found[position], terms, context) for position in positions}
+    note(exchange, asked, node, context)
     return Message(messages.packed(answers), reply_to=message)
 
 
-def _packable(answer: messages.Message | Exception, terms: Terms) -> RecordDict | messages.Refusal:
+def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Refusal:
     """A client's answer, or why it has none."""
     if isinstance(answer, BudgetExhausted):
-        return messages.Refusal(str(answer), wire.BUDGET_EXHAUSTED)
+        return messages.Refusal(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
     if isinstance(answer, Exception):
-        return messages.Refusal(f"{type(answer).__name__}: {answer}", wire.APP_RAISED)
+        reason = reason_of(f"{type(answer).__name__}: {answer}", context.node_config, (answer,))
+        return messages.Refusal(reason, wire.APP_RAISED)
     return messages.encode(answer, terms)
 
 
 def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
-    """This node and the request, decoded."""
+    """This node and the request of a trusted server, decoded."""
     node = _joined(exchange, context)
-    return node, asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+    asked = asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+    _prepare(node, asked)
+    return node, asked
+
+
+def fresh(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
+    """`node_of` where the answer is one that this node has not given before.
+
+    Raises:
+        AlreadyAnswered: if it has; nothing is computed.
+    """
+    node, asked = node_of(exchange, message, context)
+    note(exchange, asked, node, context)
+    return node, asked
+
+
+def answered_by(node: Node, context: Context) -> Answered:
+    """What this node has answered in its run."""
+    return Answered.of(context.node_config, int(node.clients[0]), node.run, _state(f"{STATE}-answered", context))
+
+
+def note(exchange: Exchange[Down, Up], asked: Down, node: Node, context: Context) -> None:
+    """Write down that a request for an attempt is answered, before the answer leaves."""
+    attempt = cast(Numbered, asked)
+    answered_by(node, context).note(exchange.kind, attempt.round, attempt.attempt)
 
 
 def _joined(exchange: Exchange[Down, Up], context: Context) -> Node:
@@ -104,6 +151,13 @@ def _joined(exchange: Exchange[Down, Up], context: Context) -> Node:
         trusts = " or ".join(exchange.trusts)
         raise RuntimeError(f"this message belongs to trust {trusts}; this node agreed to {agreed}")
     return node
+
+
+def _prepare(node: Node, asked: messages.Message) -> None:
+    """Let the node's features go through the map that came with a request, where one did."""
+    prepared: Broadcast | None = getattr(asked, "prepared", None)
+    if prepared is not None:
+        node.prepare(prepared.tensor())
 
 
 def asked_of(exchange: Exchange[Down, Up], content: RecordDict, terms: Terms) -> Down:
@@ -140,15 +194,15 @@ def state_of_node(context: Context) -> dict[str, Any]:
 
 def state_of_client(node: Node, context: Context) -> dict[str, Any]:
     """What one client keeps between messages."""
-    name = f"{STATE}-{int(node.clients[0])}"
-    if name not in context.state:
-        context.state[name] = ConfigRecord()
-    return cast(dict[str, Any], context.state[name])
+    return _state(f"{STATE}-{int(node.clients[0])}", context)
 
 
 def state_of_site(context: Context) -> dict[str, Any]:
     """What a site keeps of all of its clients between messages."""
-    name = f"{STATE}-site"
+    return _state(f"{STATE}-site", context)
+
+
+def _state(name: str, context: Context) -> dict[str, Any]:
     if name not in context.state:
         context.state[name] = ConfigRecord()
     return cast(dict[str, Any], context.state[name])

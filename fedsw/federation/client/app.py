@@ -5,21 +5,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsw.accounting.lifetime import NO_NOISE, Counts
+from fedsw.accounting.lifetime import NO_NOISE, Cost, Counts
+from fedsw.experiment import Experiment
+from fedsw.experiment.preset import left_open, require_settled, same_but_for_chosen
 from fedsw.federation import messages
 from fedsw.federation.client import trusting, trustless
-from fedsw.federation.client.answers import STATE, answered, asked_of, ledger_of, state_of_node
+from fedsw.federation.client.answers import COUNTED, STATE, answered, answered_by, asked_of, ledger_of, state_of_node
+from fedsw.federation.client.refusals import refusing
 from fedsw.federation.messages import Terms
 from fedsw.federation.node import participation
 from fedsw.federation.node.account import Promise, spent_epsilon
 from fedsw.federation.node.lifetime import account_of, reserve
+from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
-from fedsw.federation.node.simulated import is_simulated
+from fedsw.federation.node.simulated import is_simulated, of_one_person
+from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.sketch import client as sketch
@@ -36,12 +42,77 @@ def noting(message: Message, context: Context, answering: Callable[[Message, Con
         round_ = asked.get("round") if isinstance(asked, ConfigRecord) and trained else None
         clients = tuple(int(client) for client in node.clients)
         with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
-            part = participation.begun(node.task.experiment, str(state["run"]), clients)
+            chosen = "" if of_one_person(context.node_config) else choice_of(context.node_config)
+            part = participation.begun(node.task.experiment, str(state["run"]), clients, chosen)
             participation.note(Path(str(folder)), part, round_ if isinstance(round_, int) else None)
     return reply
 
 
-app = ClientApp(mods=[noting])
+def from_server(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
+    """Answer the server alone: every other request is refused before anything of it is decoded, drawn or charged."""
+    key = context.node_config.get(SERVER_KEY)
+    agreed = str(state_of_node(context)["run"]) if STATE in context.state else None
+    if key is not None and ORIGIN not in context.state:
+        context.state[ORIGIN] = ConfigRecord()
+    counts = cast(dict[str, int], context.state.get(ORIGIN, {}))
+    require_server(message, None if key is None else str(key), agreed, counts)
+    return answering(message, context)
+
+
+app = ClientApp(mods=[refusing, from_server, noting])
+
+
+@app.query(messages.SIZES.action)
+def sizes(message: Message, context: Context) -> Message:
+    """Load and validate the records of this node's clients; report how many of every group they train on (public).
+
+    Asked where the experiment leaves settings to `training.preset`. Of a run one experiment is answered for, and only
+    one that differs from it in what the preset chose may follow.
+
+    Raises:
+        RuntimeError: under a trust model in which groups are not public, or where nothing is left to choose: nobody has
+            to know the sizes then. No file is opened.
+    """
+    asked = asked_of(messages.SIZES, message.content, Terms())
+    _require_same_run(asked.experiment, asked.run, context)
+    _require_counted(Experiment.model_validate_json(asked.experiment))
+    node = join(asked.experiment, asked.run, context.run_id, context.node_config)
+    context.state[COUNTED] = ConfigRecord({"experiment": asked.experiment, "run": asked.run})
+    clients, by_group = torch.from_numpy(node.clients), torch.from_numpy(node.by_group)
+    return answered(messages.Sizes(clients, by_group), node, message, g=len(node.task.groups))
+
+
+def _require_counted(experiment: Experiment) -> None:
+    """Refuse to report sizes by group where they are protected, as in a sketch, or where no preset reads them.
+
+    Raises:
+        RuntimeError: naming the trust model.
+    """
+    trust = experiment.privacy.trust
+    if trust not in messages.SIZES.trusts or not left_open(experiment):
+        raise RuntimeError(
+            f"sizes by group are reported where training.preset chooses by them, under trust "
+            f"{' or '.join(messages.SIZES.trusts)}; this experiment has trust {trust} and leaves "
+            f"{'settings' if left_open(experiment) else 'nothing'} to choose"
+        )
+
+
+def _require_same_run(experiment: str, run: str, context: Context) -> None:
+    """Refuse an experiment that this node has not agreed to in its run.
+
+    Raises:
+        RuntimeError: if it has greeted another, or reported sizes for one that differs in more than a preset chooses.
+    """
+    counted = cast(dict[str, Any], context.state.get(COUNTED, {}))
+    agreed = state_of_node(context) if STATE in context.state else counted
+    if not agreed:
+        return
+    same = agreed["experiment"] == experiment
+    if not same and agreed is counted:
+        one, other = (Experiment.model_validate_json(each) for each in (str(agreed["experiment"]), experiment))
+        same = same_but_for_chosen(one, other)
+    if not same or agreed["run"] != run:
+        raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
 
 
 @app.query(messages.HELLO.action)
@@ -49,14 +120,13 @@ def hello(message: Message, context: Context) -> Message:
     """Load and validate the records of this node's clients; report the public group sizes (in seeded runs, ids too).
 
     A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
-    with a run compares it with what the client reported before.
+    with a run compares it with what the client reported before. Every node says which attempts it has answered.
     """
     asked = asked_of(messages.HELLO, message.content, Terms())
     experiment, run = asked.experiment, asked.run
-    agreed = (state_of_node(context)["experiment"], state_of_node(context)["run"]) if STATE in context.state else None
-    if agreed not in (None, (experiment, run)):
-        raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
+    _require_same_run(experiment, run, context)
     node = join(experiment, run, context.run_id, context.node_config)
+    require_settled(node.task.experiment)
     privacy = node.task.experiment.privacy
     spent = None
     if privacy.local:
@@ -73,7 +143,8 @@ def hello(message: Message, context: Context) -> Message:
     ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
-    return answered(messages.Joined(clients, sizes, spent, ids, kept), node, message)
+    before = torch.from_numpy(answered_by(node, context).all())
+    return answered(messages.Joined(clients, sizes, spent, ids, kept, before), node, message)
 
 
 def _reserve(node: Node, context: Context) -> None:
@@ -85,7 +156,7 @@ def _reserve(node: Node, context: Context) -> None:
         reserve(account, ledger_of(node, context), node.run, experiment, steps)
 
 
-def _planned_of(trust: str) -> Callable[[Node, float], Counts]:
+def _planned_of(trust: str) -> Callable[[Node, float], Counts | Cost]:
     """What a run costs a client's records at most under a local trust model."""
     if trust == "local-gradient":
         return local_gradient.planned
@@ -105,12 +176,14 @@ def _promise_of(trust: str) -> Callable[[Node, float], Promise]:
     return sketch.promise if trust == "sketch-local" else local_slices.promise
 
 
+app.train(messages.MOMENTS.action)(trusting.exact_moments)
 app.train(messages.OUTPUTS.action)(trusting.outputs)
 app.train(messages.GRADIENTS.action)(trusting.gradients)
 app.train(messages.SUM.action)(trusting.sums)
 app.train(messages.RECORDS_SUM.action)(trusting.sum_of_records)
 app.evaluate(messages.TALLY.action)(trusting.exact_tally)
 
+app.train(messages.NOISY_MOMENTS.action)(trustless.noised_moments)
 app.train(messages.TABLES.action)(trustless.noised_tables)
 app.train(messages.LOCAL_GRADIENTS.action)(trustless.local_gradients)
 app.train(messages.SLICES.action)(trustless.noised_slices)

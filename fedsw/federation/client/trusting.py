@@ -9,17 +9,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.client.answers import answered, node_of, state_of_node
+from fedsw.federation.client.answers import answered, fresh, node_of, note, state_of_node
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.trust.held_out import client as held_out
+from fedsw.federation.trust.moments import client as moments
 from fedsw.federation.trust.sketch import client as sketch
 from fedsw.subnormal import flushing_to_zero
+
+
+def exact_moments(message: Message, context: Context) -> Message:
+    """Before the first round: exact sums over all records of the clients that are asked."""
+    node, asked = fresh(messages.MOMENTS, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    key = batch_key(node.task, asked.round, asked.attempt)
+    steps = moments.steps_of_moments(node, asked.asked, lost, key)
+    return answered(messages.ExactMoments(steps, torch.from_numpy(lost)), node, message)
 
 
 def outputs(message: Message, context: Context) -> Message:
     """First exchange: a fresh batch for this attempt, its projected outputs by group."""
     node, asked = node_of(messages.OUTPUTS, message, context)
     key, counts = batch_key(node.task, asked.round, asked.attempt), asked.counts.numpy()
+    if asked.rows > len(node.units):
+        raise ValueError(f"outputs filled up to {asked.rows} rows were asked for; this node holds {len(node.units)}")
+    note(messages.OUTPUTS, asked, node, context)
     records = node.draw(key, counts)
     if not node.task.private_parameters:
         projected = flushing_to_zero(node.task.fixed_outputs)(records)
@@ -40,6 +53,7 @@ def gradients(message: Message, context: Context) -> Message:
             f"gradients asked for round {asked.round}, attempt {asked.attempt}, but this node holds no batch for it; "
             "the server must start a fresh attempt"
         )
+    note(messages.GRADIENTS, asked, node, context)
     counts = _dense(bytes(state["counts"]), node.held.shape)
     batch = node.batch
     if batch is None or [batch.round, batch.attempt] != attempt:
@@ -56,7 +70,7 @@ def gradients(message: Message, context: Context) -> Message:
 
 def sums(message: Message, context: Context) -> Message:
     """The only exchange where nothing is compared: a fresh batch's clipped contribution."""
-    node, asked = node_of(messages.SUM, message, context)
+    node, asked = fresh(messages.SUM, message, context)
     counts = asked.counts.numpy()
     records = node.draw(batch_key(node.task, asked.round, asked.attempt), counts)
     batch = node.meet(asked.theta.tensor(), records, asked.round, asked.attempt)
@@ -79,7 +93,7 @@ def _contribution(
 
 def sum_of_records(message: Message, context: Context) -> Message:
     """`sketch`: the exact sum over all records of the clients that are asked."""
-    node, asked = node_of(messages.RECORDS_SUM, message, context)
+    node, asked = fresh(messages.RECORDS_SUM, message, context)
     lost = node.lost(asked.round, asked.attempt)
     steps = sketch.steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt))
     return answered(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
@@ -87,7 +101,7 @@ def sum_of_records(message: Message, context: Context) -> Message:
 
 def exact_tally(message: Message, context: Context) -> Message:
     """After the last round: exact sums over the kept records of the clients that are asked."""
-    node, asked = node_of(messages.TALLY, message, context)
+    node, asked = fresh(messages.TALLY, message, context)
     lost = node.lost(asked.round, asked.attempt)
     key = batch_key(node.task, asked.round, asked.attempt)
     steps = held_out.steps_of_kept(node, asked.theta.tensor(), asked.asked, lost, key)

@@ -24,8 +24,22 @@ from fedsw.federation.trust.held_out import client as held_out
 from fedsw.federation.trust.local_gradient import client as local_gradient
 from fedsw.federation.trust.local_gradient import site as local_gradient_site
 from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.federation.trust.moments import client as moments
 from fedsw.federation.trust.sketch import client as sketch
 from fedsw.privacy.release import Paid
+
+
+def noised_moments(message: Message, context: Context) -> Message:
+    """`local-gradient`, before the first round: sums over a client's records, noised by itself, charged to it."""
+
+    def release(node: Node, asked: messages.NoisyMomentsAsked, paid: Paid | None = None) -> messages.NoisyMoments:
+        found = moments.noised_moments(node, ledger_of(node, context), asked.attempt, asked.records, paid)
+        return messages.NoisyMoments(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.NoisyMomentsAsked) -> Due:
+        return moments.moments_due(node, ledger_of(node, context), asked.attempt, asked.records)
+
+    return released(messages.NOISY_MOMENTS, message, context, release, each_pays(due, release))
 
 
 def noised_tables(message: Message, context: Context) -> Message:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
-from fedsw.federation.exchange.exchange import Fault, Traffic, bytes_of, content_of
+from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to, bytes_of
 from fedsw.federation.exchange.spending import Spending
 from fedsw.runs.telemetry import event
 from fedsw.tasks.problem import Problem
@@ -174,9 +174,9 @@ class Availability:
         self._next_look = time.monotonic() + _LOOK_SECONDS
         if not self._greetings:
             return
-        for message in self._grid.pull_messages(list(self._greetings)):
-            if sent := self._greetings.pop(message.metadata.reply_to_message_id, None):
-                self._hear(sent.site, content_of(message))
+        asked = {name: sent.site.node for name, sent in self._greetings.items()}
+        for name, reply in answers_to(self._grid, asked).items():
+            self._hear(self._greetings.pop(name).site, reply)
 
     def _hear(self, site: Site, reply: RecordDict | Fault) -> None:
         if isinstance(reply, Fault):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from fedsw.errors import FederationError
 from fedsw.experiment import Federation
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Terms
+from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Message, Sizes, Terms
 from fedsw.tasks.problem import Problem
 
 Counts = NDArray[np.int64]
+_Read = TypeVar("_Read")
 _POLL_SECONDS = 0.2
 
 
@@ -34,6 +36,7 @@ class Site:
         spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
         kept: each client's records per group that are kept out of training, (S, groups); None where nothing of them is
             ever released.
+        answered: what the node has answered in this run before (`messages.Joined`), (A, 3).
     """
 
     node: int
@@ -42,6 +45,7 @@ class Site:
     ids: tuple[Counts, ...] | None
     spent: NDArray[np.float64] | None
     kept: Counts | None = None
+    answered: Counts = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -105,34 +109,101 @@ def totals(present: Sequence[Present]) -> tuple[int, ...]:
     return tuple(int(total) for total in sum(each.sizes.sum(axis=0) for each in present))
 
 
-def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[Site, ...]:
+def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[tuple[Site, ...], list[str]]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
-    Every node loads and validates the records of its clients here, before anything is spent.
+    Every node loads and validates the records of its clients here, before anything is spent. One whose answer is
+    unreadable, or that does not answer, is lost for the run, by name; the run begins with the others if they are
+    enough.
+
+    Returns:
+        The sites, and in a sentence each who was lost.
 
     Raises:
-        FederationError: if too few nodes come within the time limit, or a client refuses (with its reason).
+        FederationError: if too few nodes come within the time limit, fewer clients than `federation.min_clients` are
+            left, or a client refuses (with its reason).
     """
     settings = task.experiment.federation
     nodes = _wait_for_nodes(grid, settings)
     requests = [Request(node, greeting(task, run)) for node in nodes]
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
-    sites = []
-    for node, reply in replies.items():
-        if isinstance(reply, Fault):
-            raise FederationError(f"a client could not join: {reply.reason}")
-        sites.append(site_of(node, reply, task))
+    sites, lost = _understood(replies, lambda node, reply: site_of(node, reply, task))
+    _require_enough(sum(len(site.clients) for site in sites), settings, lost)
     sites.sort(key=lambda site: int(site.clients[0]))
-    _refuse_wrong_clients(task, sites)
+    _refuse_wrong_clients(task, sites, all_there=not lost)
     _refuse_empty(task, sites)
     _refuse_crowds(task, sites)
-    return tuple(sites)
+    return tuple(sites), lost
+
+
+def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[str, int]:
+    """Wait for the asked number of nodes and ask them how many records of every group they train on, all together.
+
+    Every node loads and validates the records of its clients here; nothing is spent.
+
+    Raises:
+        FederationError: as `gather`.
+    """
+    settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
+    asked = messages.encode(messages.SizesAsked(_as_sent(task), run), terms)
+    requests = [Request(node, asked) for node in _wait_for_nodes(grid, settings)]
+    replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
+
+    def read(node: int, reply: RecordDict) -> Sizes:
+        try:
+            return messages.decode(Sizes, reply, terms)
+        except Malformed as fault:
+            raise FederationError(f"{_who(Sizes, reply, terms)}'s sizes are unreadable: {fault}") from None
+
+    sizes, lost = _understood(replies, read)
+    _require_enough(sum(len(each.clients) for each in sizes), settings, lost)
+    found = sum((each.by_group.numpy().sum(axis=0) for each in sizes), np.zeros(len(task.groups), dtype=np.int64))
+    if not found.any():
+        raise FederationError("the clients hold no record at all; give them data")
+    return dict(zip(task.groups, found.tolist(), strict=True))
+
+
+def _understood(
+    replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
+) -> tuple[list[_Read], list[str]]:
+    """What nodes said, read; and of those who said nothing that can be read, who and why.
+
+    Raises:
+        FederationError: if a client refuses: its operator has decided, and whoever runs the server is to hear of it.
+    """
+    found: list[_Read] = []
+    lost: list[str] = []
+    for node, reply in replies.items():
+        if isinstance(reply, Fault):
+            why = f"a client could not join: {reply.reason}"
+            if reply.code in (wire.APP_ABSENT, wire.APP_RAISED):
+                raise FederationError(why)
+        else:
+            try:
+                found.append(read(node, reply))
+                continue
+            except FederationError as fault:
+                why = str(fault)
+        lost.append(why)
+    return found, lost
+
+
+def _require_enough(clients: int, settings: Federation, lost: Sequence[str]) -> None:
+    """Refuse to begin where somebody was lost and too few are left."""
+    least = settings.min_clients or settings.clients
+    if lost and clients < least:
+        left = f"{clients} of {settings.clients} clients are left, fewer than the {least} of federation.min_clients"
+        raise FederationError("; ".join(lost) if settings.min_clients is None else f"{left}: {'; '.join(lost)}")
 
 
 def greeting(task: Problem, run: str) -> RecordDict:
     """The first message to every node: the experiment, and the run's name, which stays when it is resumed."""
-    experiment = task.experiment.model_dump_json(exclude={"metrics"})  # the server's own, which no client imports
-    return messages.encode(messages.Greeting(experiment, run), Terms.of(task))
+    return messages.encode(messages.Greeting(_as_sent(task), run), Terms.of(task))
+
+
+def _as_sent(task: Problem) -> str:
+    """The experiment as clients get it: without the server's own metrics, which no client imports."""
+    return task.experiment.model_dump_json(exclude={"metrics"})
 
 
 def online(grid: Grid, sites: Sequence[Site]) -> frozenset[int]:
@@ -175,7 +246,8 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     _refuse_crowd(clients, sizes, task)
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
     spent = None if joined.epsilon is None else joined.epsilon.numpy()
-    return Site(node, clients, sizes, ids, spent, None if joined.kept is None else joined.kept.numpy())
+    kept = None if joined.kept is None else joined.kept.numpy()
+    return Site(node, clients, sizes, ids, spent, kept, joined.answered.numpy())
 
 
 def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
@@ -191,12 +263,7 @@ def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
 
 def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
     """What is wrong with a greeting's reply, and what to do."""
-    try:
-        clients = messages.decode_one(Joined, "clients", reply, terms)
-        who = f"client {int(clients[0])}" if len(clients) == 1 else f"the node of client {int(clients[0])}"
-    except (Malformed, IndexError):
-        return f"a client's greeting is unreadable: {fault}"
-    value = fault.value
+    who, value = _who(Joined, reply, terms), fault.value
     if fault.name == "record ids" and isinstance(value, int):
         return (
             f"{who} has a record id {value}; a seeded run draws a key for every id up to the largest, and "
@@ -207,15 +274,24 @@ def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
     return f"{who}'s greeting is unreadable: {fault}"
 
 
-def _refuse_wrong_clients(task: Problem, sites: Sequence[Site]) -> None:
-    """Every client is there once, and there are as many as the experiment asks for."""
+def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
+    """Who sent a reply that cannot be read, as far as it says."""
+    try:
+        clients = messages.decode_one(kind, "clients", reply, terms)
+        return f"client {int(clients[0])}" if len(clients) == 1 else f"the node of client {int(clients[0])}"
+    except (Malformed, IndexError):
+        return "a client"
+
+
+def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bool) -> None:
+    """Every client is there once, and there are as many as the experiment asks for, or fewer where some were lost."""
     numbers = np.concatenate([site.clients for site in sites])
     found, times = np.unique(numbers, return_counts=True)
     if bool((times > 1).any()):
         twice = found[times > 1][:10].tolist()
         raise FederationError(f"two nodes claim the same partition-id: clients {twice}; give each node its own")
     wanted = task.experiment.federation.clients
-    if len(numbers) != wanted:
+    if len(numbers) > wanted or (all_there and len(numbers) < wanted):
         raise FederationError(
             f"{len(sites)} nodes hold {len(numbers)} clients together; federation.clients is {wanted}. Start every "
             "node with the same num-partitions, which is the number of nodes (federation.sites)"

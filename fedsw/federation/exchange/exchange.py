@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import wire
+from fedsw.text import shown
+
+_log = logging.getLogger("fedsw.server")
 
 _POLL_SECONDS = 0.02
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What Flower raises, among others, over a reply that does not decode; never what it raises over the connection."""
 _ITS_OWN_WORDS = (wire.APP_RAISED, wire.BUDGET_EXHAUSTED)  # the app raised, or declined: the reason says all
 
 
@@ -65,16 +73,14 @@ def exchange(
     messages = [Message(r.content, r.node, kind, group_id=group, ttl=timeout) for r in requests]
     traffic.down += sum(bytes_of(request.content) for request in requests)
     ids = list(grid.push_messages(messages))
-    node_of = {message_id: r.node for message_id, r in zip(ids, requests, strict=True) if message_id}
-    pending, replies = set(node_of), dict[int, RecordDict | Fault]()
+    pending = {message_id: r.node for message_id, r in zip(ids, requests, strict=True) if message_id}
+    replies = dict[int, RecordDict | Fault]()
     deadline = time.monotonic() + timeout
     while pending:
-        for message in grid.pull_messages(list(pending)):
-            answered = message.metadata.reply_to_message_id
-            if answered in pending:
-                pending.discard(answered)
-                replies[node_of[answered]] = reply = content_of(message)
-                arrived(node_of[answered], reply)
+        for answered, reply in answers_to(grid, pending).items():
+            node = pending.pop(answered)
+            replies[node] = reply
+            arrived(node, reply)
         if not pending or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECONDS)
@@ -83,11 +89,66 @@ def exchange(
     return {request.node: replies.get(request.node, silence) for request in requests}
 
 
+def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | Fault]:
+    """What has come for requests, by their ids: of each the content that its node sent, or the fault.
+
+    A reply counts only as that of the node that the request went to. One of another node answers nothing, whatever it
+    says of itself; the request stays open.
+
+    Args:
+        asked: the node that each request went to, by the request's id.
+    """
+    found = dict[str, RecordDict | Fault]()
+    for answered, message in _pulled(grid, list(asked)):
+        if isinstance(message, Fault):
+            found[answered] = message
+        elif answered in asked and answered not in found:
+            if _comes_from(message, asked[answered]):
+                found[answered] = content_of(message)
+            else:
+                _log.warning("node %d answered in another node's name; it is not believed", _source(message))
+    return found
+
+
+def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fault]]:
+    """The replies that are there, with the id of the request that each says it answers.
+
+    Flower's own grid reads all replies in one go and fails at the first that does not decode, with the others lost:
+    there each is asked for alone, and one that is unreadable is a fault of its sender.
+    """
+    if not type(carrier_of(grid)).pull_messages.__module__.startswith("flwr."):
+        yield from ((message.metadata.reply_to_message_id, message) for message in grid.pull_messages(ids))
+        return
+    undecodable: Any = importlib.import_module("google.protobuf.message").DecodeError
+    for asked in ids:
+        try:
+            replies = list(grid.pull_messages([asked]))
+            yield from [(message.metadata.reply_to_message_id, message) for message in replies]
+        except (*_UNREADABLE, undecodable) as fault:
+            yield asked, Fault(f"its reply is unreadable: {type(fault).__name__}")
+
+
+def carrier_of(grid: Grid) -> Grid:
+    """The grid that carries the messages, where another one is around it."""
+    return getattr(grid, "carrier", grid)
+
+
+def _comes_from(message: Message, node: int) -> bool:
+    """Whether a reply is of this node, or an error that the network itself made up for it."""
+    source = _source(message)
+    return source == node or (source == wire.SERVER_NODE and not message.has_content())
+
+
+def _source(message: Message) -> int:
+    return int(message.metadata.src_node_id)
+
+
 def content_of(message: Message) -> RecordDict | Fault:
     """A reply's content, or the error that the client sent."""
     if message.has_content():
-        return message.content
-    code, reason = message.error.code, str(message.error.reason)
+        content: object = message.content
+        return content if isinstance(content, RecordDict) else Fault("its reply holds no records")
+    code, reason = message.error.code, shown(message.error.reason)
     return Fault(reason if code in _ITS_OWN_WORDS else f"{reason} (Flower's error {code})", code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fedsw.errors import FederationError
+from fedsw.text import upward
 
 _TOLERANCE = 1e-6  # relative; a release costs more
 
@@ -34,7 +35,8 @@ class Spending:
         before = self._reported.get(client, 0.0)
         if epsilon < before * (1 - _TOLERANCE):
             raise FederationError(
-                f"client {client}'s privacy ledger has spent epsilon {epsilon:.6g}, but it reported {before:.6g} in "
+                f"client {client}'s privacy ledger has spent epsilon {upward(epsilon, 6)}, but it reported "
+                f"{upward(before, 6)} in "
                 "this run before: the ledger was replaced, and would forget what was spent. Start the client with the "
                 "state-dir that it had"
             )

@@ -9,10 +9,13 @@ from fedsw.federation.messages.exchanges import (
     GRADIENTS,
     HELLO,
     LOCAL_GRADIENTS,
+    MOMENTS,
+    NOISY_MOMENTS,
     NOISY_TALLY,
     OUTPUTS,
     RECORDS_SUM,
     RELEASE,
+    SIZES,
     SKETCH,
     SLICES,
     SUM,
@@ -21,7 +24,7 @@ from fedsw.federation.messages.exchanges import (
     Exchange,
 )
 from fedsw.federation.messages.fields import Malformed, Seen
-from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.greetings import Greeting, Joined, Sizes, SizesAsked
 from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
@@ -34,6 +37,7 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
+from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.terms import Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
@@ -43,12 +47,15 @@ __all__ = [
     "GRADIENTS",
     "HELLO",
     "LOCAL_GRADIENTS",
+    "MOMENTS",
     "MOST_BELIEVED",
     "MOST_RECORDS",
+    "NOISY_MOMENTS",
     "NOISY_TALLY",
     "OUTPUTS",
     "RECORDS_SUM",
     "RELEASE",
+    "SIZES",
     "SKETCH",
     "SLICES",
     "SUM",
@@ -56,6 +63,7 @@ __all__ = [
     "TALLY",
     "Broadcast",
     "Contribution",
+    "ExactMoments",
     "ExactTally",
     "Exchange",
     "GradientsAsked",
@@ -64,9 +72,12 @@ __all__ = [
     "LocalGradientAsked",
     "Malformed",
     "Message",
+    "MomentsAsked",
     "NoisedContribution",
     "NoisedSlices",
     "NoisedTable",
+    "NoisyMoments",
+    "NoisyMomentsAsked",
     "NoisySketch",
     "NoisyTally",
     "NoisyTallyAsked",
@@ -77,6 +88,8 @@ __all__ = [
     "ReleaseAsked",
     "ReleasedRecords",
     "Seen",
+    "Sizes",
+    "SizesAsked",
     "SketchAsked",
     "SlicesAsked",
     "SumAsked",

@@ -190,6 +190,11 @@ class Broadcast:
         """Values of any shape in the run's precision, ready to be sent."""
         return cls(Array(*wire.encode(values.to(terms.agreed.dtype))))
 
+    @classmethod
+    def exact(cls, values: Tensor) -> Broadcast:
+        """Values of any shape in float64, ready to be sent."""
+        return cls(Array(*wire.encode(values.double())))
+
     def record(self, name: str) -> ArrayRecord:
         """The one record, with the array under that name, that all messages hold."""
         if name not in self._records:
@@ -215,7 +220,10 @@ class BroadcastValues(ArrayField):
         """See `Field`."""
         array = get(self.name)
         self._check(array, self.shape, terms, self.name)
-        return Broadcast(array, self.name)
+        found = Broadcast(array, self.name)
+        if self.finite and not bool(torch.isfinite(found.tensor()).all()):
+            raise Malformed(f"{self.name} are not all finite", self.name)
+        return found
 
 
 def _decoded(array: Array, name: str) -> Tensor:

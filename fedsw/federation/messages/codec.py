@@ -15,11 +15,18 @@ from fedsw.federation.messages.terms import Terms
 
 _RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
     "model": ArrayRecord,
+    "prepared": ArrayRecord,
     "arrays": ArrayRecord,
     "config": ConfigRecord,
     "metrics": MetricRecord,
 }
-_CALLED: Mapping[Record, str] = {"config": "setting", "metrics": "metric", "model": "array", "arrays": "array"}
+_CALLED: Mapping[Record, str] = {
+    "config": "setting",
+    "metrics": "metric",
+    "model": "array",
+    "prepared": "array",
+    "arrays": "array",
+}
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
+from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values, WholeValues
 from fedsw.federation.messages.fields import Limits, Real, Seen, Whole
-from fedsw.federation.messages.terms import OWN_LEDGER, THROUGH_MODEL
+from fedsw.federation.messages.terms import OWN_LEDGER, THROUGH_MODEL, WITH_MOMENTS
 
 MOST_RECORDS = 2**28
 """Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
@@ -90,5 +90,40 @@ Sigma = Annotated[
         about="standard deviation of the noise of every number",
         limits=DEVIATIONS,
         without_noise=Limits(0.0, 0.0),
+    ),
+]
+Prepared = Annotated[
+    Broadcast | None,
+    BroadcastValues(
+        record="prepared",
+        name="preparation",
+        seen=Seen.RELEASED,
+        about="a linear map of features and a scale of clips, made of the released moments",
+        shape=("v",),
+        precision="float64",
+        finite=True,
+        when=WITH_MOMENTS,
+    ),
+]
+AskedClients = Annotated[
+    Tensor,
+    WholeValues(
+        record="arrays",
+        name="asked",
+        seen=Seen.PUBLIC,
+        about="whether each of the node's clients is asked: 1 or 0",
+        shape=("S",),
+        limits=Limits(0, 1),
+    ),
+]
+LostClients = Annotated[
+    Tensor,
+    WholeValues(
+        record="arrays",
+        name="lost",
+        seen=Seen.PUBLIC,
+        about="positions of the node's clients that are lost; the sums are without their records",
+        shape=("L",),
+        limits=FROM_ZERO,
     ),
 ]

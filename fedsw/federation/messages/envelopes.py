@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsw.federation.messages.fields import Malformed
+from fedsw.text import shown
 
 CLIENTS = "clients"
 """The record of a request that says who is asked."""
@@ -84,7 +85,7 @@ def _refusal(faults: object, position: int) -> Refusal:
     held = faults if isinstance(faults, ConfigRecord) else {}
     reason, code = held.get(f"{position}{_BETWEEN}reason"), held.get(f"{position}{_BETWEEN}code")
     if isinstance(reason, str) and type(code) is int:
-        return Refusal(reason, code)
+        return Refusal(shown(reason), code)
     return Refusal("its node sent no answer of it", 0)
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from fedsw.federation import wire
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.greetings import Greeting, Joined
+from fedsw.federation.messages.greetings import Greeting, Joined, Sizes, SizesAsked
 from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
@@ -19,6 +19,7 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
+from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
@@ -52,8 +53,30 @@ class Exchange(Generic[Down, Up]):
         return self.kind.partition(".")[2]
 
 
+SIZES = Exchange(
+    wire.SIZES,
+    SizesAsked,
+    Sizes,
+    (*TRUSTED, "local-gradient"),
+    "before the greeting, where `training.preset` has still settings to choose: by these numbers",
+)
 HELLO = Exchange(
     wire.HELLO, Greeting, Joined, EVERYBODY, "before the first round, and whenever a client that was away is back"
+)
+MOMENTS = Exchange(
+    wire.MOMENTS,
+    MomentsAsked,
+    ExactMoments,
+    TRUSTED,
+    "once, before the first round, with `privacy.moments`: exact sums over all records, which the server noises",
+)
+NOISY_MOMENTS = Exchange(
+    wire.NOISY_MOMENTS,
+    NoisyMomentsAsked,
+    NoisyMoments,
+    ("local-gradient",),
+    "once, before the first round, with `privacy.moments`: sums over all records of a client, which it has noised "
+    "itself",
 )
 OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, TRUSTED, "first of an attempt: the outputs of a fresh sample")
 GRADIENTS = Exchange(
@@ -122,7 +145,10 @@ NOISY_TALLY = Exchange(
 )
 
 EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment]
+    SIZES,
     HELLO,
+    MOMENTS,
+    NOISY_MOMENTS,
     OUTPUTS,
     GRADIENTS,
     SUM,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from fedsw.federation.messages.terms import Condition, Terms
 
-Record = Literal["config", "metrics", "model", "arrays"]
+Record = Literal["config", "metrics", "model", "prepared", "arrays"]
 Get = Callable[[str], Any]
 """The value of a key that came, or `Malformed`."""
 
@@ -137,18 +138,45 @@ class Field(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Field):
-    """A text."""
+    """A text.
+
+    Attributes:
+        most: letters that are taken.
+        pattern: regular expression that the whole of it matches; None for any text.
+        form: that pattern in words.
+    """
+
+    most: int
+    pattern: str | None = None
+    form: str = ""
 
     def put(self, value: str, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
+        """See `Field`.
+
+        Raises:
+            Malformed: if it has not the form that the other side takes.
+        """
+        self._require(value)
         return {self.name: value}
 
     def take(self, get: Get, terms: Terms) -> str:
         """See `Field`."""
         value = get(self.name)
-        if isinstance(value, str):
-            return value
-        self.refuse(value, "a text")
+        self._require(value)
+        return str(value)
+
+    def _require(self, value: object) -> None:
+        if not isinstance(value, str):
+            self.refuse(value, "a text")
+        if len(value) > self.most:
+            self.refuse(f"a text of {len(value)} letters", f"at most {self.most}")
+        if self.pattern is not None and re.fullmatch(self.pattern, value) is None:
+            self.refuse(value, self.form)
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return self.form or f"at most {_number(self.most)} letters"
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsw.federation.messages.arrays import Values, WholeValues
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.common import FROM_ZERO, Attempt, Federation, Round, Sigma, Theta
+from fedsw.federation.messages.common import AskedClients, Attempt, Federation, LostClients, Round, Sigma, Theta
 from fedsw.federation.messages.fields import Limits, Seen
 from fedsw.federation.messages.local import Release
 
@@ -26,17 +26,7 @@ class TallyAsked(Message):
     theta: Theta
     round: Round
     attempt: Attempt
-    asked: Annotated[
-        Tensor,
-        WholeValues(
-            record="arrays",
-            name="asked",
-            seen=Seen.PUBLIC,
-            about="whether each of the node's clients is asked: 1 or 0",
-            shape=("S",),
-            limits=Limits(0, 1),
-        ),
-    ]
+    asked: AskedClients
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +44,7 @@ class ExactTally(Message):
             limits=_STEPS,
         ),
     ]
-    lost: Annotated[
-        Tensor,
-        WholeValues(
-            record="arrays",
-            name="lost",
-            seen=Seen.PUBLIC,
-            about="positions of the node's clients that are lost; the sums are without their records",
-            shape=("L",),
-            limits=FROM_ZERO,
-        ),
-    ]
+    lost: LostClients
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.common import FROM_ZERO, Attempt, Federation, Round, Sigma, Spent, Theta, ThetaIfUsed
+from fedsw.federation.messages.common import (
+    FROM_ZERO,
+    Attempt,
+    Federation,
+    Prepared,
+    Round,
+    Sigma,
+    Spent,
+    Theta,
+    ThetaIfUsed,
+)
 from fedsw.federation.messages.fields import Seen, Wholes
 from fedsw.federation.messages.terms import OWN_DIRECTIONS, WITH_TABLES
 
@@ -35,6 +45,7 @@ class TableAsked(Message):
     attempt: Attempt
     sizes: BatchSizes
     records: Federation
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +68,7 @@ class LocalGradientAsked(Message):
     attempt: Attempt
     sizes: BatchSizes
     records: Federation
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
 from fedsw.federation.budgets.held_out import tally_of
+from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
+from fedsw.tasks.measures import sketcher_of
+from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import sketcher_of
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -26,6 +28,10 @@ SYMBOLS: Mapping[str, str] = {
     "w": "numbers of a sketch's cell: cosines and sines, and the count",
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
+    "u": "numbers of a cell's moments: products of 1, inputs and target in pairs",
+    "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
+    "A": "exchanges that the node has answered in this run before; 0 in a new one",
+    "e": "3: what an exchange is numbered by",
     "N_j": "records of the node's clients in cell j",
 }
 """Lengths that the shapes of the table are written in."""
@@ -51,12 +57,15 @@ class Terms:
             "d": task.columns,
             "c": len(task.objective.cells),
             "B": task.experiment.local.bins,
+            "e": 3,
         }
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
         if (tally := tally_of(task)) is not None:
             known |= {"g": tally.groups, "t": tally.width}
+        if (layout := moments_layout(task)) is not None:
+            known |= {"u": layout.width, "v": Preparation.length(layout.features)}
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:
@@ -103,6 +112,7 @@ SEEDED = Condition("in runs with `seed`", lambda task: task.experiment.seed is n
 HELD_OUT_RELEASED = Condition(
     'with `data.held_out_to = "everybody"`', lambda task: task.experiment.data.held_out_released
 )
+WITH_MOMENTS = Condition("with `privacy.moments`", lambda task: bool(task.experiment.privacy.moments))
 UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_metrics)
 OWN_LEDGER = Condition(
     "where clients add noise", lambda task: task.experiment.privacy.local and task.experiment.privacy.noisy

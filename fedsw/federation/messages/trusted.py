@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsw.federation.messages.arrays import Values, WholeValues
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.common import FROM_ZERO, Attempt, Round, Theta
+from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, Theta
 from fedsw.federation.messages.fields import Limits, Real, Seen, Whole
 from fedsw.federation.messages.terms import UNSAFE
 
@@ -54,6 +54,7 @@ class OutputsAsked(Message):
         int,
         Whole(record="config", name="rows", seen=Seen.PUBLIC, about="the length P of this attempt", limits=FROM_ZERO),
     ]
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +96,7 @@ class GradientsAsked(Message):
     round: Round
     attempt: Attempt
     task_weight: TaskWeight
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,7 @@ class SumAsked(Message):
     attempt: Attempt
     counts: Counts
     task_weight: TaskWeight
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)

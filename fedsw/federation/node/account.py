@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedsw import files
 from fedsw.accounting import Charge, Ledger, LedgerReplaced
-from fedsw.accounting.memory import memory_of, remember, remembered
+from fedsw.accounting.journal import memory_of, remember, remembered
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.lifetime import limited
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
+from fedsw.text import upward
 
 STATE_VARIABLE = "FEDSW_STATE"
 _REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
@@ -95,7 +97,9 @@ class Promise:
 
     def __str__(self) -> str:
         kind = ", nominal" if self.nominal else ""
-        return f"run {self.run[:12]!r} at ({self.epsilon:.6g}, {self.delta:.6g}) by {self.accountant}{kind}"
+        return (
+            f"run {self.run[:12]!r} at ({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant}{kind}"
+        )
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
@@ -120,7 +124,7 @@ def require_writable(path: Path) -> None:
         LedgerDamaged: if there is a file that is no ledger, or an older copy of it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as fault:
@@ -227,7 +231,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
     """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused."""
     if not path.exists():
         _require_remembered(path, None)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
         return limited(path, Ledger.create(path, **asdict(promise)))
     ledger = Ledger.open(path)
     try:

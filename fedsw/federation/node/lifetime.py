@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw import files
 from fedsw.accounting import Ledger
+from fedsw.accounting.journal import remembered
 from fedsw.accounting.lifetime import (
     About,
+    Cost,
     Counts,
     DatasetAccount,
     Reservation,
     accounts_folder,
-    counts_of_ledger,
+    bind,
+    bound_in,
+    bound_to,
+    settle,
+    unbind,
 )
-from fedsw.accounting.memory import memory_of, remembered
 from fedsw.experiment import Experiment
-from fedsw.experiment.protection import unprotected
+from fedsw.experiment.catalogue import unprotected
 from fedsw.federation.node.simulated import is_simulated
 
 ACCOUNT = "account"
@@ -29,16 +31,6 @@ ACCOUNTS = "accounts"
 """The key that names the folder of accounts."""
 SHARED = "*"
 """The data set's name on nodes that whoever wrote the experiment started: the one that the experiment gives."""
-
-_BOUND = ".account.json"
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Which account a client's ledger belongs to, and as which run."""
-
-    account: DatasetAccount
-    run: str
 
 
 def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:
@@ -57,15 +49,16 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
     return DatasetAccount(accounts_folder() if folder is None else Path(str(folder)), data)
 
 
-def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts) -> None:
+def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts | Cost) -> None:
     """Set aside what a run will cost this client's records at most, at the greeting: nothing is spent yet.
 
     Args:
         place: of the client's ledger; the account that it belongs to is written beside it.
 
     Raises:
-        LimitReached: if there is no room. LedgerReplaced: for an older copy of the account.
+        LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of the ledger.
     """
+    account.require_newest(run, place)
     about = About(
         experiment.name, f"{experiment.privacy.trust}, own ledger", str(place.resolve()), unprotected(experiment)
     )
@@ -73,18 +66,7 @@ def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experime
     if not experiment.privacy.noisy:  # there is no ledger, and whatever leaves has cost that much
         account.settle(run, steps, None)
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"data": account.data, "folder": str(account.folder.resolve()), "run": run}
-    files.replace(_beside(place), json.dumps(kept).encode())
-
-
-def bound_to(place: Path) -> Bound | None:
-    """The account that a client's ledger belongs to; None if it belongs to none."""
-    try:
-        kept = json.loads(_beside(place).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return Bound(DatasetAccount(Path(kept["folder"]), kept["data"]), kept["run"])
+    bind(place, account, run)
 
 
 def limited(place: Path, ledger: Ledger) -> Ledger:
@@ -95,39 +77,9 @@ def limited(place: Path, ledger: Ledger) -> Ledger:
     return ledger
 
 
-def settle(place: Path) -> bool:
-    """Let the run of a client's ledger count with what it spent; False if the ledger belongs to no account.
-
-    Raises:
-        LedgerReplaced: if the ledger is gone, or an older copy. LedgerBusy: while a process writes to it.
-    """
-    bound = bound_to(place)
-    if bound is None:
-        return False
-    head = remembered(place)
-    if not place.exists() and head is None:
-        bound.account.settle(bound.run, {}, None)
-        return True
-    with Ledger.open(place) as ledger:
-        if head is not None:
-            ledger.require(head, memory_of(place).name)
-        bound.account.settle(bound.run, counts_of_ledger(ledger), ledger.head())
-    return True
-
-
-def bound_in(folder: Path) -> list[Path]:
-    """The ledgers of a folder that belong to an account, whether they were begun or not."""
-    found = sorted(folder.glob(f"client-*{_BOUND}"))
-    return [beside.with_name(beside.name.removesuffix(_BOUND) + ".sqlite") for beside in found]
-
-
 def give_back(folder: Path) -> None:
     """Give back what was set aside for ledgers in a folder that were never begun: the run was refused."""
     for place in bound_in(folder):
         if not place.exists() and remembered(place) is None:
             settle(place)
-            _beside(place).unlink()
-
-
-def _beside(place: Path) -> Path:
-    return place.with_suffix(_BOUND)
+            unbind(place)

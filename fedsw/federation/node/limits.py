@@ -7,15 +7,26 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from fedsw.accounting import ACCOUNTANTS
-from fedsw.experiment import Experiment, ExperimentError, Privacy, resolve_delta
+from fedsw.experiment import Experiment, ExperimentError, Privacy, planned_releases, resolve_delta
+from fedsw.experiment.catalogue import unprotected
 from fedsw.experiment.choices import references
-from fedsw.experiment.extensions import require_allowed
-from fedsw.experiment.protection import unprotected
+from fedsw.experiment.registry import load_object, require_allowed
 from fedsw.experiment.sections.privacy import is_local
+from fedsw.experiment.sources import stated_shape
 from fedsw.federation.budgets.local import local_accountant
-from fedsw.federation.node.simulated import is_simulated
+from fedsw.federation.node.simulated import ANY_MODULE, is_simulated, of_one_person
+from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
+from fedsw.tasks.own import task_of
+from fedsw.tasks.problem import Problem
+from fedsw.text import upward
 
-ANY_MODULE = "*"
+ANY_TRUST = "any"
+"""The `trust` of a node that takes part in whatever the server asks."""
+CHOICE = (
+    "`fedsw client --init` writes a node file that explains the choice; or give --trust NAMES (trust models), "
+    "--max-epsilon E, or --trust any: whatever the server asks"
+)
+_DAY = 86_400.0
 
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
@@ -23,7 +34,8 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
 
     The experiment comes from the server, and under the local trust models the server is not trusted: it could ask for
     no noise, for noise from a seed that it knows, or for a delta that protects nobody. A node with `max-epsilon` takes
-    part only where its records have that guarantee; without either key it takes part in whatever it is asked to.
+    part only where its records have that guarantee. On somebody's own machine one of the two is there: `trust` may be
+    "any", which its operator writes to take part in whatever the server asks.
 
     Nothing of this needs a record, so that it is settled before a file is opened; `require_delta` is the rest.
 
@@ -35,11 +47,13 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
             f"this node demands the bundle {node_config['bundle']}, and Flower's own SuperNode does not look at the "
             "hash of what it loads; start the node with `fedsw client` and without --stock"
         )
+    if node_config.get("own-data") and not {"trust", "max-epsilon"} & set(node_config):
+        raise ExperimentError(f"this node's operator has not said what it takes part in; {CHOICE}")
     privacy, agreed = experiment.privacy, _agreed(node_config)
     if agreed and privacy.trust not in agreed:
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
-        raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {limit:g} only")
+        raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
     alone = limit is not None or (agreed and all(is_local(name) for name in agreed))
     if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
@@ -47,6 +61,72 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
             "column is the public group and which bounds the records must keep, and read records off the answers; "
             "start the node with --schema FILE (`fedsw client`), the columns that it agrees to"
         )
+
+
+def require_room(
+    experiment: Experiment, node_config: Mapping[str, Any], *, task: Problem | None = None, records: int = 1
+) -> None:
+    """Refuse what would take more of this machine than its operator gives: `max-memory` in GiB and `max-seconds`.
+
+    A greeting of 2 kB can ask for a network of any size. The estimate takes public numbers alone: before a network
+    is made or a file is read, it is that of one record; afterwards, that of this node's batches. On somebody's own
+    node the limits are half of the machine's memory and a day, unless they are set; on one that whoever wrote the
+    experiment started, all of it and a year.
+
+    Args:
+        task: what was agreed, where the records are known.
+        records: this node's units.
+
+    Raises:
+        ExperimentError: naming the setting, its value, what it takes and the limit.
+    """
+    memory, seconds = room_of(node_config)
+    made = task_of(experiment) if task is None else task.task
+    shape = stated_shape(experiment) if task is None else task.shape
+    rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
+    own = not of_one_person(node_config)
+    more = ", or this client's operator raises {} (`fedsw client`)"
+    require_within(
+        parts_of(experiment, made, shape, rows=rows),
+        bytes_=memory,
+        seconds=seconds,
+        whose="this client" if own else "this machine",
+        remedy=(more.format("max-memory"), more.format("max-seconds"))
+        if own
+        else (", or use one with more memory", ""),
+    )
+
+
+def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
+    """The bytes of memory and the seconds of computing that a node gives to a run at most.
+
+    Raises:
+        ExperimentError: for a limit that is not positive and finite.
+    """
+    own = not of_one_person(node_config)
+    memory, seconds = (machine_memory() / 2, _DAY) if own else (machine_memory(), YEAR)
+    if "max-memory" in node_config:
+        memory = GIB * _positive(node_config["max-memory"], "max-memory")
+    if "max-seconds" in node_config:
+        seconds = _positive(node_config["max-seconds"], "max-seconds")
+    return memory, seconds
+
+
+def _batch(experiment: Experiment, records: int, cells: int) -> int:
+    """Rows of a node's batch, about."""
+    training = experiment.training
+    if planned_releases(experiment) == 1:
+        return records
+    asked = training.batch_fraction * records if training.batch_size is None else training.batch_size * cells
+    return max(1, math.ceil(min(records, asked)))
+
+
+def choice_of(node_config: Mapping[str, Any]) -> str:
+    """What a node's operator chose to take part in, in words."""
+    agreed, limit = _agreed(node_config), _limit(node_config)
+    known = f"trust {', '.join(agreed)}" if agreed else ""
+    most = "" if limit is None else f"up to a guaranteed epsilon of {upward(limit, 6)}"
+    return " ".join(filter(None, (known, most))) or "whatever the server asks (trust any)"
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
@@ -62,7 +142,7 @@ def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, rec
     if limit is not None and not resolve_delta(delta, records=records) * records < 1:
         raise ExperimentError(
             f"privacy.delta {delta!r} is not below 1/n of this node's {records} records; this node takes part up to a "
-            f"guaranteed epsilon of {limit:g} only"
+            f"guaranteed epsilon of {upward(limit, 6)} only"
         )
 
 
@@ -72,16 +152,20 @@ def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) ->
 
 
 def read_trust(names: str) -> tuple[str, ...]:
-    """The trust models of a node's `trust`.
+    """The trust models of a node's `trust`; none for "any", which restricts nothing.
 
     Raises:
         ExperimentError: naming one that there is not, since such a node would never take part.
     """
+    if names.strip() == ANY_TRUST:
+        return ()
     known = get_args(Privacy.model_fields["trust"].annotation)
     agreed = tuple(name.strip() for name in names.split(","))
     for name in agreed:
         if name not in known:
-            raise ExperimentError(f"this node's trust names {name!r}; known are {', '.join(known)}")
+            raise ExperimentError(
+                f"this node's trust names {name!r}; known are {', '.join(known)}, or {ANY_TRUST} alone"
+            )
     return agreed
 
 
@@ -91,10 +175,7 @@ def read_limit(epsilon: float | str) -> float:
     Raises:
         ExperimentError: if it is not positive and finite.
     """
-    limit = float(epsilon)
-    if not 0 < limit < math.inf:
-        raise ExperimentError(f"this node's max-epsilon is {limit:g}; it must be positive and finite")
-    return limit
+    return _positive(epsilon, "max-epsilon")
 
 
 def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
@@ -156,15 +237,27 @@ def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> N
     A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
     records, with all that the node's process may do.
 
+    An allowed module is imported here, and what is named must be its own: not what it has imported.
+
     Raises:
         ExperimentError: naming the setting, the module and what is allowed.
     """
-    for what, reference in references(experiment):
-        require_allowed(reference, what=what, allowed=allowed_modules(node_config))
+    allowed, named = allowed_modules(node_config), [*references(experiment)]
+    for what, reference in named:
+        require_allowed(reference, what=what, allowed=allowed)
+    for what, reference in named if allowed is not None else ():
+        load_object(reference, what=what, allowed=allowed)
 
 
 def _agreed(node_config: Mapping[str, Any]) -> tuple[str, ...]:
     return read_trust(str(node_config["trust"])) if "trust" in node_config else ()
+
+
+def _positive(value: Any, name: str) -> float:
+    limit = float(value)
+    if not 0 < limit < math.inf:
+        raise ExperimentError(f"this node's {name} is {upward(limit, 6)}; it must be positive and finite")
+    return limit
 
 
 def _limit(node_config: Mapping[str, Any]) -> float | None:
@@ -178,7 +271,7 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:
-        return f"privacy.epsilon is {privacy.epsilon:g}"
+        return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
     if not ACCOUNTANTS[local_accountant(experiment)].guarantee:
         return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
     if privacy.trust == "local-release" and experiment.local.diameter == "paper":

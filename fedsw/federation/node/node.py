@@ -7,7 +7,8 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,27 @@ from torch import Tensor, nn
 
 from fedsw.clipping import Tape, UnsupportedModule, clipped_sum, record
 from fedsw.data import BadRecords, Records
+from fedsw.data.files import without_downloads
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
+from fedsw.experiment.preset import same_but_for_chosen
+from fedsw.federation.budgets.moments import require_moments
 from fedsw.federation.node.limits import (
     require_delta,
     require_limits,
     require_modules,
     require_own_folder,
+    require_room,
     withholds_records,
 )
 from fedsw.federation.node.partition import Held, held_out_records, held_records, require_agreement
 from fedsw.federation.node.sample import sampled
+from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.node.units import cells_of_units, require_units
-from fedsw.objectives.terms import terms_of
+from fedsw.objectives.groups import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
+from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs
 
@@ -77,6 +84,7 @@ class Node:
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
         kept: the records that its clients keep out of training, where something of them is released; no round reads
             them.
+        settings: the experiment as the server sent it.
     """
 
     task: Problem
@@ -88,11 +96,16 @@ class Node:
     starts: tuple[NDArray[np.int64], ...] = ()
     batch: Batch | None = field(default=None)
     kept: Node | None = field(default=None)
+    settings: str = ""
 
     def __post_init__(self) -> None:
         """One client holds everything, unless said otherwise."""
-        self.units = Units.of(self.records)
         self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
+        self.units = Units.of(self.records)
+        owner = np.zeros(len(self.units), dtype=np.int64)
+        for cell, starts in zip(self.cells, self.starts, strict=True):
+            owner[cell] = np.repeat(self._places, np.diff(starts))
+        self.units = self.units.of_clients(owner, self.clients, self.task.experiment.federation.clients)
         self._alone: dict[int, Node] = {}
 
     @classmethod
@@ -104,6 +117,11 @@ class Node:
             cells = tuple(cell[np.argsort(owner, kind="stable")] for cell, owner in zip(cells, owners, strict=True))
         starts = tuple(np.append(0, np.cumsum(np.bincount(owner, minlength=count))) for owner in owners)
         return cls(task, held.records, cells, task.build_model(), run, held.clients, starts)
+
+    def under(self, task: Problem) -> Node:
+        """The same clients and records under a task that differs in what `training.preset` chose alone."""
+        kept = None if self.kept is None else self.kept.under(task)
+        return replace(self, task=task, model=task.build_model(), batch=None, kept=kept)
 
     @property
     def sizes(self) -> list[int]:
@@ -145,7 +163,24 @@ class Node:
             kept = None if self.kept is None else self.kept.alone(place)
             cells = cells_of_units(self.task, records)
             self._alone[place] = Node(self.task, records, cells, model, self.run, number, kept=kept)
+        self._alone[place].task = self.task
         return self._alone[place]
+
+    def prepare(self, vector: Tensor) -> None:
+        """Let features go through a public map before the model, and clip in its scale, from now on.
+
+        Kept records stay as they are: what is measured on them is the model for features as they are.
+
+        Args:
+            vector: `fedsw.tasks.preparation.Preparation.flat`, as it came from the server.
+
+        Raises:
+            ValueError: if it is no preparation; nothing is charged.
+        """
+        known = self.task.preparation
+        if known is None or not torch.equal(known.flat(), vector):
+            self.task = self.task.under(Preparation.of_flat(vector, self.task.features))
+            self.batch = None
 
     def units_of(self, place: int) -> NDArray[np.int64]:
         """Numbers (k,) of one client's units, cell by cell."""
@@ -355,39 +390,59 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
     _nodes.move_to_end(run_id)
     while len(_nodes) > 1 and sum(map(len, _nodes.values())) > _MOST_NODES_KEPT:
         _nodes.popitem(last=False)
-    if part not in of_run:
-        of_run[part] = _load(experiment_json, run, node_config, client=part)
+    known = of_run.get(part)
+    if known is None or known.settings != experiment_json:
+        of_run[part] = _load(experiment_json, run, node_config, client=part, known=known)
     return of_run[part]
 
 
-def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int) -> Node:
+def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
     """What the operator agrees to is settled before a file is opened.
 
     A server that is not trusted does not learn what is wrong with a record: an error that quotes it goes to the log.
+
+    Args:
+        known: this node under the experiment that it was asked about before; where a preset chose settings since then,
+            its records are not read again.
     """
     experiment = Experiment.model_validate_json(experiment_json)
     require_limits(experiment, node_config)
     require_own_folder(experiment, node_config)
     require_agreement(experiment.data.columns, node_config)
     require_modules(experiment, node_config)
+    require_room(experiment, node_config)
     torch.set_num_threads(experiment.federation.threads)
     try:
-        task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-        held = held_records(task, node_config)
-        require_units(experiment, held.records)
-        node = Node.of(task, held, run)
-        if experiment.data.held_out_released:
-            node.kept = Node.of(task, held_out_records(task, node_config), run)
+        with nullcontext() if is_simulated(node_config) else without_downloads():
+            if known is not None and same_but_for_chosen(known.task.experiment, experiment):
+                task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+                require_moments(task)
+                node = known.under(task)
+            else:
+                node = _read(experiment_json, experiment, run, node_config)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:
         if not withholds_records(experiment, node_config):
             raise
         _log.error("%s", fault)
-        known = isinstance(fault, BadRecords)
-        why = "do not fit the declared columns; its own log says where" if known else "cannot be used; see its own log"
+        unfit = isinstance(fault, BadRecords)
+        why = "do not fit the declared columns; its own log says where" if unfit else "cannot be used; see its own log"
         raise ValueError(f"client {client}'s records {why}") from None
     require_delta(experiment, node_config, records=len(node.units))
+    require_room(experiment, node_config, task=node.task, records=len(node.units))
+    node.settings = experiment_json
+    return node
+
+
+def _read(experiment_json: str, experiment: Experiment, run: str, node_config: Mapping[str, Any]) -> Node:
+    task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+    require_moments(task)
+    held = held_records(task, node_config)
+    require_units(experiment, held.records)
+    node = Node.of(task, held, run)
+    if experiment.data.held_out_released:
+        node.kept = Node.of(task, held_out_records(task, node_config), run)
     return node
 
 

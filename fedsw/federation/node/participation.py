@@ -29,6 +29,7 @@ class Participation:
         rounds: how many rounds with an answer of clients are planned.
         answered: how many rounds this node answered in.
         last: number of the last of them; 0 before the first.
+        agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
         heard: when the node was last asked something, in seconds since 1970, by the file system.
     """
 
@@ -42,6 +43,7 @@ class Participation:
     rounds: int
     answered: int = 0
     last: int = 0
+    agreed: str = ""
     heard: float = 0.0
 
     @property
@@ -56,8 +58,12 @@ class Participation:
         return replace(self, answered=self.answered + 1, last=max(self.last, round_))
 
 
-def begun(experiment: Experiment, run: str, clients: tuple[int, ...]) -> Participation:
-    """The part of a node that was just greeted."""
+def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: str = "") -> Participation:
+    """The part of a node that was just greeted.
+
+    Args:
+        agreed: what its operator chose, in words.
+    """
     privacy = experiment.privacy
     return Participation(
         run,
@@ -68,6 +74,7 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...]) -> Partici
         privacy.delta,
         experiment.seed is not None,
         planned_releases(experiment),
+        agreed=agreed,
     )
 
 
@@ -77,12 +84,12 @@ def note(folder: Path, part: Participation, round_: int | None) -> None:
     Raises:
         OSError: if the disk does not take it.
     """
-    path = folder / f"run-{part.run[:16]}.json"
+    path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None
     found = part if known is None or known.run != part.run else known
     content = asdict(found if round_ is None else found.after(round_))
     del content["heard"]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
     files.replace(path, json.dumps(content).encode(), durable=False)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.columns import Columns, difference, read_columns
+from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
+from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_table
+from fedsw.experiment.own import numbered
+from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_tables
 from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.node.substitution import with_substitutes
 from fedsw.federation.node.units import held_back
@@ -136,13 +138,18 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 def _gathered(
     clients: range, total: int, experiment: Experiment, of_client: Callable[[int], tuple[Records, bool]]
 ) -> Held:
-    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
+    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes.
+
+    Raises:
+        BadRecords: if a unit has rows at several of them.
+    """
     found = []
     for client in clients:
         records, everybodys = of_client(client)
         if everybodys:
             return _part(records, experiment, clients, total)
         found.append(records)
+    require_one_client_each([records.unit for records in found], clients, str(experiment.data.unit))
     owner = np.repeat(np.arange(len(clients)), [len(records) for records in found])
     whole = found[0] if len(found) == 1 else concatenate(found)
     return Held(with_substitutes(whole), owner, np.arange(clients.start, clients.stop))
@@ -204,9 +211,11 @@ def own_records(
             "'data-path=\"/its/file\"', or set data.data_dir for a simulation"
         )
     shared = Path(task.experiment.data.data_dir).expanduser()
-    if not tables_in(shared):
-        return read_table(find_table(shared / str(client)), columns, first_id=client, step=clients), False
-    return shared_table(find_table(shared), columns), True
+    if tables_in(shared):
+        return shared_tables([find_table(shared)], columns)[0], True
+    held, _ = clients_of(task.experiment, node_config)
+    tables = shared_tables([find_table(shared / str(each)) for each in held], columns)
+    return numbered(tables[held.index(client)], client, clients), False
 
 
 def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:

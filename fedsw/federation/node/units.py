@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.randomness import Stream, smallest_keys
+from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 
 
@@ -46,8 +46,12 @@ def held_back(
 ) -> NDArray[np.bool_]:
     """Which rows (n,) are those of units that `data.held_out_fraction` keeps out of training.
 
-    Of every client and cell the fraction of its units, rounded down, by their places alone: the same in every process
-    and after every restart, and for all neighbours of these records.
+    Of every client and cell the fraction of its units, rounded down: those whose identifiers a keyed hash puts first,
+    the smaller one where two have the same, and where no unit is declared those at places that the key decides on. No
+    row of a unit has a say. The key is public, and follows from `data.seed`, the client and the cell: who is kept out
+    is the same in every process and after every restart, and for all neighbours of these records.
+
+    Source: docs/guarantees.md, "Records kept out of training".
 
     Args:
         owner: which of the clients holds each row, (n,).
@@ -58,8 +62,9 @@ def held_back(
     for number, cell in enumerate(cells_of_units(task, records)):
         for place, client in enumerate(clients):
             own = cell[held[cell] == place]
-            keys = Stream.seeded(seed, "held out", int(client), number).words(len(own))
-            back[own[smallest_keys(keys, math.floor(fraction * len(own)))]] = True
+            stream = Stream.seeded(seed, "held out", int(client), number)
+            keys = stream.words_of(units.names[own]) if units.declared else stream.words(len(own))
+            back[own[np.argsort(keys, kind="stable")[: math.floor(fraction * len(own))]]] = True
     found = np.zeros(len(records), dtype=bool)
     found[units.rows] = np.repeat(back, np.diff(units.starts))
     return found

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.resuming import SERVICE
+from fedsw.runs.record import SERVICE
 from fedsw.shipped import EXPERIMENTS
 
 _SIMULATION = "InMemoryGrid"
@@ -42,7 +42,7 @@ def job_from(context: Context, *, simulated: bool) -> Job:
 
     Keys: `experiment` (a shipped name or a TOML file), `set` (overrides, separated by ';') and `runs` (where to keep
     the run); or `directory`, a folder with everything in its config.json: one that `fedsw run` prepared, or with
-    `resume` that of a run to go on with.
+    `resume` that of a run to go on with. `allow-modules` (separated by ',') are those that this config.json may name.
 
     Args:
         simulated: the clients are those of Flower's simulation engine, which `fedsw resume` can start again; those of
@@ -50,7 +50,8 @@ def job_from(context: Context, *, simulated: bool) -> Job:
     """
     config = context.run_config
     if prepared := str(config.get("directory", "")):
-        experiment, engine = RunDirectory(Path(prepared)).read_config()
+        allowed = [name.strip() for name in str(config.get("allow-modules", "")).split(",")]
+        experiment, engine = RunDirectory(Path(prepared)).read_config(allowed)
         return Job(experiment, Path(prepared), engine, resume=bool(config.get("resume", False)))
     name = str(config.get("experiment", ""))
     path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"

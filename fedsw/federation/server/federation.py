@@ -7,24 +7,31 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.experiment.preset import require_settled
-from fedsw.experiment.sources import load_class_names
+from fedsw.accounting.selection import Selection
+from fedsw.experiment.preset import left_open
+from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.held_out import with_held_out
+from fedsw.federation.budgets.moments import FIRST, require_moments
 from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Site, gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
+from fedsw.federation.origin import signing
 from fedsw.federation.server.held_out import measure_kept
 from fedsw.federation.server.job import Job
 from fedsw.federation.server.lifetime import budgeted
+from fedsw.federation.server.lost import take_up
+from fedsw.federation.server.moments import prepared, release_moments, said_of, unprepared
+from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise
 from fedsw.federation.trust.central.rounds import Rounds
@@ -33,15 +40,16 @@ from fedsw.federation.trust.local_gradient import server as local_gradient
 from fedsw.federation.trust.local_release import server as local_release
 from fedsw.federation.trust.local_slices import server as local_slices
 from fedsw.federation.trust.method import Method, Trusted
+from fedsw.federation.trust.moments.server import LocalMoments, MomentsMethod, TrustedMoments
 from fedsw.federation.trust.plan import Plan, make_plan
 from fedsw.federation.trust.sketch import server as sketch
 from fedsw.models import flatten
-from fedsw.runs import checkpoint, recovery, telemetry
+from fedsw.runs import recovery, telemetry
+from fedsw.runs import trainer as checkpoint
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.names import Names
+from fedsw.runs.files import Names, total_seconds
 from fedsw.runs.observer import Ending, Witness
-from fedsw.runs.pace import total_seconds
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
@@ -57,6 +65,9 @@ _PLANS: Mapping[str, Callable[[Problem, Sequence[Site]], Plan]] = {
 
 __all__ = ["Job", "federate"]
 
+ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
+"""How a run ends that was to release its moments alone; the rest of its budget is not spent."""
+
 
 def federate(grid: Grid, job: Job) -> dict[str, Any]:
     """Run (or resume) a job on a grid; returns the summary, which is also in the job's directory.
@@ -66,17 +77,25 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
 
     Raises:
         FederationError: when clients are missing or refuse; ValueError: for a bad experiment or bad records.
+        LedgerReplaced: if the folder is older than what the clients, or the account of the data set, remember of it.
     """
-    require_settled(job.experiment)
+    require_one_client_each(job.experiment)
     started = time.monotonic()
     directory = RunDirectory(job.directory)
-    task = Problem.from_experiment(job.experiment)
-    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     torch.set_num_threads(job.experiment.federation.threads)
     traffic, name, spending = Traffic(), directory.name(), Spending()
-    sites = gather(grid, task, name, traffic)
+    grid = signing(grid, name)
+    new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
+    job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
+    task = Problem.from_experiment(job.experiment)
+    require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
+    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
+    sites, lost = gather(grid, task, name, traffic)
     clients = sum(len(site.clients) for site in sites)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, sites)
+    selection = directory.read_selection() if job.resume else job.selection
+    if selection is not None:
+        plan = replace(plan, epsilon=selection.epsilon)
     evaluator = Evaluator(task, job.metrics)
     trusted = not job.experiment.privacy.local
     availability = Availability(grid, task, sites, name, traffic, spending)
@@ -90,19 +109,23 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     ):
         state = _take_up(directory, traffic) if job.resume else None
         earlier = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
-        if not job.resume:
-            directory.write_config(job.experiment, job.engine)
+        if new:
+            directory.write_config(job.experiment, job.engine, selection)
         directory.keep_name(name)
         described = {**describe_plan(plan, members=clients), "directory": str(job.directory)}
-        ledger = _ledger(directory, plan, state, resume=job.resume) if trusted else None
+        ledger = _ledger(directory, plan, state, selection, resume=job.resume) if trusted else None
         budget.limit(ledger)
         if job.resume:
             spending.recall(_reported_before(directory))
         availability.hear_clients()
+        with _closed_if_refused(ledger):
+            take_up(directory, plan, ledger, sites, budget, resume=job.resume)
         with _method(shared, plan, directory, rounds, ledger, resume=job.resume) as method:
             _keep_promise(directory, plan, ledger, resume=job.resume)
             job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
             log.info("run begins", extra=_beginning(job, described))
+            for who in lost:
+                log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
             if job.resume and not job.experiment.privacy.sketch:
                 _restore(trainer, directory, state)
 
@@ -121,6 +144,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     held_out=held_out,
                     seconds=earlier + time.monotonic() - started,
                     begun=directory.begun(),
+                    selection=selection,
                     traffic=traffic,
                     history=directory.read_metrics(),
                 )
@@ -135,11 +159,15 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
                     found = synthesise(job, task, method, evaluator, directory, traffic, log)
                     stopped, held_out, about["sketch"] = found.stopped, found.held_out, found.sketch
                 else:
-                    stopped = _train(job, method, trainer, evaluator, directory, ledger, traffic, log)
-                    held_out = _write_model(task, trainer, evaluator, directory)
-                    if job.experiment.data.held_out_released:
+                    plan, trainer, stopped, said = _open(job, plan, method, trainer, shared, ledger, directory, log)
+                    about |= said
+                    if not stopped:
+                        stopped = _train(job, method, plan.task, trainer, evaluator, directory, ledger, traffic, log)
+                    released = unprepared(plan.task, trainer.model)
+                    held_out = _write_model(task, released, evaluator, directory)
+                    if job.experiment.data.held_out_released and stopped != ALONE:
                         held_out, more = measure_kept(
-                            task, lambda: _tallying(shared, ledger), trainer.model, trainer.steps, directory, log
+                            task, lambda: _tallying(shared, ledger), released, trainer.steps, directory, log
                         )
                         about |= more
             except BaseException as failure:
@@ -160,6 +188,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
 def _train(
     job: Job,
     method: Method,
+    task: Problem,
     trainer: Trainer,
     evaluator: Evaluator,
     directory: RunDirectory,
@@ -194,7 +223,7 @@ def _train(
         if by_client := method.epsilon_by_client():
             record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
         if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
-            record["held_out"] = evaluator.metrics(trainer.model)
+            record["held_out"] = evaluator.metrics(unprepared(task, trainer.model))
         if job.experiment.unsafe_metrics and released.training_loss is not None:
             record["training_loss"] = released.training_loss
         directory.append_metrics(record)
@@ -203,9 +232,9 @@ def _train(
     return "completed"
 
 
-def _write_model(task: Problem, trainer: Trainer, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
-    """Store the released model and its held-out outputs; returns how good it is on held-out records."""
-    model = task.prepared(task.build_model(), trainer.model)
+def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
+    """Store the released model (r,) and its held-out outputs; returns how good it is on held-out records."""
+    model = task.prepared(task.build_model(), theta)
     directory.write_model(model)
     return evaluator.write_outputs(model, directory)
 
@@ -228,7 +257,7 @@ def _method(
     if ledger is None:
         releases = Releases(directory.releases)
         history = directory.read_metrics() if resume else []
-        before = releases.rounds() or {int(record["round"]) for record in history}
+        before = (releases.rounds() - {FIRST}) or {int(record["round"]) for record in history}
         own = (*shared, before)
         if trust == "local-gradient":
             return local_gradient.LocalGradient(*own)
@@ -242,6 +271,42 @@ def _method(
         return Trusted(rounds, plan, ledger)
     charged: tuple[Any, ...] = (*shared, ledger)
     return sketch.TrustedSketch(*charged)
+
+
+def _open(
+    job: Job,
+    plan: Plan,
+    method: Method,
+    trainer: Trainer,
+    shared: tuple[Any, ...],
+    ledger: Ledger | None,
+    directory: RunDirectory,
+    log: logging.Logger,
+) -> tuple[Plan, Trainer, str, dict[str, Any]]:
+    """Release moments where the run does, and let plan, method and trainer go on from them; or why it stops there.
+
+    The last is what the summary says of them.
+    """
+    if not job.experiment.privacy.moments:
+        return plan, trainer, "", {}
+    try:
+        moments = release_moments(plan, lambda: _opening(shared, ledger, directory), directory, log)
+    except BudgetExhausted as exhausted:
+        return plan, trainer, f"stopped before round 1: {exhausted}", {}
+    ready, start = prepared(plan, moments)
+    assert isinstance(method, Trusted | local_gradient.LocalGradient)  # no other has rounds that follow moments
+    method.prepare(ready)
+    alone = directory.stops_after_moments(resumed=job.resume)
+    begun = trainer if trainer.steps else Trainer(start, job.experiment.training)
+    return ready, begun, ALONE if alone else "", {"moments": said_of(plan, moments)}
+
+
+def _opening(shared: tuple[Any, ...], ledger: Ledger | None, directory: RunDirectory) -> MomentsMethod:
+    """How the moments of all records are released: by whoever has the ledgers."""
+    if ledger is None:
+        return LocalMoments(Releases(directory.releases), *shared, ())
+    charged: tuple[Any, ...] = (*shared, ledger)
+    return TrustedMoments(*charged)
 
 
 def _tallying(shared: tuple[Any, ...], ledger: Ledger | None) -> TallyMethod:
@@ -270,7 +335,14 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
 
 
-def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | None, *, resume: bool) -> Ledger:
+def _ledger(
+    directory: RunDirectory,
+    plan: Plan,
+    state: checkpoint.Checkpoint | None,
+    selection: Selection | None,
+    *,
+    resume: bool,
+) -> Ledger:
     """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
     device = plan.task.accounting_device
     if resume and (found := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
@@ -283,8 +355,20 @@ def _ledger(directory: RunDirectory, plan: Plan, state: checkpoint.Checkpoint | 
         epsilon=plan.epsilon,
         accountant=privacy.accountant,
         nominal=plan.task.experiment.seed is not None,
+        selection=selection,
         device=device,
     )
+
+
+@contextlib.contextmanager
+def _closed_if_refused(ledger: Ledger | None) -> Iterator[None]:
+    """Let go of the ledger of a run that does not go on."""
+    try:
+        yield
+    except BaseException:
+        if ledger is not None:
+            ledger.close()
+        raise
 
 
 def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkpoint | None) -> None:

@@ -8,20 +8,23 @@ import math
 import os
 import platform
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from fedsw.accounting import ACCOUNTANTS
+from fedsw.accounting.selection import Selection
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.federation.budgets.held_out import PUBLIC
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on
 from fedsw.runs.verdict import signal_to_noise, warnings_of
+from fedsw.text import upward
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
@@ -59,16 +62,17 @@ def summarise(
     held_out: HeldOut,
     seconds: float,
     begun: str | None,
+    selection: Selection | None,
     traffic: Traffic,
     history: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The summary of a run: also summary.json.
 
-    `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it.
+    `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it. Of a
+    run that is the best of several it is the selection's, as in its plan and its ledger.
     `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
-    quality = held_out.quality
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -83,17 +87,11 @@ def summarise(
         "delta": _delta(plan),
         "nominal": _nominal(experiment),
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
-        "guarantee": _guarantee(experiment, plan, epsilon),
-        "held_out": dict(held_out.metrics),
-        "held_out_by_group": {group: dict(numbers) for group, numbers in held_out.by_group.items()},
-        "held_out_measured_on": dict(held_out.measured_on),
+        "guarantee": _guarantee(experiment, plan, epsilon, selection),
+        **held_out.said(),
         "measured_on": measured_on(experiment),
-        "constant": dict(quality.constant),
-        "constant_answers": quality.answer,
-        "best_threshold": dict(quality.best_threshold),
-        "held_out_standard_errors": dict(quality.standard_errors),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
-        "warnings": _warnings(experiment, held_out, epsilon, stopped),
+        "warnings": _warnings(experiment, held_out, epsilon, stopped, selection),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
@@ -102,16 +100,21 @@ def summarise(
         "hardware": hardware(experiment),
         "begun": begun,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **({} if selection is None else {"selection": selection.as_dict()}),
     }
 
 
-def _warnings(experiment: Experiment, held_out: HeldOut, epsilon: float, stopped: str) -> tuple[str, ...]:
+def _warnings(
+    experiment: Experiment, held_out: HeldOut, epsilon: float, stopped: str, selection: Selection | None
+) -> tuple[str, ...]:
     """What a reader must know first; why a planned release of kept records is missing before everything else."""
-    found = warnings_of(
+    chosen = () if selection is None else (f"this run is {selection.words}: its epsilon is the selection's",)
+    found = chosen + warnings_of(
         metrics=held_out.metrics,
         quality=held_out.quality,
         records=held_out.measured_on.get("records", 0),
         start=held_out.start,
+        rise=held_out.rise,
         epsilon=epsilon,
         noisy=experiment.privacy.noisy,
         completed=stopped == "completed",
@@ -147,29 +150,50 @@ def describe_failure(failure: BaseException) -> str:
     return f"failed: {type(failure).__name__}, in words that only the server's output has"
 
 
-def _guarantee(experiment: Experiment, plan: Plan, epsilon: float) -> dict[str, Any]:
+def _guarantee(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> dict[str, Any]:
     privacy, task = experiment.privacy, plan.task
     bounds = plan.sensitivities
     return {
-        "relation": bounds[0].relation,
+        "relation": _relation(experiment, bounds[0].relation),
         "unit": experiment.data.unit or "record",
         "protects": _protects(experiment),
         "against": _against(experiment),
-        "public": sorted({item for bound in bounds for item in bound.public} | set(_public_of_kept(experiment))),
+        "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "accountant": local_accountant(experiment),
         "accountant_is_guarantee": ACCOUNTANTS[local_accountant(experiment)].guarantee,
         "sampling": _sampling(experiment),
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
+        **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
-        "statement": _statement(experiment, plan, epsilon),
+        "statement": _statement(experiment, plan, epsilon, selection),
     }
 
 
-def _public_of_kept(experiment: Experiment) -> tuple[str, ...]:
-    return PUBLIC if experiment.data.held_out_released else ()
+def _public(experiment: Experiment) -> Iterator[str]:
+    """What is public beside what the bounds name."""
+    if experiment.data.held_out_released:
+        yield from PUBLIC
+        if experiment.data.unit is not None:
+            yield f"which {experiment.data.unit!r} there are at each client"
+    if experiment.data.own:
+        yield "the columns with their bounds, groups and classes, declared or read off the records"
+    if tells := experiment.partition.tells:
+        yield f"each record's {tells}, by which its client was chosen"
+
+
+def _relation(experiment: Experiment, relation: str) -> str:
+    """A sketch's own relation moves labels and groups; not those that decide which client a record is at."""
+    return "replace-one" if experiment.privacy.sketch and experiment.partition.tells else relation
+
+
+def within(experiment: Experiment) -> str:
+    """What of a record its replacement has in common with it, in words."""
+    tells = experiment.partition.tells
+    fixed = {*fixed_by_neighbours(experiment), *([tells] if tells else [])}
+    return f" within its {' and '.join(sorted(fixed))}" if fixed else ", its label and group included"
 
 
 def _sampling(experiment: Experiment) -> str:
@@ -181,7 +205,12 @@ def _sampling(experiment: Experiment) -> str:
 
 def _protects(experiment: Experiment) -> str:
     unit = experiment.data.unit
-    each = "each record of every client" if unit is None else f"each {unit!r} of every client, with all of its records"
+    each = "each record of every client"
+    if unit is not None:
+        each = (
+            f"each {unit!r} of every client, with all of its records there; one with records at several clients is "
+            "protected less against all of them together"
+        )
     return f"{each}, by its own client's noise and ledger" if experiment.privacy.local else each
 
 
@@ -199,18 +228,21 @@ def _against(experiment: Experiment) -> str:
     return f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
 
 
-def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
+def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
     if not experiment.privacy.noisy:
         return "No privacy: epsilon = infinity (non-private reference)."
     accountant = local_accountant(experiment)
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
     releases = planned_releases(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
+    if experiment.privacy.moments:
+        what += " and one release of moments before them"
+    if selection is not None:
+        what += f", of a run that is {selection.words}"
     unit = experiment.data.unit
     replaced = "one record" if unit is None else f"all records of one {unit!r}"
-    neighbours = f"replacement of {replaced}" + (
-        ", its label and group included" if experiment.privacy.sketch else " within its group"
-    )
+    apart = "" if unit is None else ", at each client by itself"
+    neighbours = f"replacement of {replaced}{within(experiment)}{apart}"
     words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
@@ -232,8 +264,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float) -> str:
 
 def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
     if accountant == "laplace":
-        return f"pure {epsilon:.4g}-differential privacy, delta = 0"
-    return f"({epsilon:.4g}, {plan.delta:.3g})-differential privacy"
+        return f"pure {upward(epsilon, 4)}-differential privacy, delta = 0"
+    return f"({upward(epsilon, 4)}, {upward(plan.delta)})-differential privacy"
 
 
 def _delta(plan: Plan) -> float:

@@ -13,18 +13,18 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
 from fedsw.federation.trust.sketch.server import SketchMethod
-from fedsw.models.samples import generate, proportions_of
-from fedsw.privacy.sketches import bits_per_number
+from fedsw.models.labelled import generate, proportions_of
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
-from fedsw.runs.sketches import StoredSketch, keep, stored_sketch
+from fedsw.runs.releases import StoredSketch, keep, stored_sketch
 from fedsw.runs.telemetry import event
-from fedsw.single.generators import Progress, Settings, fit_generator, sketch_distance
+from fedsw.sketches.fit import Progress, Settings, fit_generator, sketch_distance
+from fedsw.sketches.noised import NoisedSketch, independent_proportions, reweighed
+from fedsw.sketches.sensitivity import bits_per_number
+from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import law_of_problem, sketcher_of
-from fedsw.transport.noised_sketches import NoisedSketch, independent_proportions, reweighed
 
 _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""

@@ -21,6 +21,7 @@ from fedsw.federation.exchange.cohort import Present, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.trust.plan import Plan, clients_of
+from fedsw.randomness import Stream
 from fedsw.runs.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -40,6 +41,18 @@ class Sums(Protocol):
 
 _Down = TypeVar("_Down", bound=messages.Message)
 _Up = TypeVar("_Up", bound=messages.Message)
+
+
+@dataclass(frozen=True)
+class Once:
+    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
+
+    multiplier: float
+    plan: Plan
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise of an attempt comes from; secret."""
+        return self.plan.noise_stream(round_, attempt)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from fedsw.federation.exchange.cohort import Member, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Refusal, Terms
 from fedsw.federation.trust.plan import Plan
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.federation.budgets.held_out import HELD_OUT
+from fedsw.federation.budgets.moments import FIRST
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.plan import Plan
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 
 
 class Method(Protocol):
@@ -57,9 +58,10 @@ class AtServer:
         return {}
 
     def released_rounds(self) -> int:
-        """See `Method`; a release of records that were kept out of training is none of them."""
+        """See `Method`; neither moments nor what is released of records kept out of training are among them."""
         kept = self._ledger.steps_by_group().get(HELD_OUT, {})
-        return self._ledger.released_rounds() - any(not step.costless for step in kept)
+        others = any(not step.costless for step in kept) + any(each.round == FIRST for each in self._ledger.entries())
+        return self._ledger.released_rounds() - others
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +78,11 @@ class Trusted(AtServer):
     def __init__(self, rounds: Rounds, plan: Plan, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._rounds, self._plan = rounds, plan
+
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
+        self._rounds.prepare(plan)
+        self._plan = plan
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Method`."""

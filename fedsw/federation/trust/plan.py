@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,15 @@ from fedsw.errors import FederationError
 from fedsw.experiment import planned_releases, resolve_delta
 from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.local import local_accountant
+from fedsw.federation.budgets.moments import shares
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
-from fedsw.objectives import Clip, Objective
-from fedsw.objectives.composite import Composite
-from fedsw.objectives.matching import Matching
+from fedsw.federation.messages import Broadcast
 from fedsw.privacy import plan as plans
-from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity
+from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, hypergeometric, split_sample
+from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
-from fedsw.transport.sliced import orthogonal_spread
+from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
 _UNSEEN = 90 * math.log(2)
 
@@ -48,7 +48,7 @@ class Draw:
         return sum(self.batch)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(plans.Plan):
     """The plan of a federation: that of one machine (`fedsw.privacy.plan.Plan`) with its problem."""
 
@@ -66,6 +66,7 @@ class Plan(plans.Plan):
         epsilon: float,
         multiplier: float,
         sensitivities: tuple[Sensitivity, ...],
+        moments: float = 0.0,
     ) -> Plan:
         """With what follows from the experiment: strata, rounds, accountant and seed."""
         experiment = task.experiment
@@ -81,20 +82,34 @@ class Plan(plans.Plan):
             sensitivities=sensitivities,
             accountant=local_accountant(experiment),
             seed=experiment.seed,
+            moments=moments,
             task=task,
         )
+
+    def under(self, preparation: Preparation) -> Plan:
+        """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
+        task = self.task.under(preparation)
+        factor = task.clip.loss / self.task.clip.loss
+        return replace(self, task=task, sensitivities=tuple(factor * each for each in self.sensitivities))
+
+
+def prepared_by(plan: Plan) -> Broadcast | None:
+    """What requests say of the released moments; None where none are released."""
+    preparation = plan.task.preparation
+    return None if preparation is None else Broadcast.exact(preparation.flat())
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
-    Guarantee: with this multiplier every round of the plan, composed, satisfies the asked (epsilon, delta) for the
-    replacement of one record of any group (docs/guarantees.md, "Composition").
+    Guarantee: with this multiplier every round of the plan, composed with the release of moments where there is one,
+    satisfies the asked (epsilon, delta) for the replacement of one record of any group (docs/guarantees.md,
+    "Composition" and "Moments first").
 
     Raises:
         FederationError, ValueError: naming a group that its batch does not fit, an unreachable epsilon or delta.
     """
-    privacy, rounds = task.experiment.privacy, task.experiment.training.rounds
+    privacy = task.experiment.privacy
     present = whole(sites)
     sizes = totals(present)
     delta = resolve_delta(privacy.delta, records=sum(sizes))
@@ -103,54 +118,18 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, present)
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
-    multiplier, epsilon = 0.0, math.inf
-    if privacy.noisy:
-        multiplier, epsilon = plans.calibrated(
-            privacy.epsilon,
-            privacy.noise_multiplier,
-            delta=delta,
-            rate=rate,
-            rounds=rounds,
-            accountant=privacy.accountant,
-            device=task.accounting_device,
-        )
+    shared = shares(task.experiment, rate=rate, delta=delta, device=task.accounting_device)
     return Plan.of(
         task,
         sizes=sizes,
         batch=batch,
         rates=rates,
         delta=delta,
-        epsilon=epsilon,
-        multiplier=multiplier,
+        epsilon=shared.epsilon,
+        multiplier=shared.rounds,
         sensitivities=sensitivities(task, batch, planned_spreads(task)),
+        moments=shared.moments,
     )
-
-
-def sensitivities(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack.
-
-    Args:
-        spreads: of the directions of every penalty.
-    """
-    widths = tuple(each.width for each in task.compared)
-    return _with_slack(task.objective, tuple(batch), task.clip, widths, tuple(spreads), task.experiment.privacy.bound)
-
-
-@functools.lru_cache(maxsize=64)
-def _with_slack(
-    objective: Objective | Matching | Composite,
-    batch: tuple[int, ...],
-    clip: Clip,
-    widths: tuple[int, ...],
-    spreads: tuple[float, ...],
-    bound: Bound,
-) -> tuple[Sensitivity, ...]:
-    """The same in every round of one column, whose batches have one size."""
-    if isinstance(objective, Composite):
-        found = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
-    else:
-        found = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
-    return tuple(SLACK * each for each in found)
 
 
 def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
@@ -237,13 +216,6 @@ def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Pres
     drawn, held = np.concatenate(counts), np.concatenate([each.sizes for each in present])
     rates = np.divide(drawn, held, out=np.zeros(held.shape), where=held > 0)
     return tuple(float(rate) for rate in rates.max(axis=0))
-
-
-def planned_spreads(task: Problem) -> list[float]:
-    """The spreads of all directions, known in advance for orthogonal blocks; 1, the worst, for i.i.d. ones."""
-    slicing = task.experiment.slicing
-    widths = [each.width for each in task.compared]
-    return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
 
 
 def _seeded_counts(

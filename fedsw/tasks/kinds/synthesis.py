@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
-from fedsw.experiment.extensions import is_reference
 from fedsw.experiment.kinds import Facts
+from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Model
 from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 _seen: dict[str, Any] = {"passed": 0, "failed": None}
+
+
+def pytest_configure() -> None:
+    """That an example fails is all that is asked: none is made smaller or stays for the next mutant."""
+    quick = {"phases": (Phase.explicit, Phase.generate), "report_multiple_bugs": False, "database": None}
+    settings.register_profile("mutants", settings(), **quick)
+    settings.load_profile("mutants")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -11,6 +11,7 @@ the exit code of the run, or null if it was not done in time.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import json
 import os
@@ -26,6 +27,8 @@ def main() -> None:
     for name in [*sys.argv[1:], "pytest", *plugins]:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # pytest collects garbage at its end: the forks need not look through what was imported here
     print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

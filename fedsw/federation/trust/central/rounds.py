@@ -34,16 +34,16 @@ from fedsw.federation.trust.central.rows import (
     who_is_in,
     within_bounds,
 )
-from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, sensitivities
+from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, prepared_by
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.runs.telemetry import event
 from fedsw.tasks.public_side import public_side_of
+from fedsw.tasks.sensitivity import sensitivities
 from fedsw.transport.sliced import spread
 
 _log = logging.getLogger("fedsw.server")
-
 _Down = TypeVar("_Down", bound=messages.Message)
 _Up = TypeVar("_Up", bound=messages.Message)
 
@@ -89,12 +89,16 @@ class Rounds:
     ) -> None:
         self._grid, self._plan, self._sites, self._traffic, self._begin = grid, plan, sites, traffic, begin
         settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
-        self._availability = availability
+        self._availability, self._prepared = availability, prepared_by(plan)
         self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._clients = sum(len(site.clients) for site in sites)
         self._least = settings.min_clients or settings.clients
         self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+
+    def prepare(self, plan: Plan) -> None:
+        """Ask for prepared features, with clips in their scale, from now on."""
+        self._plan, self._prepared = plan, prepared_by(plan)
 
     def run(self, round_: int, theta: Tensor) -> Aggregate:
         """One round at the model `theta` (flat, float64).
@@ -123,7 +127,7 @@ class Rounds:
         terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
         asked = [
-            OutputsAsked(model, round_, attempt, torch.from_numpy(counts), length)
+            OutputsAsked(model, round_, attempt, torch.from_numpy(counts), length, self._prepared)
             for counts, length in zip(settled.counts, rows, strict=True)
         ]
         outputs = self._exchange(messages.OUTPUTS, present, asked, terms, lost)
@@ -140,7 +144,7 @@ class Rounds:
         if not task.private_parameters:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
         weight, own = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
-        asked_for = [GradientsAsked(model, q, round_, attempt, weight) for q in own]
+        asked_for = [GradientsAsked(model, q, round_, attempt, weight, self._prepared) for q in own]
         answers = self._exchange(messages.GRADIENTS, present, asked_for, terms, lost)
         parts = self._parts(present, settled, answers, own, weight, lost)
         return self._summed(round_, attempt, total, settled, bounds, parts)
@@ -152,7 +156,10 @@ class Rounds:
         task = self._plan.task
         terms = [Terms.of(task, S=len(each.here)) for each in present]
         model, weight = Broadcast.of(theta, terms[0]), task.objective.task_weight(settled.total)
-        asked = [SumAsked(model, round_, attempt, torch.from_numpy(counts), weight) for counts in settled.counts]
+        asked = [
+            SumAsked(model, round_, attempt, torch.from_numpy(counts), weight, self._prepared)
+            for counts in settled.counts
+        ]
         answers = self._exchange(messages.SUM, present, asked, terms, lost)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight, lost)

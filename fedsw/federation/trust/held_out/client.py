@@ -16,9 +16,9 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.trust.local_gradient.client import promise
 from fedsw.privacy.release import Bounded, Paid, Released, pay, release_paid
 from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.sketches.law import STEP
+from fedsw.tasks.measures import tally_of_records
 from fedsw.tasks.tally import Tally
-from fedsw.tasks.tally_sums import sums_of
-from fedsw.transport.sketches import STEP
 
 
 def steps_of_kept(node: Node, theta: Tensor, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
@@ -40,7 +40,7 @@ def steps_of_kept(node: Node, theta: Tensor, asked: Tensor, lost: NDArray[np.int
     places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
     units = np.concatenate([kept.units_of(place) for place in places]) if places else np.empty(0, dtype=np.int64)
     records = kept.rows_of(np.sort(units), Stream(key))
-    return sums_of(node.task, tally, records, node.task.prepared(node.model, theta))
+    return tally_of_records(node.task, tally, records, node.task.prepared(node.model, theta))
 
 
 def noised_tally(
@@ -70,7 +70,7 @@ def noised_tally(
         with account.opened(place, due.promise) as ledger:
             paid = pay(ledger, round_, attempt, due.charges, due.sigma, due.parts)
     records = kept.everybody(_stream(node, round_, attempt, "tally rows"))
-    steps = sums_of(node.task, tally, records, node.task.prepared(node.model, theta))
+    steps = tally_of_records(node.task, tally, records, node.task.prepared(node.model, theta))
     bounded = Bounded(steps.double() * STEP, _budget(node, tally, federation).sensitivity)
     return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "tally noise"))
 

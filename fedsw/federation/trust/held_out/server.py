@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,15 +20,14 @@ from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.messages import Broadcast, ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked, Terms
-from fedsw.federation.trust.exact_sums import Answer, ExactSums
+from fedsw.federation.trust.exact_sums import Answer, ExactSums, Once
 from fedsw.federation.trust.local import LocalMethod, describe
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Bounded, release
-from fedsw.randomness import Stream
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
+from fedsw.sketches.law import STEP
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import Tally
-from fedsw.transport.sketches import STEP
 
 
 class TallyMethod(Protocol):
@@ -41,17 +39,6 @@ class TallyMethod(Protocol):
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange, at the released model `theta` (r,)."""
-
-
-@dataclass(frozen=True)
-class _Once:
-    """What the door needs to know of this release: its own noise multiplier, and where the run's noise comes from."""
-
-    multiplier: float
-    plan: Plan
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        return self.plan.noise_stream(round_, attempt)
 
 
 class TrustedTally:
@@ -96,7 +83,7 @@ class TrustedTally:
         budget = held_out_budget(plan.task.experiment, self._tally, epsilon, plan.delta)
         charges = budget.charges(plan.task.objective.cells)
         bounded = Bounded(steps.double() * STEP, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
-        released = release(bounded, _Once(budget.multiplier, plan), self._ledger)
+        released = release(bounded, Once(budget.multiplier, plan), self._ledger)
         self.records = np.sum([_kept(answer) for answer in found], axis=0)
         clients = sum(int(answer.there.sum()) for answer in found)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
-from fedsw.accounting.lifetime import Counts
+from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, run_with_split, tally_of, with_held_out
+from fedsw.federation.budgets.moments import planned_moments
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
@@ -113,7 +114,7 @@ def noised_contribution(
                 "it; the server must start a fresh attempt"
             )
         request = Request(*asked, tuple(int(size) for size in state["sizes"]), request.records)
-        noise, paid = _noise(node, request, _budget_split(node, float(state["delta"]))), Paid.from_kept(state)
+        noise, paid = _noise(node, request, budget_of(node, float(state["delta"]))), Paid.from_kept(state)
     batch, outputs = _batch(node, theta, request, state)
     q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
     if table is not None:
@@ -141,7 +142,7 @@ def _begin(node: Node, place: Path, request: Request, state: MutableMapping[str,
     sizes = believed(request.sizes, _own(node))
     request = Request(request.round, request.attempt, sizes, request.records)
     delta = node.delta(request.records)
-    divided = _budget_split(node, delta)
+    divided = budget_of(node, delta)
     noise = _noise(node, request, divided)
     asked = (request.round, request.attempt)
     with account.opened(place, promise(node, delta)) as ledger:
@@ -178,13 +179,14 @@ def _batch(node: Node, theta: Tensor, request: Request, state: MutableMapping[st
 
 def promise(node: Node, delta: float) -> account.Promise:
     """What this client's ledger accounts for in this run, at that delta."""
-    return promised(node, _budget_split(node, delta), delta)
+    return promised(node, budget_of(node, delta), delta)
 
 
-def planned(node: Node, delta: float) -> Counts:
+def planned(node: Node, delta: float) -> Counts | Cost:
     """What all planned rounds cost this client's records at that delta, or a smaller one."""
-    experiment, divided = node.task.experiment, _budget_split(node, delta)
-    training = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
+    experiment, divided = node.task.experiment, budget_of(node, delta)
+    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
+    training = lifetime.added(rounds, planned_moments(divided.moments))
     tally = tally_of(node.task)
     if tally is None:
         return training
@@ -204,7 +206,8 @@ def _own(node: Node) -> tuple[int, ...]:
     return split.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
 
 
-def _budget_split(node: Node, delta: float) -> split.BudgetSplit:
+def budget_of(node: Node, delta: float) -> split.BudgetSplit:
+    """How this client's budget is split at that delta."""
     rate = split.sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
     return split.budget_split(node.task.experiment, rate=rate, delta=delta)
 

@@ -15,10 +15,10 @@ from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, LocalGradientAsked, TableAsked, Terms
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 
@@ -61,11 +61,18 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         epsilon=divided.epsilon,
         multiplier=divided.multiplier,
         sensitivities=bounds,
+        moments=divided.moments,
     )
 
 
 class LocalGradient(LocalMethod):
     """Rounds in which every client noises its table and its contribution for its own guarantee."""
+
+    _prepared: Broadcast | None = None
+
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
+        self._plan, self._task, self._prepared = plan, plan.task, prepared_by(plan)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         task = self._task
@@ -76,14 +83,14 @@ class LocalGradient(LocalMethod):
         model, found = Broadcast.of(theta, terms), None
         if split.asks_tables(task.experiment):
             self._require_groups(round_, sizes, self._away())  # before anybody is asked, and charged
-            asked = TableAsked(model, round_, attempt, sizes, records)
+            asked = TableAsked(model, round_, attempt, sizes, records, self._prepared)
             noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
             totals = column_sums(counts[member] for member in noisy_tables)
             self._require_groups(round_, totals, describe(self._lost))
             summed = torch.stack([answer.values.double() for answer in noisy_tables.values()]).sum(dim=0)
             found = Broadcast.of(self._tables(summed, totals), terms)
             members = list(noisy_tables)
-        last = LocalGradientAsked(model, found, round_, attempt, sizes, records)
+        last = LocalGradientAsked(model, found, round_, attempt, sizes, records, self._prepared)
         answers = self._ask(messages.LOCAL_GRADIENTS, round_, members, last, lambda member: terms)
         vector = torch.zeros(task.parameters, dtype=torch.float64)
         for answer in answers.values():

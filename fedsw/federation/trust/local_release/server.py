@@ -18,11 +18,10 @@ from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
-from fedsw.tasks.adversary import Adversary
-from fedsw.tasks.learner import learner_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.public_side import Adversary, learner_of
 from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import Matching, entropic_loss, plain_loss, sinkhorn_divergence
 

@@ -29,8 +29,8 @@ from fedsw.privacy.release import Paid, pay, release_paid
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
+from fedsw.transport.flow import Slices
 from fedsw.transport.sliced import project
-from fedsw.transport.slices import Slices
 
 
 def require_ready(node: Node) -> None:
@@ -202,5 +202,5 @@ def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
     seed = node.task.experiment.seed
     if seed is None:
         return Stream(os.urandom(KEY_BYTES))
-    first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
+    first = int(node.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
     return Stream.seeded(seed, purpose, first, round_, attempt)

@@ -18,14 +18,11 @@ from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
-from fedsw.runs.trainer import learning_rate
-from fedsw.tasks.learner import learner_of
 from fedsw.tasks.problem import Problem
-from fedsw.transport.flow import draw_stored, flow_step
-from fedsw.transport.slices import Slices, UnprotectedSlices
-from fedsw.transport.smoothed import noised_swd
+from fedsw.tasks.public_side import learner_of
+from fedsw.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -91,7 +88,7 @@ class LocalSlices(LocalMethod):
         if local.algorithm == "dp-swd":
             match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
             return self._learner.gradient(match.cotangents)
-        step = learning_rate(self._task.experiment.training, round_ - 1)
+        step = self._task.experiment.training.rate_after(round_ - 1)
         moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
         return ((points - moved) / step).reshape(-1)
 

@@ -16,10 +16,10 @@ from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
 from fedsw.privacy.release import Paid, Released, pay, release_paid
-from fedsw.privacy.sketches import bounded_sketch
 from fedsw.randomness import KEY_BYTES, Stream
-from fedsw.tasks.sketch_sums import cells_of, inputs_of, law_of_problem, sketcher_of, sums_of
-from fedsw.transport.sketches import STEP
+from fedsw.sketches.law import STEP
+from fedsw.sketches.sensitivity import bounded_sketch
+from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketch_of_records, sketcher_of
 
 
 def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
@@ -46,7 +46,7 @@ def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: by
         records = node.everybody(stream)
     else:
         records = node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
-    return (sums_of(node.task, records) / STEP).to(torch.int64)
+    return (sketch_of_records(node.task, records) / STEP).to(torch.int64)
 
 
 def noised_sketch(
@@ -107,5 +107,5 @@ def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
     seed = node.task.experiment.seed
     if seed is None:
         return Stream(os.urandom(KEY_BYTES))
-    first = int(node.records.ids.min())  # a client's number in the seeded run: the least of its record ids
+    first = int(node.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
     return Stream.seeded(seed, purpose, first, round_, attempt)

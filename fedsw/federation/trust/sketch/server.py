@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -23,13 +24,13 @@ from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.method import AtServer, Method
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import release
-from fedsw.privacy.sketches import bounded_sum, require_sum
-from fedsw.runs.outcome import Outcome
+from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
+from fedsw.sketches.law import STEP
+from fedsw.sketches.noised import NoisedSketch, pooled
+from fedsw.sketches.sensitivity import bounded_sum, require_sum
+from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketch_sums import law_of_problem
-from fedsw.transport.noised_sketches import NoisedSketch, pooled
-from fedsw.transport.sketches import STEP
 
 _log = logging.getLogger("fedsw.server")
 
@@ -60,7 +61,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         delta=delta,
         epsilon=budget.epsilon,
         multiplier=budget.multiplier,
-        sensitivities=(budget.sensitivity,),
+        sensitivities=(replace(budget.sensitivity, public=("the number of every client's records",)),),
     )
 
 

@@ -1,0 +1,182 @@
+"""What is lost by privacy against a well-trained model: accuracy or R2, error and violation, and by a wrong rate."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.own_data.sets import MADE_UP, NAMES, Split, split
+from benchmarks.own_data.store import Cell, Row, Subject
+from fedsw import markdown
+from fedsw.baselines.reference import well_trained
+from fedsw.engines.driver import run
+from fedsw.experiment import Experiment
+from fedsw.runs.directory import RunDirectory
+from fedsw.tasks.measures import measure
+from fedsw.tasks.problem import Problem
+from fedsw.text import number, upward
+from simulations.papers.published import DP_FERMI
+
+SEEDS = 3
+EPSILONS = (0.5, 1.0, 4.0)
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+ALPHA = 0.75
+_FAIR = 0.8
+
+
+def accuracy(*, tiny: bool) -> Subject:
+    """`auto` at every epsilon on every set, beside the reference and a constant."""
+    sets, epsilons = (("wine",), (1.0,)) if tiny else (NAMES, EPSILONS)
+    cells = [(name, e, seed) for seed in range(1 if tiny else SEEDS) for e in epsilons for name in sets]
+    return cells, functools.partial(_accuracy, most=_most(tiny))
+
+
+def rates(*, tiny: bool) -> Subject:
+    """A learning rate that is a quarter to four times the chosen one, on sets of more than 5 000 records."""
+    sets, factors = (("wine",), (1.0, 4.0)) if tiny else (("adult", "law-school", MADE_UP), FACTORS)
+    cells = [(name, f, seed) for seed in range(1 if tiny else SEEDS) for name in sets for f in factors]
+    return cells, functools.partial(_rates, most=_most(tiny))
+
+
+def fairness(*, tiny: bool) -> Subject:
+    """The task with a penalty on Adult by sex, at the budgets of which DP-FERMI prints points."""
+    cells: list[Cell] = [(e, seed) for seed in range(1 if tiny else SEEDS) for e in ((1.0,) if tiny else DP_FERMI)]
+    return cells, functools.partial(_fairness, most=_most(tiny))
+
+
+def _most(tiny: bool) -> int | None:
+    return 500 if tiny else None
+
+
+def _accuracy(name: str, epsilon: float, seed: int, *, most: int | None) -> Row:
+    of = split(name, seed, most)
+    known = {kind: _reference(name, seed, most, kind == "any") for kind in ("same", "any")}
+    summary, _ = _trained(of, of.experiment(epsilon))
+    score, low, high = _score(of, summary["held_out"], summary["held_out_intervals"])
+    constant, *_ = _score(of, summary["constant"], {})
+    return {
+        "records": len(of.private),
+        "held_out": len(of.held_out),
+        "score": score,
+        "low": low,
+        "high": high,
+        "constant": constant,
+        "gain": summary["gain"],
+        "epsilon": float(summary["epsilon"]),
+        **{f"reference_{kind}": each for kind, each in known.items()},
+    }
+
+
+def _rates(name: str, factor: float, seed: int, *, most: int | None) -> Row:
+    of = split(name, seed, most)
+    chosen = _chosen_rate(name, seed, most)
+    summary, _ = _trained(of, of.experiment(1.0, training={"learning_rate": factor * chosen}))
+    return {"rate": factor * chosen, "score": _score(of, summary["held_out"], {})[0]}
+
+
+@functools.lru_cache(maxsize=4)
+def _chosen_rate(name: str, seed: int, most: int | None) -> float:
+    of = split(name, seed, most)
+    return _trained(of, of.experiment(1.0))[1].training.learning_rate
+
+
+def _fairness(epsilon: float, seed: int, *, most: int | None) -> Row:
+    of = split("adult", seed, most)
+    summary, _ = _trained(of, of.experiment(epsilon, alpha=ALPHA))
+    problem = Problem.from_experiment(of.experiment(epsilon, alpha=ALPHA))
+    known = well_trained(problem, of.private)
+    report = measure(problem, of.held_out, known.model).report
+    return {**_fair(summary["held_out"], ""), **_fair(report, "reference_"), "reference_words": known.words}
+
+
+def _fair(report: Mapping[str, float], prefix: str) -> Row:
+    return {
+        f"{prefix}error": 1 - report["accuracy"],
+        f"{prefix}violation": report["demographic_parity_difference"],
+        f"{prefix}disparate_impact": report["disparate_impact"],
+    }
+
+
+def _trained(of: Split, experiment: Experiment) -> tuple[dict[str, Any], Experiment]:
+    """The summary of a run, and its experiment with every setting that was chosen."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
+        return found.summary, RunDirectory(found.directory).read_config()[0]
+
+
+@functools.lru_cache(maxsize=16)
+def _reference(name: str, seed: int, most: int | None, any_kind: bool) -> dict[str, Any]:
+    """What is well trained without privacy, and its score on the held-out records."""
+    of = split(name, seed, most)
+    problem = Problem.from_experiment(of.experiment(1.0))
+    found = well_trained(problem, of.private, any_kind=any_kind)
+    return {"words": found.words, "score": _score(of, measure(problem, of.held_out, found.model).report, {})[0]}
+
+
+def _score(of: Split, report: Mapping[str, float], intervals: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Accuracy, or R2 of the held-out records, and where it lies, 95 %."""
+    if not of.regression:
+        low, high = intervals.get("accuracy", (math.nan, math.nan))
+        return report["accuracy"], low, high
+    spread = float(of.held_out.target.double().var(dim=0, correction=0).sum())
+    low, high = intervals.get("mean_squared_error", (math.nan, math.nan))
+    return 1 - report["mean_squared_error"] / spread, 1 - high / spread, 1 - low / spread
+
+
+def accuracy_table(rows: Sequence[Row]) -> str:
+    """Points lost, the mean over seeds and its range."""
+    lines = []
+    for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
+        own = [row for row in rows if row["cell"][:2] == [name, epsilon]]
+        lost = [100 * (row["reference_same"]["score"] - row["score"]) for row in own]
+        lines.append(
+            [
+                name,
+                f"{own[0]['records']:,}",
+                upward(epsilon),
+                *(number(statistics.fmean(row[key] for row in own)) for key in ("constant", "score")),
+                *(number(statistics.fmean(row[f"reference_{k}"]["score"] for row in own)) for k in ("same", "any")),
+                f"{statistics.fmean(lost):+.1f} ({min(lost):+.1f} to {max(lost):+.1f})",
+                len(own),
+            ]
+        )
+    head = ["data", "records", "ε", "a constant", "`auto`", "well trained", "of any kind", "points lost", "seeds"]
+    return markdown.table(head, lines)
+
+
+def rates_table(rows: Sequence[Row]) -> str:
+    """Points lost against the chosen rate, a column for every factor."""
+    factors = sorted({row["cell"][1] for row in rows})
+    lines = []
+    for name in dict.fromkeys(row["cell"][0] for row in rows):
+        mean = {f: [row["score"] for row in rows if row["cell"][:2] == [name, f]] for f in factors}
+        own = statistics.fmean(mean.get(1.0) or [math.nan])
+        lines.append([name, *(f"{100 * (own - statistics.fmean(mean[f])):+.2f}" if mean[f] else "–" for f in factors)])
+    return markdown.table(["points lost at", *(f"{f:g} × the rate" for f in factors)], lines)
+
+
+def fairness_table(rows: Sequence[Row]) -> str:
+    """Error and violation beside the reference's, and DP-FERMI's points that are no worse in either."""
+    lines = []
+    for epsilon in sorted({row["cell"][0] for row in rows}):
+        own = [row for row in rows if row["cell"][0] == epsilon]
+        mean = {key: statistics.fmean(row[key] for row in own) for key in own[0] if isinstance(own[0][key], float)}
+        better = [p for p in DP_FERMI[epsilon] if p[0] <= mean["error"] and p[1] <= mean["violation"]]
+        lines.append(
+            [
+                upward(epsilon),
+                *(number(mean[key]) for key in ("error", "violation", "disparate_impact")),
+                *(number(mean[f"reference_{key}"]) for key in ("error", "violation", "disparate_impact")),
+                "; ".join(f"{error:g}, {violation:g}" for error, violation in DP_FERMI[epsilon]),
+                len(better),
+                sum(row["disparate_impact"] >= _FAIR for row in own),
+                len(own),
+            ]
+        )
+    head = ["ε", "error", "violation", "DI", "at rest: error", "violation", "DI", "DP-FERMI: error, violation"]
+    return markdown.table([*head, "of these no worse in both", f"DI ≥ {_FAIR:g}", "seeds"], lines)

@@ -1,0 +1,39 @@
+"""The page of what records of one's own lose, from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.forecast_report import replaced
+from benchmarks.own_data import claims, lost
+from benchmarks.own_data.store import Row, Subject, rows_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-data-results.md"
+SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], str]]] = {
+    "accuracy": (lost.accuracy, lost.accuracy_table),
+    "fairness": (lost.fairness, lost.fairness_table),
+    "claims": (claims.false_claims, claims.claims_table),
+    "coverage": (claims.coverage, claims.coverage_table),
+    "rates": (lost.rates, lost.rates_table),
+}
+"""What is measured, and the table that is made of it."""
+
+
+def table(name: str) -> str:
+    """A subject's table, and where and when it was measured."""
+    rows = rows_of(name)
+    if not rows:
+        return "Not measured yet."
+    last = max(rows, key=lambda row: str(row["date"]))
+    on = last["measured_on"]
+    versions = ", ".join(f"{package} {version}" for package, version in on["versions"].items())
+    return f"{SUBJECTS[name][1](rows)}\n\n*{on['processor']}, {on['cores']} cores; {versions}; {last['date'][:10]}*"
+
+
+def write() -> None:
+    """Put every table between its marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name in SUBJECTS:
+        text = replaced(text, name, table(name))
+    PAGE.write_text(text, encoding="utf-8")

@@ -1,0 +1,13 @@
+"""Put new results of the papers' figures into the compact files of their experiments, to be committed.
+
+python -m benchmarks.pack
+"""
+
+from __future__ import annotations
+
+from benchmarks.report import RESULTS
+from simulations.papers.store import pack
+
+if __name__ == "__main__":
+    for path in pack(RESULTS / "papers"):
+        print(path)

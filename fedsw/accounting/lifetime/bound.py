@@ -1,0 +1,144 @@
+"""Which account a ledger belongs to, in a file beside it, and what is charged to such a ledger.
+
+Source: docs/guarantees.md, "One account for one data set".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw import files
+from fedsw.accounting.journal import memory_of, remembered
+from fedsw.accounting.ledger import Ledger
+from fedsw.accounting.lifetime.account import About, DatasetAccount, Reservation
+from fedsw.accounting.lifetime.composing import cost_of_ledger
+from fedsw.accounting.lifetime.cover import Counts
+
+_BOUND = ".account.json"
+_LEDGER = ".sqlite"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Which account a ledger belongs to, and as which run."""
+
+    account: DatasetAccount
+    run: str
+
+
+def bind(place: Path, account: DatasetAccount, run: str) -> None:
+    """Write down beside a ledger, which need not exist, that it belongs to an account."""
+    place.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+    kept = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
+    files.replace(_beside(place), json.dumps(kept).encode())
+
+
+def unbind(place: Path) -> None:
+    """Forget that a ledger that was never begun belongs to an account."""
+    _beside(place).unlink()
+
+
+def bound_to(place: Path) -> Bound | None:
+    """The account that a ledger belongs to; None if it belongs to none."""
+    try:
+        kept = json.loads(_beside(place).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Bound(DatasetAccount(Path(kept["folder"]), kept["data"]), kept["run"])
+
+
+def bound_in(folder: Path) -> list[Path]:
+    """The ledgers of a folder that belong to an account, whether they were begun or not."""
+    found = sorted(folder.glob(f"?*{_BOUND}"))
+    named = [json.loads(beside.read_text(encoding="utf-8")).get("ledger") for beside in found]
+    return [
+        beside.with_name(name or beside.name.removesuffix(_BOUND) + _LEDGER)
+        for beside, name in zip(found, named, strict=True)
+    ]
+
+
+def settle(place: Path) -> bool:
+    """Let the run of a ledger count with what it spent; False if the ledger belongs to no account.
+
+    Raises:
+        LedgerReplaced: if the ledger is gone, or an older copy. LedgerBusy: while a process writes to it.
+    """
+    bound = bound_to(place)
+    if bound is None:
+        return False
+    head = remembered(place)
+    if not place.exists() and head is None:
+        bound.account.settle(bound.run, {}, None)
+        return True
+    with Ledger.open(place) as ledger:
+        if head is not None:
+            ledger.require(head, memory_of(place).name)
+        bound.account.settle(bound.run, cost_of_ledger(ledger), ledger)
+    return True
+
+
+def require_same(named: DatasetAccount | None, kept: DatasetAccount | None, place: Path) -> None:
+    """Refuse to charge what counts in one account elsewhere, or nowhere.
+
+    Args:
+        named: the account that is asked for.
+        kept: the one that `place` counts in; None if it never did.
+
+    Raises:
+        ValueError: naming both.
+    """
+    if kept is None or (named is not None and named.path.resolve() == kept.path.resolve()):
+        return
+    asked = "none was named" if named is None else f"{named.path} was named"
+    raise ValueError(
+        f"{place} counts in the account of data set {kept.data!r}, {kept.path}, and {asked}: give account="
+        f"{kept.data!r} (or the Path of its file), or another place for releases that do not count there"
+    )
+
+
+@contextmanager
+def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about: About) -> Iterator[None]:
+    """Count what a ledger is charged for inside in the account of its data set: `with counting(...): release(...)`.
+
+    Guarantee: the most that it may cost is set aside before it begins; every charge is on the ledger's disk, and its
+    row in the account, before its noise is drawn; at the end, however it comes, the ledger counts with what it was
+    charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of copies of the ledger one
+    goes on.
+
+    Args:
+        account: None for no account; nothing then composes the releases with others on the same records.
+        more: the steps that it is charged for inside at most, beside what it was charged for before.
+
+    Raises:
+        LimitReached: if it does not fit below the limit; nothing is then charged.
+        LedgerReplaced: if the ledger is a copy, or a backup, of one that went on elsewhere.
+        ValueError: if the ledger counts in another account, or in one where none is named.
+    """
+    bound = bound_to(ledger.path)
+    require_same(account, None if bound is None else bound.account, ledger.path)
+    if account is None:
+        yield
+        return
+    run = ledger.identity
+    account.newest.require(run, ledger)
+    bind(ledger.path, account, run)
+    try:
+        account.reserve(run, cost_of_ledger(ledger).and_more(more), about)
+    except BaseException:
+        if bound is None:
+            unbind(ledger.path)
+        raise
+    before, ledger.limiter = ledger.limiter, Reservation(account, run)
+    try:
+        yield
+    finally:
+        ledger.limiter = before
+        account.settle(run, cost_of_ledger(ledger), ledger)
+
+
+def _beside(place: Path) -> Path:
+    return place.with_name(place.name.removesuffix(_LEDGER) + _BOUND)

@@ -1,0 +1,218 @@
+"""The reference without privacy: a model that is well trained on all records in one place, by whatever trains it best.
+
+What a run loses is measured against it, and never against the run's own settings with the noise taken out: rounds,
+clips and step that suit noise may be what a run loses most by. It is nobody's guarantee: epsilon is infinite for
+whoever reads it. It takes records that are public, or those of a simulation, whose server sees everything; in a
+deployment no place holds the records of all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedsw.baselines import scikit
+from fedsw.baselines.scikit import Outside, converged
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
+from fedsw.federation.node.partition import held_out_records, held_records
+from fedsw.federation.server.summary import hardware, versions
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
+from fedsw.runs.quality import units_of
+from fedsw.tasks.problem import Problem
+from fedsw.text import number
+
+NAMES = ("reference", "reference-any")
+"""A model of the run's own kind, which is linear where the run's is; and the best of all kinds that are tried."""
+_SUPERVISED = ("classification", "regression")
+_EVERYTHING = {"partition-id": 0, "num-partitions": 1}
+"""The one site of a simulation that holds all clients."""
+_LONGER = 4
+"""How many times the rounds of a run, where no model of scikit-learn fits the task."""
+_NOTHING: Mapping[str, Any] = MappingProxyType(
+    {
+        "relation": "none",
+        "unit": "one record",
+        "protects": "nothing",
+        "against": "nobody",
+        "public": [],
+        "bound": "none",
+        "accountant": "none",
+        "accountant_is_guarantee": True,
+        "trust": "none",
+        "noise_multiplier": 0.0,
+        "statement": "No privacy: epsilon = infinity (non-private reference).",
+    }
+)
+"""The guarantee of a reference, in the form that runs have."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A well-trained model.
+
+    Attributes:
+        name: what it is, in words.
+        settings: how it was trained, in words.
+        model: takes inputs as the problem's own does, and returns what that returns.
+        steps: that it took, where it was trained by steps; 0 for scikit-learn's.
+    """
+
+    name: str
+    settings: str
+    model: nn.Module
+    steps: int = 0
+
+    @property
+    def words(self) -> str:
+        """What it is and how it was trained."""
+        return f"{self.name} on all records together, no privacy ({self.settings})"
+
+
+def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) -> Reference:
+    """Train a classification or a regression as well as can be, without noise and clips.
+
+    Without a penalty it is scikit-learn's best: linear models, and boosted trees where the problem's model is no linear
+    one or any kind will do, chosen by cross-validation on the records. With one it is the problem's own model, trained
+    until it is at rest.
+
+    Raises:
+        ModuleNotFoundError: if scikit-learn is missing.
+    """
+    if _penalised(problem.experiment):
+        found = converged(problem, records)
+        name = f"the same model trained to rest at α = {number(problem.experiment.objective.alpha)}"
+        settings = f"without noise or clips, {found.steps} steps of Adam" + ("" if found.still else ", not yet at rest")
+        return Reference(name, settings, found.model, found.steps)
+    fitted = scikit.fit(
+        problem.inputs(records).cpu().double().numpy(),
+        records.target.cpu().numpy(),
+        classes=problem.classes,
+        trees=any_kind or problem.experiment.model.kind != "logistic",
+        units=units_of(records),
+        seed=problem.experiment.model.seed,
+    )
+    return Reference(fitted.name, f"{fitted.settings}, by cross-validation", Outside(fitted.predict, problem.classes))
+
+
+def refusal(name: str, experiment: Experiment) -> str | None:
+    """Why there is no reference of that name for an experiment, with the remedy; None if there is one."""
+    data = experiment.data
+    if data.account is not None:
+        return (
+            f"the reference without privacy would spend all of the account of data set {data.account!r}, and keeps no "
+            "ledger for it; leave data.account out, or the reference"
+        )
+    if data.own and data.source == "files" and data.data_dir is None:
+        return "the reference without privacy takes the records of all clients in one place: set data.data_dir"
+    if name == NAMES[1] and (not _supervised(experiment) or _penalised(experiment)):
+        return "models of any kind are tried for classification and regression without a penalty alone"
+    if not _supervised(experiment) or _penalised(experiment):
+        return None
+    return None if importlib.util.find_spec("sklearn") else scikit.MISSING
+
+
+def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tuple[dict[str, Any], Path]:
+    """Train the reference of an experiment in a simulation, and measure it on its held-out records, into a folder.
+
+    The summary has what a run's summary has, and `reference`: what the model is, in words. Tasks that are neither
+    classification nor regression are run as they are, without noise and clips, for four times the rounds.
+
+    Guarantee: none; epsilon is infinite.
+
+    Args:
+        name: one of `NAMES`.
+
+    Raises:
+        ExperimentError: if there is no reference for it; as `fedsw.engines.driver.run`.
+    """
+    if reason := refusal(name, experiment):
+        raise ExperimentError(reason)
+    if not _supervised(experiment):
+        return _longer(experiment, directory)
+    problem, began = Problem.from_experiment(experiment), time.perf_counter()
+    records = held_records(problem, _EVERYTHING).records
+    kept = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
+    evaluator, folder = Evaluator(problem, records=kept), RunDirectory(directory)
+    folder.write_config(experiment, f"baseline {name}")
+    found = well_trained(problem, records, any_kind=name == NAMES[1])
+    held_out = evaluator.write_outputs(found.model, folder)
+    summary = _summary(problem, found, held_out, records, time.perf_counter() - began)
+    folder.write_summary(summary | {"engine": f"baseline {name}", "begun": folder.begun()})
+    return folder.read_summary(), directory
+
+
+def _supervised(experiment: Experiment) -> bool:
+    return experiment.objective.task in _SUPERVISED
+
+
+def _penalised(experiment: Experiment) -> bool:
+    goal = experiment.objective
+    return goal.alpha > 0 or any(each.weight > 0 for each in goal.also)
+
+
+def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Path]:
+    """A task that scikit-learn has no model of: the same run without noise and clips, for more rounds."""
+    from fedsw.engines.driver import run
+
+    raw = experiment.model_dump()
+    rounds = _LONGER * experiment.training.rounds
+    raw["training"] |= {"preset": "none", "rounds": rounds}
+    raw["privacy"] |= {"trust": "none", "epsilon": math.inf, "noise_multiplier": None}
+    if _takes(raw, {"clip": raw["clip"] | {"mode": "none"}}):
+        raw["clip"]["mode"] = "none"
+    result = run(parse_experiment(raw), runs=directory)
+    clips = "without noise or clips" if raw["clip"]["mode"] == "none" else "without noise"
+    words = f"the same task {clips}, {rounds} rounds, {_LONGER} times the run's, no privacy"
+    summary = result.summary | {"reference": words}
+    RunDirectory(result.directory).write_summary(summary)
+    return summary, result.directory
+
+
+def _takes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Whether an experiment may be so changed."""
+    try:
+        parse_experiment({**raw, **changes})
+    except ExperimentError:
+        return False
+    return True
+
+
+def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Records, seconds: float) -> dict[str, Any]:
+    experiment = problem.experiment
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "status": "completed",
+        "reference": found.words,
+        "clients": experiment.federation.clients,
+        "rounds": found.steps,
+        "released_rounds": found.steps,
+        "epsilon": math.inf,
+        "epsilon_spent": math.inf,
+        "epsilon_spent_by_client": {},
+        "delta": resolve_delta(experiment.privacy.delta, records=len(np.unique(units_of(records)))),
+        "nominal": False,
+        "epsilon_of_reader": math.inf,
+        "guarantee": dict(_NOTHING),
+        **held_out.said(),
+        "measured_on": measured_on(experiment),
+        "seconds": seconds,
+        "bytes_up": len(records) * (problem.features + 2) * 4,
+        "bytes_down": 0,
+        "seed": experiment.seed,
+        "versions": versions("scikit-learn"),
+        "hardware": hardware(experiment),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

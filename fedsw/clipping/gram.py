@@ -1,0 +1,302 @@
+"""Gram matrices of per-record Jacobians: a block a layer, their sum, and how far rounding may have moved it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node
+from torch.nn import functional as F
+
+from fedsw.clipping.rules import Rule
+from fedsw.clipping.rules.attention import Projection
+from fedsw.clipping.rules.rule import Factored, squared_norms, trains
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one layer: its input, and the place in the graph where its output was made.
+
+    The edge is taken before anything can overwrite the output (an in-place activation moves its `grad_fn`).
+    """
+
+    title: str
+    layer: nn.Module | Projection
+    rule: Rule
+    input: Tensor
+    version: int
+    source: Node | None
+    edge: GradientEdge
+
+    def place(self, name: str) -> tuple[Tensor, int]:
+        """The parameter, of its own shape, that the rule calls `name`, and its row at which the layer's part begins."""
+        return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
+
+    @property
+    def entries(self) -> int:
+        """Numbers of the parameters that the rule measures."""
+        trained = [name for name in ("weight", "bias") if trains(self.layer, name)]
+        return sum(int(getattr(self.layer, name).numel()) for name in trained)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of consecutive records: what the module returned for them, and its calls.
+
+    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent.
+    """
+
+    rows: slice
+    outputs: tuple[Tensor, ...]
+    calls: tuple[Call, ...]
+    bare: bool
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def floats(self) -> int:
+        """Numbers of the inputs of all calls."""
+        return sum(call.input.numel() for call in self.calls)
+
+    def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Pull cotangents (n, ...) of the outputs back to the output of every call, of its shape, and no further."""
+        pairs = [
+            (output, cotangent[self.rows])
+            for output, cotangent in zip(self.outputs, cotangents, strict=True)
+            if output.requires_grad and cotangent is not None
+        ]
+        if not pairs or not self.calls:
+            return [None] * len(self.calls)
+        if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
+            return [pairs[0][1]]
+        with torch.inference_mode(False):  # a checkpointed layer runs again here, and must be recorded
+            pulled = torch.autograd.grad(
+                [output for output, _ in pairs],
+                [call.edge for call in self.calls],
+                [cotangent for _, cotangent in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        return list(pulled)
+
+
+# What rounding can hide, relative to the reach of a record (see `Factored.reach`): in a squared norm, per number of the
+# factors; in a sum over records, per product, so much above its unit roundoff that what is hidden stays unimportant.
+_LOST_IN_NORM = 2.0**-51
+_LOST_IN_SUM = 2.0**-40
+
+# Magnitudes at which float64 loses nothing that matters: products of factors inside, and their squares, stay inside
+# its range or are far below any limit. Float32 numbers are inside, but for those below its smallest normal number,
+# which a processor may or may not take for 0, from thread to thread.
+_LEAST, _MOST = 2.0**-400, 2.0**400
+_LEAST_FLOAT32 = 2.0**-126
+_LEAST_LIMIT = 2.0**-300
+
+
+class Part(Protocol):
+    """What every record adds to a sum by one call of a layer: some numbers, times its scale."""
+
+    @property
+    def call(self) -> Call:
+        """Of the layer."""
+
+    @property
+    def scale(self) -> Tensor | None:
+        """Of the numbers: (n,) float64, in range or infinite; None for 1."""
+
+    def squares(self) -> Tensor:
+        """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
+
+    def rows(self, rows: slice) -> Part:
+        """What some of the records add."""
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
+
+        What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
+        """
+
+
+@dataclass(frozen=True)
+class Products:
+    """A part as the products of these factors, which are taken once to be measured and once to be added.
+
+    Attributes:
+        input: the layer's input (n, ...), float64, in range or infinite (indices stay integers).
+        delta: its backprop (n, ...), likewise.
+        gram: Gram matrices (n, 1, 1) of these factors.
+    """
+
+    call: Call
+    rule: Factored
+    input: Tensor
+    delta: Tensor
+    gram: Tensor
+    scale: Tensor | None = None
+
+    @staticmethod
+    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
+        """The factors (n, ...) that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
+        a, delta = in_range(call.input), in_range(delta)
+        gram = rule.gram(call.layer, a, [delta])
+        return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
+
+    def squares(self) -> Tensor:
+        """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
+        squares = self.gram.reshape(-1).clone()
+        reach = self.rule.reach(self.call.layer, self.input, self.delta)
+        if reach is not None:
+            squares = squares + reach.mul_(_lost(self.input, self.delta))
+        return squares
+
+    def rows(self, rows: slice) -> Products:
+        """As `Part.rows`."""
+        scale = None if self.scale is None else self.scale[rows]
+        return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """As `Part.summed`; each of its parameter's shape."""
+        for factor in (self.input, self.delta):
+            if factor.is_floating_point():
+                factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part as numbers that exist: what is measured and what is added are the same, however they were made.
+
+    Attributes:
+        values: (n, entries of the parameter) by name, float64, in range or infinite.
+    """
+
+    call: Call
+    values: Mapping[str, Tensor]
+    scale: Tensor | None = None
+
+    def squares(self) -> Tensor:
+        """As `Part.squares`, (n,): sums of squares, in which nothing cancels."""
+        total, *others = [squared_norms(each) for each in self.values.values()]
+        for other in others:
+            total.add_(other)
+        return total
+
+    def rows(self, rows: slice) -> Numbers:
+        """As `Part.rows`."""
+        scale = None if self.scale is None else self.scale[rows]
+        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """As `Part.summed`; each of its parameter's shape."""
+        return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
+
+
+def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
+    """Factors (n,) in [0, 1], float64, that bring every record's part of a sum within its limit.
+
+    Guarantee: a record's part, times its factor, has at most the norm of its limit, whatever the passes through the
+    network did to its backprops: it is measured from the same numbers that the sum is made of, in the same precision.
+    A record whose part is not finite gets 0, as does one whose limit is below 2^-300. Nothing branches on the values.
+
+    Args:
+        parts: of the calls that a backward pass reached.
+        limits: (n,), float64, infinity for none.
+
+    Source: docs/guarantees.md, "Theorem: what leaves is what was measured".
+    """
+    squares = torch.zeros_like(limits)
+    for part in parts:
+        own = part.squares()
+        squares = squares + (own if part.scale is None else own.sqrt_().mul_(part.scale).square_())
+    norms = squares.sqrt()
+    room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
+    return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
+
+
+def in_range(values: Tensor) -> Tensor:
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are."""
+    if not values.is_floating_point():
+        return values
+    if values.dtype == torch.float64:
+        sizes = values.abs()
+        return torch.where(sizes <= _MOST, torch.where(sizes < _LEAST, 0.0, values), math.inf)
+    return F.hardshrink(values, _LEAST_FLOAT32).to(torch.float64)
+
+
+def _lost(a: Tensor, delta: Tensor) -> float:
+    """What rounding can hide of the squared norm of a record's part, relative to its squared reach."""
+    sizes = a.shape[1:].numel() + delta.shape[1:].numel()
+    return _LOST_IN_NORM * sizes + (_LOST_IN_SUM * delta.numel()) ** 2
+
+
+class Total:
+    """A sum over records, float64, by the places of the trainable parameters.
+
+    Attributes:
+        names: of the parameters, by identity.
+        size: r, the numbers of all parameters.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        """Lay the parameters out in their order."""
+        self.names: dict[int, str] = {}
+        self._offsets: dict[int, int] = {}
+        self.size = 0
+        for name, parameter in parameters.items():
+            self.names[id(parameter)] = name
+            self._offsets[id(parameter)] = self.size
+            self.size += parameter.numel()
+
+    def zeros(self, device: torch.device, runs: int | None = None) -> Tensor:
+        """An empty sum (r,), or one for each run, (runs, r)."""
+        shape = (self.size,) if runs is None else (runs, self.size)
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+
+    def add(
+        self,
+        total: Tensor,
+        parts: Sequence[Part],
+        limits: Tensor,
+        keep: Tensor,
+        runs: Sequence[tuple[int, slice]] | None = None,
+    ) -> None:
+        """Add the parts of some records, each cut to its limit (n,), of those that are kept (n,).
+
+        Args:
+            total: (r,), or (S, r) where there are runs.
+            runs: which rows of the records belong to which sum; one sum of all without them.
+        """
+        if not parts:
+            return
+        cut = cuts(parts, limits).mul_(keep)
+        for part in parts:
+            factors = cut if part.scale is None else (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            if runs is None:
+                self._add(total, part, factors)
+                continue
+            for run, rows in runs:
+                self._add(total[run], part.rows(rows), factors[rows])
+
+    def _add(self, total: Tensor, part: Part, factors: Tensor) -> None:
+        for name, value in part.summed(factors).items():
+            parameter, start = part.call.place(name)
+            offset = self._offsets[id(parameter)] + start
+            total[offset : offset + value.numel()].add_(value.reshape(-1))
+
+
+def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:
+    """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
+    found, end = [], 0
+    for run, length in enumerate(runs):
+        start, end = end, end + length
+        first, last = max(start, block.start), min(end, block.stop)
+        if first < last:
+            found.append((run, slice(first - block.start, last - block.start)))
+    return found

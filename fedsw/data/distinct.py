@@ -1,0 +1,207 @@
+"""Cells by their different values, and numbers with gaps: what a table's reader gives where no loop over rows is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """The cells of a column as places among its different values: what is asked of a cell is asked once a value.
+
+    Attributes:
+        values: every value that occurs; others may be among them.
+        codes: the place of each cell among them, (n,).
+    """
+
+    values: Sequence[Any]
+    codes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of cells."""
+        return len(self.codes)
+
+    def __getitem__(self, place: int) -> Any:
+        """The cell of a row."""
+        return self.values[self.codes[place]]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Every cell."""
+        return map(self.values.__getitem__, self.codes.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Numbers that were read already, of which some are missing.
+
+    Attributes:
+        values: (n,) float64, anything where they are missing.
+        absent: whether each is missing as its column declares, (n,).
+    """
+
+    values: NDArray[np.float64]
+    absent: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Number of cells."""
+        return len(self.values)
+
+    def __getitem__(self, place: int) -> Any:
+        """The number of a row."""
+        return self.values[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Every number."""
+        return iter(self.values.tolist())
+
+
+def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
+    """What a function says of every cell (n,): it is asked once a value where they are known to be fewer.
+
+    Args:
+        cells: `Distinct`, an array, or a sequence of Python objects.
+        what: of a Python object; equal numbers are alike to it.
+        dtype: of the answers.
+    """
+    found = by_value(cells)
+    if isinstance(found, Distinct):
+        return np.array([what(value) for value in found.values], dtype=dtype)[found.codes]
+    return np.array([what(cell) for cell in found], dtype=dtype)
+
+
+def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Group equal numbers (n,): the different ones (k,), ascending; the first place of each (k,); which each is (n,).
+
+    numpy.unique finds the same, by a stable sort, which takes several times as long.
+    """
+    order = np.argsort(numbers)
+    ordered, begins = numbers[order], np.ones(len(numbers), dtype=bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    starts, which = np.flatnonzero(begins), np.empty(len(numbers), dtype=np.int64)
+    which[order] = np.cumsum(begins) - 1
+    return ordered[starts], np.minimum.reduceat(order, starts) if len(starts) else order, which
+
+
+def by_value(cells: Any) -> Any:
+    """Cells as `Distinct` where that takes no loop over objects of unlike types; else as Python objects."""
+    if isinstance(cells, Distinct):
+        return cells
+    if isinstance(cells, np.ndarray):
+        if cells.dtype.kind not in "biuf":
+            return cells.tolist()
+        values, codes = np.unique(cells, return_inverse=True)
+        return Distinct(values.tolist(), codes)
+    listed = list(cells)
+    if set(map(type, listed)) != {str}:  # True, 1 and 1.0 are equal, and different values
+        return listed
+    places = {value: place for place, value in enumerate(dict.fromkeys(listed))}
+    return Distinct(list(places), np.fromiter(map(places.__getitem__, listed), np.int64, len(listed)))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
+
+    `value` may quote a record: it is for whoever holds the records.
+    """
+
+    row: int
+    column: str
+    value: str
+    declared: str
+
+    @property
+    def words(self) -> str:
+        """Column, value and limit."""
+        return f"column {self.column!r} is {self.value}; {self.declared}"
+
+
+_STEP = 1.125
+"""How much larger the array gets; what it has beyond its rows is given back in the end."""
+
+
+class Growing:
+    """Rows of chunks, one after the other, in one array (n,) or (n, width)."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._array: NDArray[Any] | None = None
+        self._dtype, self._rows = dtype, 0
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self._rows
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Take in some rows (k,) or (k, width), as wide as those before."""
+        end = self._rows + len(rows)
+        if self._array is None:
+            self._array = np.empty((end, *rows.shape[1:]), dtype=self._dtype)
+        elif end > len(self._array):
+            self._resize(max(end, int(len(self._array) * _STEP)))
+        self._array[self._rows : end] = rows
+        self._rows = end
+
+    def whole(self) -> NDArray[Any]:
+        """All rows, (n,) or (n, width); nothing is appended afterwards."""
+        if self._array is None:
+            return np.empty(0, dtype=self._dtype)
+        self._resize(self._rows)
+        return self._array
+
+    def _resize(self, rows: int) -> None:
+        """Move the end of the array, in its place where the system can."""
+        assert self._array is not None
+        self._array.resize((rows, *self._array.shape[1:]), refcheck=False)
+
+
+class Owned:
+    """Whose the records of all chunks are, and one public fact of them: gathered to check that a unit has one."""
+
+    def __init__(self) -> None:
+        self._units, self._values, self._rows = Growing(np.int64), Growing(np.int32), Growing(np.int32)
+
+    def add(self, units: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Take in some rows (n,): their units, their values, and their numbers in the file."""
+        for whole, part in ((self._units, units), (self._values, values), (self._rows, rows)):
+            whole.append(part)
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """The unit of every row, (n,)."""
+        return self._units.whole()
+
+    @property
+    def values(self) -> NDArray[np.int32]:
+        """The value of every row, (n,)."""
+        return self._values.whole()
+
+    def changing(self, unit: str | None, column: str, words: tuple[str, ...], *, most: int) -> list[Fault]:
+        """The first row of another value of each unit that has rows of several; of `most` units at most.
+
+        Args:
+            unit: its column; None for no fault.
+            column: of the values.
+            words: what the values are called.
+        """
+        if unit is None or not len(self._units):
+            return []
+        units, values, rows = self._units.whole(), self._values.whole(), self._rows.whole()
+        _, first, number = grouped(units)
+        other = np.flatnonzero(values != values[first][number])
+        once = other[np.unique(number[other], return_index=True)[1]]
+        return [
+            Fault(
+                int(rows[place]),
+                column,
+                repr(words[values[place]]),
+                f"row {rows[first[number[place]]]} is of the same {unit!r} and has "
+                f"{words[values[first[number[place]]]]!r}; the rows of one {unit!r} have one value there, which is "
+                "public: mend them, or choose a column that does not change",
+            )
+            for place in np.sort(once)[:most]
+        ]

@@ -1,0 +1,191 @@
+"""What the one release of moments before the rounds costs, and what it leaves of the budget for the rounds."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedsw.accounting import Charge, Step, epsilon_by, lifetime, noise_multiplier
+from fedsw.accounting.lifetime import Counts
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.privacy.release import Part
+from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.tasks.moments import MOST_FEATURES, Layout, layout_of
+from fedsw.tasks.preparation import foldable
+from fedsw.tasks.problem import Problem
+
+FIRST = 0
+"""The round that the release of moments has in ledgers and messages; rounds of training begin at 1."""
+
+PART = "moments"
+
+TRUSTS = ("central", "none", "local-gradient")
+"""Trust models whose rounds begin with what moments tell."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A budget in two parts: the release of moments, and the rounds.
+
+    Attributes:
+        moments: noise multiplier sigma / Delta of the moments; 0 where nothing of them is released, or without noise.
+        rounds: of every round.
+        epsilon: of both together.
+    """
+
+    moments: float
+    rounds: float
+    epsilon: float
+
+
+def planned_moments(multiplier: float) -> Counts:
+    """What an account sets aside for a release of moments with that noise multiplier; nothing where there is none."""
+    return lifetime.planned(Step(1.0, 1 / multiplier), 1) if multiplier else {}
+
+
+@dataclass(frozen=True)
+class MomentsBudget:
+    """One release of the moments of all records.
+
+    Attributes:
+        sensitivity: how far a replaced record moves the sums, its label and group included.
+        multiplier: sigma over that; 0 without noise.
+    """
+
+    sensitivity: Sensitivity
+    multiplier: float
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in every number."""
+        return self.multiplier * self.sensitivity.value
+
+    def charges(self, groups: Sequence[str]) -> list[Charge]:
+        """What it costs every group that is trained on: all of its records, once."""
+        return [Charge(group, 1.0, self.sensitivity.value) for group in groups]
+
+    @property
+    def part(self) -> Part:
+        """The part that this pays for."""
+        return Part(PART, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
+
+
+def shares(experiment: Experiment, *, rate: float, delta: float, device: torch.device | str = "cpu") -> Shares:
+    """How an experiment's budget is shared between its moments and its rounds.
+
+    With `epsilon` given, moments get `privacy.moments` of mu^2, where mu is that of one Gaussian release with the whole
+    budget; what is left is found by composing the rounds with that release numerically. With `noise_multiplier` given
+    it is the rounds', and moments get the same part of both together.
+
+    Guarantee: one release of moments and all rounds, at these noise multipliers and this sampling rate, together
+    satisfy (epsilon, delta) for the replacement of one record.
+
+    Args:
+        rate: of the rounds.
+        device: what composes.
+
+    Raises:
+        ValueError: for an epsilon or a delta that cannot be reached.
+
+    Source: docs/guarantees.md, "Moments first".
+    """
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return Shares(0.0, 0.0, math.inf)
+    return _shared(
+        privacy.epsilon,
+        privacy.noise_multiplier,
+        float(privacy.moments),
+        delta,
+        rate,
+        experiment.training.rounds,
+        privacy.accountant,
+        device,
+    )
+
+
+def moments_budget(problem: Problem, multiplier: float) -> MomentsBudget | None:
+    """The release of moments that a problem's experiment asks for; None if it asks for none.
+
+    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other
+    (`fedsw.tasks.moments.Layout.moved`).
+    """
+    layout = moments_layout(problem)
+    return None if layout is None else MomentsBudget(_sensitivity(layout), multiplier)
+
+
+def require_moments(problem: Problem, *, alone: bool = False) -> None:
+    """Check that the moments that an experiment asks for can be released and used.
+
+    Args:
+        alone: whether the run is to stop once they are released.
+
+    Raises:
+        ExperimentError: naming what is in the way.
+    """
+    experiment = problem.experiment
+    if not experiment.privacy.moments:
+        if alone:
+            raise ExperimentError(
+                "moments alone are asked for, and privacy.moments is 0 here: noise would hide them, or nothing asks "
+                "for them; set a share of the budget, as in privacy.moments=0.1"
+            )
+        return
+    if experiment.privacy.moments == "auto":  # what chooses a share leaves moments out where there can be none
+        return
+    trust = experiment.privacy.trust
+    reason = ""
+    if trust not in TRUSTS:
+        reason = f"are released under privacy.trust {', '.join(map(repr, TRUSTS))}, not {trust!r}"
+    elif layout_of(problem) is None:
+        reason = (
+            f"are of at most {MOST_FEATURES} inputs with a class or numbers to predict, and penalties between groups "
+            f"alone; here are {problem.features} inputs and objective.task {experiment.objective.task!r}"
+        )
+    elif not foldable(problem.build_model(), problem.features):
+        reason = f"go into a first linear layer that takes the inputs; model.kind {experiment.model.kind!r} has none"
+    if reason:
+        raise ExperimentError(
+            f"privacy.moments is {experiment.privacy.moments:g}, and moments {reason}: set privacy.moments to 0"
+        )
+
+
+def moments_layout(problem: Problem) -> Layout | None:
+    """What is summed before the rounds; None in an experiment that releases no moments."""
+    return layout_of(problem) if problem.experiment.privacy.moments else None
+
+
+def _sensitivity(layout: Layout) -> Sensitivity:
+    return SLACK * Sensitivity(layout.moved, "moments")
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(
+    epsilon: float | None,
+    multiplier: float | None,
+    share: float,
+    delta: float,
+    rate: float,
+    rounds: int,
+    accountant: str,
+    device: torch.device | str,
+) -> Shares:
+    calibrated = functools.partial(noise_multiplier, accountant=accountant, device=device)
+    if multiplier is None:
+        assert epsilon is not None
+        if not share:
+            return Shares(0.0, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds), epsilon)
+        first = calibrated(epsilon, delta, sampling_rate=1.0, steps=1) / math.sqrt(share)
+        beside = {Step(1.0, 1 / first): 1}
+        return Shares(first, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds, beside=beside), epsilon)
+    trained = [(Step(rate, 1 / multiplier), rounds)]
+    alone = epsilon_by(accountant, trained, delta, device=device)
+    if not share:
+        return Shares(0.0, multiplier, alone)
+    first = calibrated(alone, delta, sampling_rate=1.0, steps=1) * math.sqrt((1 - share) / share)
+    both = [*trained, (Step(1.0, 1 / first), 1)]
+    return Shares(first, multiplier, epsilon_by(accountant, both, delta, device=device))

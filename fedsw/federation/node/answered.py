@@ -1,0 +1,108 @@
+"""Which attempts a node has answered in a run: it answers each exchange of one once, and tells them at the greeting.
+
+A real node writes them to its state folder, on the disk before the answer leaves; a simulated one has them in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw import files
+from fedsw.federation.messages import OUTPUTS, TABLES
+from fedsw.federation.node.simulated import is_simulated
+
+FIRST, LAST = 1, 2
+"""The first of an attempt's two exchanges, after which nothing can be released yet; and the last, or the only one."""
+
+_OF_TWO = (OUTPUTS.kind, TABLES.kind)
+_KEY = "attempts"
+_PATIENCE = 60.0
+
+
+class AlreadyAnswered(ValueError):
+    """This attempt was answered before: a server that asks again has forgotten what it released."""
+
+
+class Answered:
+    """The attempts of one run that a node has answered.
+
+    Args:
+        place: their file; None keeps them in memory.
+        memory: what the node keeps between messages.
+    """
+
+    def __init__(self, place: Path | None, memory: MutableMapping[str, Any]) -> None:
+        self._place, self._memory = place, memory
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
+        """Those of a node in a run.
+
+        Args:
+            client: the first of its clients.
+        """
+        folder = None if is_simulated(node_config) else node_config.get("state-dir")
+        if not folder:
+            return cls(None, memory)
+        name = f"answered-{client}-{hashlib.sha256(run.encode()).hexdigest()[:16]}.log"
+        return cls(Path(str(folder)) / name, memory)
+
+    def note(self, kind: str, round_: int, attempt: int) -> None:
+        """Write down that an exchange of an attempt is answered, before the answer leaves.
+
+        Raises:
+            AlreadyAnswered: if it was, or a later exchange of the attempt.
+            RuntimeError: if the state folder cannot be written.
+        """
+        if self._place is None:
+            before = bytes(self._memory.get(_KEY, b""))
+            self._memory[_KEY] = before + _line(before, kind, round_, attempt)
+            return
+        try:
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            with files.locked(self._place.with_suffix(".lock"), _PATIENCE), files.opened(self._place, "a+b") as file:
+                file.seek(0)
+                file.write(_line(file.read(), kind, round_, attempt))
+                file.flush()
+                files.sync(self._place)
+        except OSError as fault:
+            raise RuntimeError(
+                f"this node cannot write down what it has answered ({fault.strerror}), and answers nothing without; "
+                "its operator must make its state folder writable"
+            ) from None
+
+    def all(self) -> NDArray[np.int64]:
+        """Every exchange that was answered, (A, 3): round, attempt, and which of the attempt's exchanges."""
+        content = self._content()
+        found = re.findall(rb"^(\d+) (\d+) ([12])$", content, flags=re.MULTILINE)
+        return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+    def _content(self) -> bytes:
+        if self._place is None:
+            return bytes(self._memory.get(_KEY, b""))
+        return self._place.read_bytes() if self._place.exists() else b""
+
+
+def _line(before: bytes, kind: str, round_: int, attempt: int) -> bytes:
+    """The line to add to what was answered before.
+
+    Raises:
+        AlreadyAnswered: if it must not be.
+    """
+    stage = FIRST if kind in _OF_TWO else LAST
+    for other in range(stage, LAST + 1):
+        line = b"%d %d %d\n" % (round_, attempt, other)
+        if before.startswith(line) or b"\n" + line in before:
+            raise AlreadyAnswered(
+                f"round {round_}, attempt {attempt} was answered by this node before; it answers every attempt once. A "
+                "server whose folder was put back from a backup must be resumed with what clients remember"
+            )
+    cut_short = b"\n" if before and not before.endswith(b"\n") else b""  # by a machine that died
+    return cut_short + b"%d %d %d\n" % (round_, attempt, stage)

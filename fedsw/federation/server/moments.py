@@ -1,0 +1,117 @@
+"""The moments that a run releases before its first round: asked for once, stored, and made into where rounds begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsw.experiment.sources import load_class_names
+from fedsw.federation.budgets.moments import FIRST, moments_layout
+from fedsw.federation.trust.moments.server import MomentsMethod
+from fedsw.federation.trust.plan import Plan
+from fedsw.models import flatten
+from fedsw.runs import recovery
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.files import MOMENTS, read_json, write_json
+from fedsw.runs.telemetry import event
+from fedsw.tasks.moment_facts import columns_used, constant_of
+from fedsw.tasks.moments import Moments
+from fedsw.tasks.preparation import Preparation, folded, prepare, started
+from fedsw.tasks.problem import Problem
+
+
+def release_moments(
+    plan: Plan, method: Callable[[], MomentsMethod], directory: RunDirectory, log: logging.Logger
+) -> Moments:
+    """The moments of a run: those that it has, or those that it asks for now and then has.
+
+    Args:
+        method: asks the clients.
+
+    Raises:
+        BudgetExhausted: if they cost more than is left; nothing was released.
+        FederationError: when clients are missing.
+    """
+    found = kept_moments(plan.task, directory)
+    if found is not None:
+        return found
+    layout = moments_layout(plan.task)
+    assert layout is not None
+    asking = method()
+    recovery.require_space(directory.path, 32 * layout.cells * layout.width)
+    outcome = asking.round(FIRST, torch.zeros(plan.task.parameters, dtype=torch.float64))
+    assert outcome.sigma is not None
+    values = outcome.vector.reshape(layout.cells, layout.width)
+    found = Moments(layout, values, outcome.sigma, asking.records)
+    content = {
+        "values": values.tolist(),
+        "sigma": outcome.sigma,
+        "records": list(asking.records),
+        "clients": outcome.clients,
+        "attempt": outcome.attempt,
+        "epsilon": outcome.spent,
+        "counted": layout.constant / layout.bound,
+    }
+    write_json(directory.path / MOMENTS, content)
+    lines = event("moments released", attempt=outcome.attempt, clients=outcome.clients, epsilon=outcome.spent)
+    log.info("moments of all records released", extra=lines)
+    return found
+
+
+def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
+    """The moments that a run has; None before they were released.
+
+    Raises:
+        ValueError: naming the file, if it is damaged.
+    """
+    path = directory.path / MOMENTS
+    if (content := read_json(path)) is None:
+        return None
+    layout = moments_layout(task)
+    try:
+        values = torch.tensor(content["values"], dtype=torch.float64)
+        if layout is None or tuple(values.shape) != (layout.cells, layout.width):
+            raise ValueError(f"its values are of shape {tuple(values.shape)}")
+        return Moments(layout, values, float(content["sigma"]), tuple(int(each) for each in content["records"]))
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+
+
+def unprepared(task: Problem, theta: Tensor) -> Tensor:
+    """The parameters (r,) with which the model answers for features as they are, as with `theta` for prepared ones."""
+    if task.preparation is None:
+        return theta
+    model = task.prepared(task.build_model().double(), theta)
+    return flatten(folded(model, Preparation.of_flat(task.preparation.flat(), task.features)))
+
+
+def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
+    """The plan of the rounds that follow, and the parameters (r,) that they begin with: post-processing."""
+    task = plan.task
+    preparation = prepare(task, moments)
+    ready = plan.under(preparation)
+    return ready, started(ready.task, preparation, moments, task.build_model())
+
+
+def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
+    """What a summary says of released moments: a constant's worth, and columns that use little of their bounds.
+
+    All of it is read off the release, with the interval that its noise gives.
+    """
+    experiment, constant = plan.task.experiment, constant_of(moments)
+    names = load_class_names(experiment) if moments.layout.classes else ()
+    columns = experiment.data.columns
+    return {
+        "share": experiment.privacy.moments,
+        "sigma": moments.sigma,
+        "records": moments.count,
+        "constant": asdict(constant.score),
+        "means": [asdict(each) for each in constant.means],
+        "classes": list(names),
+        "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns)],
+    }

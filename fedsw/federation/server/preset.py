@@ -1,0 +1,173 @@
+"""From `training.preset = "auto"` to an experiment with every setting: what a run begins with and puts on record.
+
+What is read of the records is their number, which is public.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedsw.data.units import Units
+from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, read_delta
+from fedsw.experiment.preset import Numbers, Squares, chosen, left_open
+from fedsw.privacy.mechanisms import gaussian_sigma
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+    from fedsw.federation.exchange.exchange import Traffic
+    from fedsw.tasks.problem import Problem
+
+_NOTHING = 1e-12
+_NOT_AT_HAND = "the records are not at hand here: give their number, --records N, or --data-dir DIR"
+_ELSEWHERE = (
+    "{} is 'auto', which chooses by the number of records, and nobody here can count them: write what "
+    "`fedsw plan EXPERIMENT --records N` shows into the experiment, N being the number of records of all clients, and "
+    "leave preset out"
+)
+
+
+def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
+    """The experiment with what `training.preset` chooses; itself where nothing is left to choose.
+
+    Args:
+        numbers: what the rules read; None to count the records at hand.
+
+    Raises:
+        ExperimentError: if the records are elsewhere, so that nobody can count them here.
+    """
+    if not left_open(experiment):
+        return experiment
+    found = chosen(numbers or numbers_of(experiment), experiment)
+    raw = experiment.model_dump()
+    for section, values in found.items():
+        raw[section] |= values
+    return parse_experiment(raw)
+
+
+def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
+    """The experiment that clients and server train: what `training.preset` chooses is chosen by the clients' sizes.
+
+    Where nothing is left to choose, nobody is asked. So a run that goes on has the settings that it began with.
+
+    Args:
+        run: the run's name.
+
+    Raises:
+        FederationError: as `fedsw.federation.exchange.cohort.gather`.
+    """
+    from fedsw.federation.exchange.cohort import public_sizes
+    from fedsw.tasks.problem import Problem
+
+    if not left_open(experiment):
+        return experiment
+    problem = Problem.from_experiment(experiment)
+    sizes = public_sizes(grid, problem, run, traffic)
+    return settled(experiment, numbers_of(experiment, sizes, problem))
+
+
+def numbers_of(
+    experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
+) -> Numbers:
+    """The public numbers that the rules read.
+
+    Args:
+        by_group: private records of every group, of all clients together; None to count those at hand.
+        problem: of the experiment, where it is made already.
+
+    Raises:
+        ExperimentError: if the records are elsewhere, so that nobody can count them here.
+    """
+    from fedsw.tasks.problem import Problem
+
+    sizes = sizes_at_hand(experiment) if by_group is None else by_group
+    made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
+    goal = experiment.objective
+    return Numbers(
+        count,
+        made.parameters,
+        multiplier_of_one(experiment, count),
+        loss=max(0.0, 1 - goal.alpha - sum(each.weight for each in goal.also)),
+        penalty=_penalty(made, [*sizes.values()]),
+        parts=experiment.federation.clients if experiment.privacy.local else 1,
+        squares=squares_of(made),
+    )
+
+
+def squares_of(problem: Problem) -> Squares | None:
+    """What a release of moments would sum, in public numbers; None where none can be released or used."""
+    from fedsw.tasks.moments import layout_of
+    from fedsw.tasks.preparation import foldable
+
+    layout = layout_of(problem)
+    if layout is None or not foldable(problem.build_model(), problem.features):
+        return None
+    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells)
+
+
+def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
+    """How far a record moves the penalties' gradient, Jacobians clipped to 1 and outputs to 1/2.
+
+    Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
+    """
+    from fedsw.objectives import Clip
+    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
+
+    cells = len(problem.objective.cells) // len(sizes)
+    unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
+    spread = [max(1, size // cells) for size in sizes]
+    return max(each.value for each in sensitivities(unit, spread * cells, planned_spreads(problem)))
+
+
+def multiplier_of_one(experiment: Experiment, records: int) -> float:
+    """The noise multiplier of one release of all records that spends the whole budget; 0 without noise.
+
+    The number of records may be supposed, as in a search for how many would be enough.
+    """
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return 0.0
+    if privacy.epsilon is None:
+        assert privacy.noise_multiplier is not None
+        return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
+    return gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
+
+
+def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
+    """Private records to train on of every group, of all clients together, which are public.
+
+    Where records say whose they are persons are counted: how many rows a person has is not public.
+
+    Raises:
+        ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.
+    """
+    from fedsw.experiment.sources import (
+        declared_columns,
+        load_dataset,
+        require_one_client_each,
+        shared_tables,
+        visible_tables,
+    )
+
+    spec = experiment.data
+    if not spec.own:
+        dataset = load_dataset(experiment)
+        return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])
+    require_one_client_each(experiment)
+    columns = declared_columns(experiment)
+    tables = shared_tables(visible_tables(experiment), columns)
+    held = own.in_this_process(spec.source)
+    parts = list(held.parts) if held is not None else tables
+    if not parts:
+        name = "training.preset" if experiment.training.preset == "auto" else "privacy.moments"
+        raise ExperimentError(_ELSEWHERE.format(name) if left_open(experiment) else _NOT_AT_HAND)
+    groups, kept = len(columns.groups), 1 - spec.held_out_fraction
+    counts = [part.sensitive[Units.of(part).firsts].bincount(minlength=groups).tolist() for part in parts]
+    return _by_group(columns.groups, [[math.ceil(kept * count) for count in each] for each in counts])
+
+
+def _by_group(groups: tuple[str, ...], counts: list[list[int]]) -> dict[str, int]:
+    return {name: sum(each[place] for each in counts) for place, name in enumerate(groups)}

@@ -1,0 +1,1 @@
+"""Before the first round: counts, means and second moments of all records, released once."""

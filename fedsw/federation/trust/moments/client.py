@@ -1,0 +1,105 @@
+"""The moments of all records, at a client: exact sums for a trusted server, or sums noised here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.federation.budgets.held_out import idle
+from fedsw.federation.budgets.moments import FIRST, PART, MomentsBudget, moments_budget, moments_layout
+from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.node import account
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.local_gradient.client import budget_of, promise
+from fedsw.privacy.release import Bounded, Paid, Released, pay, release_paid
+from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.tasks.moments import STEP, Layout, sums_of
+
+
+def steps_of_moments(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
+    """`central`: the moments of all records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
+
+    They are for a server that is trusted, which noises the sum of all of them once. Where a unit is declared, one row
+    of each unit is in it, drawn at random.
+
+    Args:
+        asked: (S,), 1 for each client that is asked.
+        lost: positions of clients.
+        key: decides on the rows; secret, but in a seeded run.
+
+    Returns:
+        (cells, u), int64; zeros if no client is left.
+    """
+    places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
+    stream = Stream(key)
+    if len(places) == len(node.clients):
+        records = node.everybody(stream)
+    else:
+        units = np.concatenate([node.units_of(place) for place in places]) if places else np.empty(0, dtype=np.int64)
+        records = node.rows_of(np.sort(units), stream)
+    return sums_of(node.task, _layout(node), records)
+
+
+def noised_moments(node: Node, place: Path, attempt: int, federation: int, paid: Paid | None = None) -> Released:
+    """`local-gradient`: the moments of all of this client's records, with noise of its own, once.
+
+    Guarantee: with the rounds that follow, the client's own (epsilon, delta), for the replacement of one of its
+    records, label and group included, against everybody: charged on disk before the noise is drawn.
+
+    Args:
+        place: of its ledger.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+        paid: the payment, where the clients of a site paid together (`moments_due`).
+
+    Returns:
+        What is released, (cells, u) float64, and the epsilon that the client's ledger has spent then (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    if paid is None:
+        due = moments_due(node, place, attempt, federation)
+        with account.opened(place, due.promise) as ledger:
+            paid = pay(ledger, FIRST, attempt, due.charges, due.sigma, due.parts)
+    records = node.everybody(_stream(node, attempt, "moment rows"))
+    steps = sums_of(node.task, _layout(node), records)
+    bounded = Bounded(steps.double() * STEP, _budget(node, federation).sensitivity)
+    return release_paid(bounded, paid, PART, _stream(node, attempt, "moment noise"))
+
+
+def moments_due(node: Node, place: Path, attempt: int, federation: int) -> account.Due:
+    """What this client pays for its moments, for a payment together with others."""
+    budget, promised = _budget(node, federation), promise(node, node.delta(federation))
+    charges = [*budget.charges((GROUP,)), *idle(node.task.experiment)]
+    return account.Due(place, promised, FIRST, attempt, charges, budget.sigma, [budget.part])
+
+
+def _layout(node: Node) -> Layout:
+    """What is summed.
+
+    Raises:
+        RuntimeError: in a run that releases no moments.
+    """
+    layout = moments_layout(node.task)
+    if layout is None:
+        raise RuntimeError("moments were asked for, and this node agreed to a run that releases none (privacy.moments)")
+    return layout
+
+
+def _budget(node: Node, federation: int) -> MomentsBudget:
+    _layout(node)
+    budget = moments_budget(node.task, budget_of(node, node.delta(federation)).moments)
+    assert budget is not None
+    return budget
+
+
+def _stream(node: Node, attempt: int, purpose: str) -> Stream:
+    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+    seed = node.task.experiment.seed
+    if seed is None:
+        return Stream(os.urandom(KEY_BYTES))
+    return Stream.seeded(seed, purpose, int(node.clients[0]), FIRST, attempt)

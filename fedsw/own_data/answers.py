@@ -1,0 +1,353 @@
+"""What kind of values a column seems to hold, by the form of its cells; a look at records that their operator allows.
+
+Which kind was found is written into a declaration, which is public: nothing here is called unless the operator said
+that the data are public, or that the kinds of their columns may be. The names of columns are public.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from fedsw.columns.kinds import FALSE, TRUE
+from fedsw.data import BadRecords
+from fedsw.data.formats import SEPARATORS
+from fedsw.settings import ExperimentError
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "?", "null", "NULL", "None")
+"""Cells that mostly stand for a missing value."""
+
+_FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")
+_TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the cells of a column look like.
+
+    Attributes:
+        kind: "number", "integer", "boolean", "date" or "text".
+        format: how dates are written; None for ISO 8601.
+        missing: the cells among `MISSING` that occur.
+        comma: whether numbers have decimal commas.
+    """
+
+    kind: str
+    format: str | None = None
+    missing: tuple[str, ...] = ()
+    comma: bool = False
+
+
+def read_header(path: Path) -> tuple[list[str], str]:
+    """Names of the columns of a CSV file, and what parts them; its records are not looked at.
+
+    Raises:
+        BadRecords: if it is no CSV file, or has no header.
+    """
+    if path.suffix.lower() != ".csv":
+        raise BadRecords(f"{path}: a declaration is drafted from CSV tables; write it as CSV, or declare it by hand")
+    with _text_of(path) as file:
+        line = file.readline()
+    separator = max(SEPARATORS, key=line.count)
+    names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+    if not any(names):
+        raise BadRecords(f"{path} is empty; its first row must name the columns")
+    return names, separator
+
+
+def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
+    """All cells of a CSV file by column, as text without spaces around it; rows of another length are left out."""
+    with _text_of(path) as file:
+        rows = csv.reader(file, delimiter=separator)
+        names = [name.strip() for name in next(rows, [])]
+        kept = [row for row in rows if len(row) == len(names)]
+    return {name: [row[place].strip() for row in kept] for place, name in enumerate(names)}
+
+
+@contextmanager
+def _text_of(path: Path) -> Iterator[IO[str]]:
+    """A file's text.
+
+    Raises:
+        BadRecords: naming the file, if its bytes are no UTF-8.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            yield file
+        except UnicodeDecodeError:
+            raise BadRecords(f"{path} is not UTF-8 ({_seems(path)}); save the file as UTF-8") from None
+
+
+def _seems(path: Path) -> str:
+    with path.open("rb") as file:
+        mark = file.read(2)
+    return "it begins as UTF-16 does" if mark in (b"\xff\xfe", b"\xfe\xff") else "another encoding of text"
+
+
+def form_of(cells: Iterable[str]) -> Form:
+    """The narrowest kind that every cell but the missing ones is of."""
+    given = list(cells)
+    missing = tuple(dict.fromkeys(cell for cell in given if cell in MISSING))
+    values = {cell for cell in given if cell not in MISSING}
+    if values and all(value.lower() in _TRUTHS for value in values):
+        return Form("boolean", missing=missing)
+    for comma in (False, True):
+        numbers = [as_number(value, comma=comma) for value in values]
+        if values and all(number is not None for number in numbers):
+            whole = all(number is not None and number.is_integer() for number in numbers)
+            return Form("integer" if whole else "number", missing=missing, comma=comma)
+    for written in _FORMATS:
+        if values and all(as_date(value, written) is not None for value in values):
+            return Form("date", format=written, missing=missing)
+    return Form("text", missing=missing)
+
+
+def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
+    """Which of some forms (names of `FORMS`) all values are of; each is asked until one of them does not fit."""
+    return frozenset(form for form in forms if all(map(FORMS[form], values)))
+
+
+def as_number(text: str, *, comma: bool) -> float | None:
+    """The number behind a text; None if it is none."""
+    if "_" in text or (comma and "." in text):
+        return None
+    try:
+        value = float(text.replace(",", ".", 1) if comma else text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e30 else None
+
+
+def as_date(text: str, written: str | None) -> datetime.date | None:
+    """The date behind a text; None if it is none."""
+    try:
+        if written is None:
+            return datetime.date.fromisoformat(text) if "-" in text else None
+        return datetime.datetime.strptime(text, written).date()
+    except ValueError:
+        return None
+
+
+def _date_as(written: str | None) -> Callable[[str], bool]:
+    return lambda value: as_date(value, written) is not None
+
+
+FORMS: Mapping[str, Callable[[str], bool]] = {
+    "truth": lambda value: value.lower() in _TRUTHS,
+    "number": lambda value: as_number(value, comma=False) is not None,
+    "number with a comma": lambda value: as_number(value, comma=True) is not None,
+    **{f"date {written}": _date_as(written) for written in _FORMATS},
+}
+"""What a value that is no text may be; the cells of a column are text if they are of none of these together."""
+
+
+def distinct(cells: Sequence[str]) -> list[str]:
+    """The values of a column but the missing ones, in their natural order."""
+    return sorted({cell for cell in cells if cell not in MISSING})
+
+
+MOST_CATEGORIES = 100
+"""Most categories that are read off a public table; a column with more is left out of the inputs."""
+
+Ask = Callable[[str], str]
+"""Asks a person at a terminal; an empty answer leaves a blank."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is declared of one column; None where it is left blank.
+
+    Attributes:
+        kind: "number", "integer", "boolean", "date", "text" or None.
+        low, high: bounds, as they are written in TOML.
+        categories: the values of a column of text.
+        source: where that came from, for a comment.
+    """
+
+    kind: str | None = None
+    low: str | None = None
+    high: str | None = None
+    categories: tuple[str, ...] = ()
+    format: str | None = None
+    missing: tuple[str, ...] = ()
+    fill: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the command line says of columns: bounds, categories, dates, truth values, edges, and what is left out.
+
+    `book` is what a code book says of them; the command line's options win.
+    """
+
+    bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dates: Mapping[str, str] = field(default_factory=dict)
+    booleans: Sequence[str] = ()
+    integers: Sequence[str] = ()
+    edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drop: Sequence[str] = ()
+    book: Mapping[str, Answer] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """Every column that is spoken of."""
+        lists = (self.booleans, self.integers, self.drop)
+        return {
+            *self.bounds,
+            *self.categories,
+            *self.dates,
+            *self.edges,
+            *self.book,
+            *(n for each in lists for n in each),
+        }
+
+
+def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
+    """`age=17:90` as a column and its bounds.
+
+    Raises:
+        ExperimentError: showing how they are written.
+    """
+    name, sign, bounds = text.rpartition("=")
+    low, colon, high = bounds.partition(":")
+    numbers = [as_number(bound.strip(), comma=False) for bound in (low, high)]
+    dates = [as_date(bound.strip(), None) for bound in (low, high)]
+    if not (sign and colon and name.strip()) or (None in numbers and None in dates):
+        raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90")
+    return name.strip(), (low.strip(), high.strip())
+
+
+def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
+    """`job=a,b,c` as a column and its values.
+
+    Raises:
+        ExperimentError: showing how they are written.
+    """
+    name, sign, values = text.partition("=")
+    listed = tuple(value.strip() for value in values.split(",") if value.strip())
+    if not (sign and name.strip() and listed):
+        raise ExperimentError(f"{option} {text!r} cannot be read; write COLUMN=A,B,C, as in job=clerk,nurse,other")
+    return name.strip(), listed
+
+
+def answer(
+    name: str,
+    words: Words,
+    *,
+    public: Sequence[str] | None,
+    origin: str,
+    guessed: Form | None,
+    ask: Ask | None,
+    classes: bool,
+) -> Answer:
+    """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
+
+    Args:
+        public: the column's cells in a public table; None without one.
+        origin: what that table is, for a comment.
+        guessed: the form of its private cells, where the operator allowed a look at it.
+        classes: whether its values are groups or classes, whatever they look like.
+    """
+    if name in words.categories:
+        return Answer("text", categories=words.categories[name], source="given with --categories")
+    if name in words.booleans:
+        return Answer("boolean", source="given with --boolean")
+    if name in words.bounds:
+        low, high = words.bounds[name]
+        whole = "integer" if name in words.integers else _number_kind(guessed)
+        kind = "date" if name in words.dates or as_date(low, None) else whole
+        return with_missing(
+            Answer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
+        )
+    if name in words.book:
+        return words.book[name] if not classes else _as_classes(words.book[name])
+    if public is not None:
+        return _read_off(public, origin, classes=classes)
+    if ask is not None:
+        return _asked(name, guessed, ask, classes=classes)
+    form = "text" if classes else None if guessed is None else guessed.kind
+    written = words.dates.get(name, None if guessed is None else guessed.format)
+    found = Answer("date" if name in words.dates else form, format=written, source="its kind by the form of its values")
+    return with_missing(found if form else Answer(), guessed)
+
+
+def _number_kind(guessed: Form | None) -> str:
+    return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
+
+
+def _read_off(cells: Sequence[str], origin: str, *, classes: bool) -> Answer:
+    form, values = form_of(cells), distinct(cells)
+    source = f"read off {origin}"
+    if classes or form.kind == "text":
+        return Answer("text", categories=tuple(values), missing=() if classes else form.missing, source=source)
+    if form.kind == "boolean":
+        return with_missing(Answer("boolean", source=source), form)
+    if form.kind == "date":
+        dates = sorted(date for value in values if (date := as_date(value, form.format)) is not None)
+        found = Answer("date", dates[0].isoformat(), dates[-1].isoformat(), format=form.format, source=source)
+        return with_missing(found, form)
+    numbers = [number for value in values if (number := as_number(value, comma=form.comma)) is not None]
+    low, high = (_written(bound, whole=form.kind == "integer") for bound in (min(numbers), max(numbers)))
+    return with_missing(Answer(form.kind, low, high, source=source), form)
+
+
+def _asked(name: str, guessed: Form | None, ask: Ask, *, classes: bool) -> Answer:
+    seems = "" if guessed is None else f" (it seems to hold {guessed.kind})"
+    what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
+    said = ask(f"column {name}{seems}: {what}, from a code book; Enter leaves it blank").strip()
+    if not said:
+        return Answer("text" if classes else None if guessed is None else guessed.kind)
+    if ":" in said and not classes:
+        low, high = read_bounds(f"{name}={said}")[1]
+        kind = "date" if as_date(low, None) else _number_kind(guessed)
+        return with_missing(Answer(kind, low, high, source="given by its operator"), guessed)
+    return Answer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
+
+
+def _as_classes(said: Answer) -> Answer:
+    """What a code book says of a column whose values are groups or classes: truth values are two of them."""
+    return Answer(
+        "text", categories=said.categories or (("0", "1") if said.kind == "boolean" else ()), source=said.source
+    )
+
+
+def with_missing(found: Answer, form: Form | None, fill: str | None = None) -> Answer:
+    """The same with the missing cells that the form has, filled as given or in the middle of the bounds."""
+    if form is None or not form.missing or found.kind is None:
+        return found
+    return Answer(
+        found.kind,
+        found.low,
+        found.high,
+        found.categories,
+        found.format,
+        (*(cell for cell in MISSING if cell in form.missing), *(cell for cell in form.missing if cell not in MISSING)),
+        fill if fill is not None else _middle(found),
+        found.source,
+    )
+
+
+def _middle(found: Answer) -> str | None:
+    if found.kind == "text":
+        return None
+    if found.kind == "boolean":
+        return "0"
+    if found.low is None or found.high is None:
+        return None
+    dates = as_date(found.low, None), as_date(found.high, None)
+    if dates[0] is not None and dates[1] is not None:
+        return (dates[0] + (dates[1] - dates[0]) / 2).isoformat()
+    low, high = as_number(found.low, comma=False), as_number(found.high, comma=False)
+    assert low is not None and high is not None
+    return _written((low + high) / 2, whole=found.kind == "integer")
+
+
+def _written(value: float, *, whole: bool) -> str:
+    return str(round(value)) if whole else repr(value)

@@ -1,0 +1,257 @@
+"""Which trust model, which command, and whether at all: five questions, and what follows from their answers.
+
+The texts of the screen and of docs/choose.md are these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedsw.experiment import read_delta
+from fedsw.markdown import table
+from fedsw.privacy.mechanisms import gaussian_sigma
+from fedsw.text import downward
+
+Sees = Literal["server", "nobody"]
+Product = Literal["model", "table"]
+
+QUESTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "sums": (
+        "Who may see sums over the records before noise is added?",
+        {
+            "server": "one organisation runs the server, and everybody trusts it (and each other) to follow the "
+            "protocol and to keep what it receives",
+            "nobody": "nothing may leave a client without its own noise",
+        },
+    ),
+    "counts": (
+        "Can somebody watch the traffic, so that the number of records in each client's batch would be seen?",
+        {"hidden": "no: the network hides sizes and times", "watched": "yes, or nobody knows"},
+    ),
+    "rows": (
+        "How many rows has a person?",
+        {"one": "one row each", "several": "several, and a column says whose a row is"},
+    ),
+    "product": (
+        "What is to come out?",
+        {
+            "model": "a model that decides or predicts, equally well for the groups",
+            "table": "a table of made-up rows for whatever analysis comes later",
+        },
+    ),
+    "records": ("How many records (persons, where they have several rows) are there, and at how many clients?", {}),
+}
+"""What is asked, and the answers that there are, each with what it means."""
+
+_CLEAR, _FELT = 60.0, 8.0
+"""Strengths of the signal from which noise is small, and from which something is learnt; those of `fedsw plan`."""
+
+_TRUST: Mapping[tuple[Sees, Product], str] = {
+    ("server", "model"): "central",
+    ("nobody", "model"): "local-gradient",
+    ("server", "table"): "sketch",
+    ("nobody", "table"): "sketch-local",
+}
+
+_PROTECTS: Mapping[str, str] = {
+    "central": "every record against whoever sees the models and what the run publishes",
+    "local-gradient": "every record against everybody: the server, the other clients, and readers",
+    "sketch": "every record, its label and group included, against whoever sees the table, the generator or the run",
+    "sketch-local": "every record, its label and group included, against everybody, the server too",
+}
+
+_NOT_PROTECTED: Mapping[str, str] = {
+    "central": "against the server and the other clients, who see un-noised functions of outputs; which group a record "
+    "is in (the sizes of the groups are public)",
+    "local-gradient": "which group a record is in (the sizes of the groups at each client are public)",
+    "sketch": "against the server, who sees one exact sum; the number of records",
+    "sketch-local": "the number of records at each client",
+}
+
+WHEN_NOT: tuple[str, ...] = (
+    "One organisation holds all records and there is no group to compare: train with Opacus, or with "
+    "`fedsw.PrivateTrainer` on one machine; a federation brings nothing.",
+    "Nothing leaves the organisation, neither model nor numbers: differential privacy protects against readers, and "
+    "there are none. Access control is what is needed.",
+    "The loss is a mean over records and nothing compares distributions (alpha = 0): plain DP-SGD in a federation is "
+    "what larger frameworks do as well.",
+    "Exact results are needed (a clinical trial's table, a balance sheet): noise is in everything that leaves here.",
+    "There are fewer records than the line on data asks for: no method learns at this ε what so few records hold. Ask "
+    "a smaller question (one proportion, one mean), share fewer columns, or let analysts come to the data instead.",
+    "People are in several clients' data and this cannot be found out: each client's guarantee then holds for its own "
+    "rows alone.",
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The five answers.
+
+    Attributes:
+        columns: how many columns are learnt from; the noise grows with their number.
+        epsilon: of the guarantee.
+    """
+
+    sums: Sees = "server"
+    counts: Literal["hidden", "watched"] = "watched"
+    rows: Literal["one", "several"] = "one"
+    product: Product = "model"
+    records: int = 1000
+    clients: int = 4
+    columns: int = 10
+    epsilon: float = 1.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What follows.
+
+    Attributes:
+        trust: the trust model.
+        settings: those that go into the experiment, by key.
+        commands: what to type, in order.
+        protects, leaves_open: what ε covers, and what it does not.
+        enough: whether the data are, in words, and how strong the signal can be at most.
+    """
+
+    trust: str
+    commands: tuple[str, ...]
+    protects: str
+    leaves_open: str
+    enough: str
+    strength: float
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "trust": self.trust,
+            "settings": dict(self.settings),
+            "commands": list(self.commands),
+            "protects": self.protects,
+            "does_not_protect": self.leaves_open,
+            "enough_data": self.enough,
+            "strength": self.strength,
+            "when_not_to_use_fedsw": list(WHEN_NOT),
+        }
+
+
+def choose(answers: Answers) -> Choice:
+    """The trust model, settings and commands that follow from the answers, and whether the data are enough."""
+    trust = _TRUST[answers.sums, answers.product]
+    settings = {"privacy.trust": trust, "privacy.epsilon": downward(answers.epsilon, 6)}
+    if answers.counts == "watched" and trust == "central":
+        settings["privacy.sampling"] = "stratified"
+    if answers.rows == "several":
+        settings["data.unit"] = "COLUMN"
+    strength = strength_of(answers)
+    return Choice(
+        trust,
+        _commands(answers, settings),
+        _protects(trust, answers),
+        _NOT_PROTECTED[trust],
+        _enough(strength),
+        strength,
+        settings,
+    )
+
+
+def strength_of(answers: Answers) -> float:
+    """How far the signal can stand out of the noise: n / (multiplier * sqrt(columns * parts)).
+
+    The multiplier is that of one release that spends all of ε at δ = "auto"; parts are the clients where each adds its
+    own noise, else 1. It is what `fedsw plan` starts from, without the twins that it trains.
+    """
+    multiplier = gaussian_sigma(answers.epsilon, read_delta("auto", records=answers.records), 1.0)
+    parts = answers.clients if answers.sums == "nobody" else 1
+    return answers.records / (multiplier * math.sqrt((answers.columns + 1) * parts))
+
+
+def _commands(answers: Answers, settings: Mapping[str, str]) -> tuple[str, ...]:
+    given = " ".join(
+        f"{key}={value}" for key, value in settings.items() if key in ("privacy.trust", "privacy.sampling")
+    )
+    person = " --unit COLUMN" if answers.rows == "several" else ""
+    draft = f"fedsw init DATA --group COLUMN --target COLUMN{person} -o own.toml"
+    epsilon = downward(answers.epsilon, 6)
+    if answers.product == "table":
+        trust = f"--trust {settings['privacy.trust']} --epsilon {epsilon}"
+        made = f"fedsw synthesize own.toml --data-dir DATA {trust} -o made.csv"
+        return draft, "fedsw check own.toml --data-dir DATA", made
+    own = (
+        f"own.toml {given}" if settings["privacy.trust"] != "central" or "privacy.sampling" in settings else "own.toml"
+    )
+    return (
+        draft,
+        "fedsw check own.toml --data-dir DATA",
+        f"fedsw plan {own} --data-dir DATA --epsilon {epsilon}",
+        f"fedsw run {own} --data-dir DATA --epsilon {epsilon}",
+    )
+
+
+def _protects(trust: str, answers: Answers) -> str:
+    if answers.rows == "one":
+        return _PROTECTS[trust]
+    return _PROTECTS[trust].replace("every record", "all records of a person at one client together", 1)
+
+
+def _enough(strength: float) -> str:
+    ratio = f"the signal can be {strength:,.0f} times the noise at most"
+    if strength >= _CLEAR:
+        return f"probably enough: {ratio}; `fedsw plan` tries it on public twins"
+    if strength >= _FELT:
+        return f"noise will be felt: {ratio}; `fedsw plan` says how much is left"
+    return f"not enough: {ratio}, and {_FELT:g} times is the least from which something is learnt"
+
+
+_MORE = """\
+- Traffic is watched (`counts = watched`), and the trust model is `central`: add `privacy.sampling = "stratified"`.
+  Batches then have a fixed size at each client, and the largest sampling rate is charged. The other models draw batches
+  at the clients, or none.
+- A person has several rows: name the column with `--unit`. All rows of a person at one client are then protected
+  together; [data](data.md#whose-privacy-several-rows-of-a-person) says what that covers."""
+
+
+def page() -> str:
+    """The decision page of the documentation."""
+    parts = [
+        "# Which trust model?",
+        "Five questions decide it. `fedsw choose` asks them, and says what to type; this page is its text "
+        "(`fedsw choose --page`).",
+    ]
+    for count, (question, answers) in enumerate(QUESTIONS.values(), start=1):
+        parts.append(f"**{count}. {question}**")
+        if answers:
+            parts.append("\n".join(f"- `{name}`: {meaning}" for name, meaning in answers.items()))
+    parts.append("## What follows")
+    rows = [
+        [f"`{sums}`", f"`{product}`", f"[`{trust}`](threat-models.md#{trust})", _PROTECTS[trust], _NOT_PROTECTED[trust]]
+        for (sums, product), trust in _TRUST.items()
+    ]
+    parts.append(table(["sums", "product", "trust model", "ε protects", "it does not protect"], rows))
+    parts.append(_MORE)
+    parts += ["## Are the data enough?", _enough_page()]
+    parts += ["## When not to use fedsw", "\n".join(f"- {reason}" for reason in WHEN_NOT)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _enough_page() -> str:
+    sizes, rows = (300, 3000, 30_000, 300_000), []
+    for sums, clients in (("server", 10), ("nobody", 2), ("nobody", 10), ("nobody", 100)):
+        found = [strength_of(Answers(sums=sums, records=size, clients=clients)) for size in sizes]  # type: ignore[arg-type]
+        who = "a server adds it" if sums == "server" else f"{clients} clients add it, each its own"
+        rows.append([who, *(f"{each:,.0f} {_word(each)}" for each in found)])
+    headings = ["noise", *(f"n = {size:,}" for size in sizes)]
+    return (
+        f"How many times the noise the signal can be at most, for {Answers().columns} columns at ε = 1. Twice the ε is "
+        "about twice the ratio, four times the columns are half of it, and under `local-gradient` a penalty takes a "
+        f"part of it. From {_CLEAR:g} on noise is small; below {_FELT:g} nothing is learnt. `fedsw plan` says more, "
+        "from public twins of your columns.\n\n" + table(headings, rows)
+    )
+
+
+def _word(strength: float) -> str:
+    return "(probably enough)" if strength >= _CLEAR else "(felt)" if strength >= _FELT else "(not enough)"

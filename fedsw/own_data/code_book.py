@@ -1,0 +1,197 @@
+"""A code book: what an operator declares of every column of a table, in one CSV or JSON file in place of many flags."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsw.own_data.answers import Answer, Form, as_date, as_number, with_missing
+from fedsw.settings import ExperimentError
+from fedsw.text import nearest
+
+FIELDS = ("column", "role", "kind", "low", "high", "categories", "edges", "format", "missing", "fill", "unit")
+"""What a code book says of a column; all but the first may be left out or empty."""
+ROLES = ("input", "group", "target", "person", "leave out")
+KINDS = ("number", "integer", "boolean", "date", "text")
+
+_LISTS = ("categories", "edges", "missing")
+_BETWEEN = "|"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a code book says of one column.
+
+    Attributes:
+        column: its name in the tables.
+        role: one of `ROLES`; an empty one is "input".
+        answer: its kind, bounds and categories, as a declaration has them.
+        edges: where the numbers of a group's column are cut.
+    """
+
+    column: str
+    role: str
+    answer: Answer
+    edges: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CodeBook:
+    """The entries of a code book by column."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    name: str = ""
+
+    def with_role(self, role: str) -> str | None:
+        """The column of a role that one column has; None if none does."""
+        return next((entry.column for entry in self.entries.values() if entry.role == role), None)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Columns that are no inputs."""
+        return tuple(entry.column for entry in self.entries.values() if entry.role == "leave out")
+
+
+def read_code_book(path: Path) -> CodeBook:
+    """A code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
+
+    Several categories, edges or missing cells are parted by "|"; in JSON they may be lists.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ExperimentError: naming the row, the column and the value that cannot be read, with what is expected.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
+    entries: dict[str, Entry] = {}
+    for where, given in _rows(path):
+        entry = _entry(given, where, path.name)
+        if entry.column in entries:
+            raise ExperimentError(f"{where} describes column {entry.column!r} a second time; keep one line of it")
+        for role in ("group", "target", "person"):
+            if entry.role == role and (other := CodeBook(entries).with_role(role)) is not None:
+                raise ExperimentError(f"{where} gives {entry.column!r} the role {role!r}, which {other!r} has already")
+        entries[entry.column] = entry
+    if not entries:
+        raise ExperimentError(f"{path} describes no column; --code-book-template FILE writes one to fill in")
+    return CodeBook(entries, path.name)
+
+
+def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
+    """A code book as CSV with a line for each of these columns, to be filled in.
+
+    Args:
+        roles: of the columns whose role is known.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for name in names:
+        writer.writerow([name, roles.get(name, "input"), *[""] * (len(FIELDS) - 2)])
+    return text.getvalue()
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each line with where it stands."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ExperimentError(f"{path} is not UTF-8; save the code book as UTF-8") from None
+    if path.suffix.lower() == ".json":
+        yield from _objects(path, text)
+        return
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.DictReader(io.StringIO(text), delimiter=separator)
+    _require_fields(reader.fieldnames or (), str(path))
+    for row in reader:
+        if None in row or None in row.values():
+            raise ExperimentError(f"{path}, line {reader.line_num} has not as many cells as the first line")
+        if any(cell.strip() for cell in row.values()):
+            yield f"{path}, line {reader.line_num}", {name.strip(): cell for name, cell in row.items()}
+
+
+def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        found = json.loads(text)
+    except ValueError as fault:
+        raise ExperimentError(f"{path} is no JSON: {fault}") from None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ExperimentError(f'{path} is no list of objects; write [{{"column": "age", "low": 0, "high": 120}}, ...]')
+    for number, each in enumerate(found, start=1):
+        where = f"{path}, entry {number}"
+        _require_fields(tuple(each), where)
+        yield where, each
+
+
+def _require_fields(names: Sequence[str], where: str) -> None:
+    stripped = [name.strip() for name in names]
+    for name in stripped:
+        if name not in FIELDS:
+            raise ExperimentError(
+                f"{where} has the field {name!r}; {nearest(name, list(FIELDS))}a code book has {', '.join(FIELDS)}"
+            )
+    if "column" not in stripped:
+        raise ExperimentError(f"{where} has no field 'column', the name of the column that a line describes")
+
+
+def _entry(given: Mapping[str, Any], where: str, book: str) -> Entry:
+    text = {name: _as_text(given.get(name)) for name in FIELDS if name not in _LISTS}
+    lists = {name: _as_list(given.get(name)) for name in _LISTS}
+    column, role, kind = text["column"], text["role"] or "input", text["kind"]
+    if not column:
+        raise ExperimentError(f"{where} names no column")
+    for value, known, what in ((role, ROLES, "role"), (kind or KINDS[0], KINDS, "kind")):
+        if value not in known:
+            raise ExperimentError(f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(known)}")
+    _require_consistent(column, kind, text, lists, where)
+    form = kind or ("text" if lists["categories"] else "number" if text["low"] else None)
+    said = Answer(
+        form,
+        text["low"] or None,
+        text["high"] or None,
+        lists["categories"],
+        text["format"] or None,
+        source=f"{text['unit']}; from {book}" if text["unit"] else f"from {book}",
+    )
+    if lists["missing"] and form is not None:
+        said = with_missing(said, Form(form, missing=lists["missing"]), fill=text["fill"] or None)
+    return Entry(column, role, said, lists["edges"])
+
+
+def _require_consistent(
+    column: str, kind: str | None, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]], where: str
+) -> None:
+    low, high = text["low"], text["high"]
+    if bool(low) != bool(high):
+        raise ExperimentError(f"{where}: column {column!r} has one bound; give low and high")
+    if low and lists["categories"]:
+        raise ExperimentError(f"{where}: column {column!r} has bounds and categories; keep one of them")
+    if low and kind in ("text", "boolean"):
+        raise ExperimentError(f"{where}: column {column!r} is of kind {kind!r}, which has no bounds; leave them out")
+    if lists["categories"] and kind not in ("text", "", None):
+        raise ExperimentError(f"{where}: column {column!r} has categories, and kind {kind!r}; write 'text'")
+    for bound in (low, high):
+        read = as_date(bound, None) if kind == "date" else as_number(bound, comma=False) if bound else 0.0
+        if bound and read is None:
+            what = "a date, as 2024-05-31" if kind == "date" else "a number, as 17 or 0.5"
+            raise ExperimentError(f"{where}: a bound of {column!r} is {bound!r}; write {what}")
+    for edge in lists["edges"]:
+        if as_number(edge, comma=False) is None:
+            raise ExperimentError(f"{where}: an edge of {column!r} is {edge!r}; write numbers, as 30|50")
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _as_list(value: Any) -> tuple[str, ...]:
+    """Parts of a cell, or of a list; a lone "" in a list of missing cells stands for the empty cell."""
+    if isinstance(value, list):
+        return tuple(str(part) for part in value)
+    text = _as_text(value)
+    return tuple(part.strip() for part in text.split(_BETWEEN)) if text else ()

@@ -1,0 +1,321 @@
+"""A commented experiment for clients' own tables, in TOML: what was given is filled in, the rest is left as blanks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.load import BLANK
+from fedsw.own_data.answers import MOST_CATEGORIES, Answer, Ask, Words, answer, form_of, read_cells, read_header
+from fedsw.own_data.examine import named_as_identifier, places
+from fedsw.text import nearest
+
+_TRAINING = """\
+[training]
+preset = "auto"            # rounds, batches, learning rate and clips by rule, from the number of records and ε alone;
+                           # `fedsw plan` shows them. What you write here, or under [clip], wins
+"""
+
+
+_KEPT = """\
+held_out_fraction = 0.2    # of each client's records, never trained on ...
+held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
+# held_out = "held-out.csv"   # or a table at the server that holds nobody's private record, instead of these two lines\
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a draft is asked for.
+
+    Attributes:
+        folder: with the clients' tables.
+        group, target: names of columns.
+        words: what the command line says of columns.
+        from_public: whether the clients' tables themselves are public.
+        public_table: a public table of the same columns.
+        guess: whether kinds may be guessed from the form of private values.
+        ask: asks a person; None where nobody is there.
+        unit: the column that says whose a row is.
+    """
+
+    folder: Path
+    group: str
+    target: str
+    words: Words
+    from_public: bool = False
+    public_table: Path | None = None
+    guess: bool = False
+    ask: Ask | None = None
+    held_out: Path | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An experiment as TOML, and how many blanks are left in it."""
+
+    text: str
+    blanks: int
+
+
+def draft(asked: Asked, *, name: str) -> Draft:
+    """The experiment for the tables of a folder.
+
+    Of the tables only the first row is read, which names the columns, unless the operator says that they are public
+    (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
+
+    Raises:
+        ExperimentError: for a column that is not there, or tables that do not agree.
+        FileNotFoundError, BadRecords: for tables that cannot be read.
+    """
+    found = places(asked.folder)
+    names, separator = _header([place.table for place in found])
+    _require_known(asked, names)
+    public, origin = _public(asked, [place.table for place in found], separator)
+    private = {} if public or not asked.guess else _cells([place.table for place in found], separator)
+    comma = any(form_of(cells).comma for cells in (public or private).values())
+
+    def of(column: str, *, classes: bool) -> Answer:
+        cells = None if public is None else public.get(column)
+        guessed = form_of(private[column]) if column in private else None
+        given = {"public": cells, "origin": origin, "guessed": guessed, "ask": asked.ask}
+        return answer(column, asked.words, classes=classes, **given)  # type: ignore[arg-type]
+
+    regression, unit = _is_regression(asked, public, private), asked.unit or _asked_for_unit(names, asked)
+    target = of(asked.target, classes=not regression)
+    cut = asked.group in asked.words.edges
+    group = of(asked.group, classes=not cut)
+    taken = {asked.target, unit} if cut else {asked.target, unit, asked.group}
+    inputs = [column for column in names if column not in taken]
+    features = [_feature(column, of(column, classes=False), drop=column in asked.words.drop) for column in inputs]
+    lines = [
+        *_head(name, asked, len(found), clients_share=found[0].client is None),
+        *_unit(unit, names),
+        *_columns(separator, comma, features),
+        _group(asked.group, group, asked.words),
+        _targets(asked.target, target) if regression else _values("target", asked.target, target),
+        "",
+        *_rest(regression, clients=4 if found[0].client is None else len(found)),
+    ]
+    text = "\n".join(lines) + "\n"
+    return Draft(text, sum(f'"{BLANK}"' in line.partition("#")[0] for line in lines))
+
+
+def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
+    names, separator = read_header(tables[0])
+    for table in tables[1:]:
+        others, other = read_header(table)
+        if set(others) != set(names) or other != separator:
+            odd = sorted(set(others) ^ set(names))
+            what = f"column {odd[0]!r} is in one of them only" if odd else "their cells are parted differently"
+            raise ExperimentError(f"{tables[0]} and {table} do not agree: {what}; all clients' tables are alike")
+    return names, separator
+
+
+def _require_known(asked: Asked, names: Sequence[str]) -> None:
+    roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
+    for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
+        if column is not None and column not in names:
+            option = "the code book" if column in asked.words.book else option
+            raise ExperimentError(
+                f"{option} names {column!r}, and the tables have no such column; {nearest(column, list(names))}they "
+                f"have {', '.join(names)}"
+            )
+
+
+def _public(asked: Asked, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
+    if asked.public_table is not None:
+        if not asked.public_table.is_file():
+            raise FileNotFoundError(f"there is no public table {asked.public_table}")
+        return _cells(
+            [asked.public_table], read_header(asked.public_table)[1]
+        ), f"the public table {asked.public_table}"
+    if asked.from_public:
+        return _cells(tables, separator), f"the tables in {asked.folder}, which their operator says are public"
+    return None, ""
+
+
+def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for table in tables:
+        for column, cells in read_cells(table, separator).items():
+            found.setdefault(column, []).extend(cells)
+    return found
+
+
+def _is_regression(asked: Asked, public: dict[str, list[str]] | None, private: dict[str, list[str]]) -> bool:
+    """Whether numbers are predicted: by the operator's bounds, or because more than ten of them may be seen."""
+    said = asked.words.book.get(asked.target)
+    if asked.target in asked.words.bounds or (said is not None and said.low is not None):
+        return True
+    seen = (public or private).get(asked.target)
+    if asked.target in asked.words.categories or said is not None or seen is None:
+        return False
+    return form_of(seen).kind in ("number", "integer") and len(set(seen)) > 10
+
+
+def _feature(column: str, found: Answer, *, drop: bool) -> str:
+    if drop or (reason := _useless(column, found)) is not None:
+        return f"  # {{name = {json.dumps(column)}}},   left out: {'as asked' if drop else reason}"
+    parts = [f"name = {_text(column)}"]
+    if found.kind in ("integer", "boolean", "date"):
+        parts.append(f'kind = "{found.kind}"')
+    if found.kind == "date" and found.format is not None:
+        parts.append(f"format = {_text(found.format)}")
+    if found.kind == "text":
+        parts.append(f"categories = {_listed(found.categories)}")
+    elif found.kind == "boolean":
+        pass
+    elif found.kind is None:
+        parts.append(f'kind = "{BLANK}"')
+    else:
+        parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}"]
+    if found.missing:
+        parts.append(f"missing = {_listed(found.missing)}")
+        if found.kind != "text":
+            parts.append(f"fill = {_bound(found.fill)}")
+    return f"  {{{', '.join(parts)}}},   # {_comment(found)}"
+
+
+def _useless(column: str, found: Answer) -> str | None:
+    """Why a column is left out of the inputs; None if it is not."""
+    if named_as_identifier(column):
+        return "it looks like an identifier"
+    if found.kind == "text" and found.categories:
+        if len(found.categories) > MOST_CATEGORIES:
+            return f"it has {len(found.categories)} categories, over {MOST_CATEGORIES}"
+        if len(found.categories) < 2:
+            return "it has one value only"
+    if found.low is not None and found.low == found.high:
+        return "it has one value only"
+    return None
+
+
+def _comment(found: Answer) -> str:
+    if found.kind is None:
+        return 'fill in: kind = "number", low and high; or categories = [...] in its place'
+    blank = (found.kind == "text" and not found.categories) or (
+        found.kind in ("number", "integer", "date") and found.low is None
+    )
+    if blank:
+        return f"fill in from a code book or a law, not from the records ({found.source or 'not given'})"
+    return found.source
+
+
+def _group(column: str, found: Answer, words: Words) -> str:
+    if column in words.edges:
+        edges = ", ".join(words.edges[column])
+        return f"sensitive = {{name = {_text(column)}, edges = [{edges}]}}   # given with --edges"
+    return _values("sensitive", column, found)
+
+
+def _values(role: str, column: str, found: Answer) -> str:
+    line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}}}"
+    return f"{line}   # {found.source}" if found.categories else f"{line}   # fill in: every value that there can be"
+
+
+def _targets(column: str, found: Answer) -> str:
+    bounds = f"low = {_bound(found.low)}, high = {_bound(found.high)}"
+    return f"targets = [{{name = {_text(column)}, {bounds}}}]   # {_comment(found)}"
+
+
+def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[str]:
+    there = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
+    held_out = _KEPT if asked.held_out is None else f"held_out = {_text(str(asked.held_out))}"
+    return [
+        f"# Drafted from {asked.folder} ({there}). Next: fedsw check, plan, run, with --data-dir {asked.folder}",
+        "#",
+        "# Everything under [data.columns] is public: bounds and categories come from you, a code book or a law, and",
+        "# where each came from stands beside it. What was looked up in private records would be a release of them.",
+        f"name = {_text(name)}",
+        "",
+        "[data]",
+        'source = "files"',
+        f"account = {_text(account_name(asked))}   # the data set: all runs on it have one budget, `fedsw account`",
+        held_out,
+    ]
+
+
+def account_name(asked: Asked) -> str:
+    """A name for the data set: that of its folder, and a digest of where it is and of the columns that are learnt from.
+
+    Two data sets have two names, also where both experiments are called own.toml.
+    """
+    folder = asked.folder.expanduser().resolve()
+    digest = hashlib.sha256(json.dumps([str(folder), asked.group, asked.target]).encode()).hexdigest()[:8]
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.name).strip("-")
+    return f"{plain or 'data'}-{digest}"
+
+
+def _asked_for_unit(names: Sequence[str], asked: Asked) -> str | None:
+    """The first column that looks like an identifier and that a person says to be the unit."""
+    for column in names:
+        if asked.ask is None or column in (asked.group, asked.target) or not named_as_identifier(column):
+            continue
+        said = asked.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
+        if said.strip().lower() in ("y", "yes"):
+            return column
+    return None
+
+
+def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
+    """The line that says whose privacy counts; a comment where nobody said."""
+    if unit is not None:
+        return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
+    near = next((column for column in names if named_as_identifier(column)), None)
+    if near is None:
+        return [""]
+    return [
+        f"# unit = {_text(near)}   # if a person has several rows: all with one value are then protected as one",
+        "",
+    ]
+
+
+def _columns(separator: str, comma: bool, features: Sequence[str]) -> list[str]:
+    return [
+        "[data.columns]",
+        *([f"separator = {_text(separator)}"] if separator != "," else []),
+        *(['decimal = ","'] if comma else []),
+        "features = [",
+        *features,
+        "]",
+    ]
+
+
+def _rest(regression: bool, *, clients: int) -> list[str]:
+    objective = ["[objective]", f'task = "{"regression" if regression else "classification"}"']
+    return [
+        "[model]",
+        'kind = "logistic"',
+        "",
+        *objective,
+        'penalty = "statistical-parity"',
+        "alpha = 0.2                # from 0, accuracy alone, to 1, equal outputs of the groups alone",
+        "",
+        _TRAINING,
+        "[privacy]",
+        "epsilon = 1.0              # or --epsilon on the command line",
+        'delta = "auto"             # 1/n^2 of all n records, and 1e-9 where that is less: far below 1/n for any n',
+        "",
+        "[federation]",
+        f"clients = {clients}",
+    ]
+
+
+def _bound(value: str | None) -> str:
+    if value is None:
+        return f'"{BLANK}"'
+    return value
+
+
+def _listed(values: Sequence[str]) -> str:
+    return f"[{', '.join(_text(value) for value in values)}]" if values else f'["{BLANK}"]'
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,207 @@
+"""How far apart clients' records are, by the sketches that a run released; and how far from a public table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsw.experiment import ExperimentError
+from fedsw.runs.files import SUMMARY, read_json
+from fedsw.sketches.drift import Drift, Means, drift, drift_of_means, exact_sketch
+from fedsw.sketches.noised import NoisedSketch, pooled
+from fedsw.sketches.tables import cell_means, column_means
+
+if TYPE_CHECKING:
+    from fedsw.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class Between:
+    """Two sides by name, and how far apart their records are."""
+
+    one: str
+    other: str
+    found: Drift
+
+
+def drifts(
+    directory: Path, *, reference: Path | None, confidence: float, allow_modules: Collection[str] = ()
+) -> list[Between]:
+    """The drift between every two clients of a run, or between each and a public table.
+
+    Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
+
+    Args:
+        directory: a run of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference.
+        reference: a *public* table of the declared columns.
+        confidence: that every interval holds, of all of them together.
+        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+
+    Raises:
+        CodeRefused: if the settings name another module.
+        ExperimentError: if the run released no sketch, or has one side only.
+        BadRecords, FileNotFoundError: for a reference that cannot be read.
+    """
+    _, sides, public = released_sides(directory, reference, allow_modules)
+    pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
+    each = of_each(confidence, len(pairs))
+    return [Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs]
+
+
+def of_each(confidence: float, count: int) -> float:
+    """The confidence of each of `count` intervals that hold all together with the given one (Bonferroni)."""
+    return 1 - (1 - confidence) / max(1, count)
+
+
+def released_sides(
+    directory: Path, reference: Path | None, allow_modules: Collection[str]
+) -> tuple[Problem, Mapping[str, NoisedSketch], tuple[str, NoisedSketch] | None]:
+    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one.
+
+    Raises:
+        ExperimentError, BadRecords, FileNotFoundError: see `drifts`.
+    """
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.tasks.problem import Problem
+
+    experiment, _ = RunDirectory(directory).read_config(allow_modules)
+    if not experiment.privacy.sketch:
+        raise ExperimentError(
+            f"{directory} is a run under trust {experiment.privacy.trust!r}, which releases no sketch: give one of "
+            "'sketch-local', as of `fedsw synthesize --trust sketch-local`"
+        )
+    problem = Problem.from_experiment(experiment)
+    sides = _sides(directory, problem)
+    if reference is not None:
+        return problem, sides, (str(reference), _public(problem, reference, next(iter(sides.values()))))
+    if len(sides) < 2:
+        raise ExperimentError(
+            f"{directory} has one sketch, of all clients together: name a public table with --reference, or run "
+            "with --trust sketch-local, where each client releases its own"
+        )
+    return problem, sides, None
+
+
+def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSketch:
+    """The exact sketch of a public table."""
+    from fedsw.tasks.measures import law_of_problem, sketch_of_records
+
+    columns = problem.experiment.data.columns
+    if columns is None:
+        raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
+    from fedsw.data import read_table
+
+    records = read_table(reference, columns)
+    assert like.law == law_of_problem(problem)
+    return exact_sketch(like, sketch_of_records(problem, records), len(records))
+
+
+def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
+    """The sketches of a run by whose they are: each client's own, or one of all."""
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.releases import Releases, stored_sketch
+    from fedsw.tasks.measures import law_of_problem
+
+    law, run = law_of_problem(problem), RunDirectory(directory)
+    releases = Releases(run.releases)
+    held = (read_json(directory / SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})
+    clients = sorted(releases.clients)
+    if clients and set(held) == {str(client) for client in clients}:
+        own = zip(clients, releases.read(), strict=True)
+        return {
+            f"client {client}": NoisedSketch(law, kept["noised"], float(kept["sigma"]), int(held[str(client)]))
+            for client, kept in own
+        }
+    stored = stored_sketch(run, law)
+    if clients or stored is None:
+        raise ExperimentError(
+            f"{directory} has not ended: `fedsw resume {directory}` goes on, then its sketches are read"
+        )
+    return {"all clients": stored.sketch}
+
+
+REST = "the other clients"
+
+
+@dataclass(frozen=True)
+class ColumnDrift:
+    """Two sides by name, a declared column, and how far apart the frequencies of its values are."""
+
+    one: str
+    other: str
+    column: str
+    found: Drift
+
+
+def column_drifts(
+    directory: Path, *, reference: Path | None, confidence: float, allow_modules: Collection[str] = ()
+) -> list[ColumnDrift]:
+    """Every declared column of every client against all other clients together, or against a public table.
+
+    A distance is between the frequencies of a column's codes, the values or parts of its range that the sketch tells
+    apart: 0 for equal ones, sqrt(2) where each side has one value and the two differ. The surest drift comes first:
+    the least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
+
+    Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
+
+    Args:
+        directory: a run that measured a declared table, as `fedsw synthesize` does; see `fedsw.own_data.drifts.drifts`.
+        reference: a *public* table of the declared columns.
+        confidence: that every interval holds, of all of them together.
+        allow_modules: as in `drifts`.
+
+    Raises:
+        ExperimentError: if the run's sketch is none of a table, or as `drifts` says.
+        BadRecords, FileNotFoundError: for a reference that cannot be read.
+    """
+    problem, sides, public = released_sides(directory, reference, allow_modules)
+    if problem.experiment.sketch.kind != "table":
+        raise ExperimentError(
+            f"{directory} measured kind {problem.experiment.sketch.kind!r}, which has no columns by themselves: only "
+            "the sketch of a table has, as of `fedsw synthesize`"
+        )
+    compared = [
+        (name, against, column, means, _means(rest, problem)[column])
+        for (name, sketch), (against, rest) in _pairs(sides, public)
+        for column, means in _means(sketch, problem).items()
+    ]
+    each = of_each(confidence, len(compared))
+    found = [
+        ColumnDrift(name, against, column, drift_of_means(means, theirs, confidence=each))
+        for name, against, column, means, theirs in compared
+    ]
+    return sorted(found, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
+
+
+Side = tuple[str, NoisedSketch]
+
+
+def _pairs(sides: Mapping[str, NoisedSketch], public: Side | None) -> Iterator[tuple[Side, Side]]:
+    """Each side, and what it is compared with; two clients are compared once."""
+    everyone = list(sides.items())
+    if public is not None:
+        yield from ((side, public) for side in everyone)
+    elif len(everyone) == 2:
+        yield everyone[0], everyone[1]
+    else:
+        for side in everyone:
+            yield side, (REST, pooled([sketch for name, sketch in everyone if name != side[0]]))
+
+
+def _means(sketch: NoisedSketch, problem: Problem) -> dict[str, Means]:
+    """By column: those that are written as codes, then what the blocks tell apart."""
+    from fedsw.tasks.sketched import table_of
+
+    columns, blocks = problem.experiment.data.columns, problem.experiment.sketch
+    coded = table_of(problem.experiment)
+    assert columns is not None and coded is not None
+    found = dict(zip((each.name for each in coded), column_means(sketch), strict=True))
+    labels, groups = cell_means(sketch)
+    if blocks.labels and columns.target is not None:
+        found[columns.target.name] = labels
+    if blocks.groups and columns.sensitive is not None:
+        found[columns.sensitive.name] = groups
+    return found

@@ -1,0 +1,324 @@
+"""Columns that look as if they said whose a row is; what is found in cells is for whoever holds the records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsw.columns.declaration import Columns
+from fedsw.data import BadRecords, find_table, read_table, tables_in
+from fedsw.data.codes import Checked, checked
+from fedsw.data.distinct import Distinct, Fault, by_value
+from fedsw.data.formats import Chunk, format_of, require_file
+from fedsw.data.units import shared_words
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sources import declared_columns, load_held_out
+from fedsw.own_data.answers import FORMS, MISSING, fitting
+
+_NAMES = frozenset(
+    ("id", "index", "name", "patient", "person", "subject", "customer", "client", "user", "mrn", "ssn", "nhs", "key")
+    + ("pid", "uid", "sid", "cid", "rid", "uuid", "guid", "patid", "patientid", "personid", "subjid", "subjectid")
+    + ("caseid", "userid", "customerid", "memberid")
+)
+_ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
+_LEAST_ROWS, _MOST_EACH = 20, 10
+
+
+def named_as_identifier(column: str) -> bool:
+    """Whether a column's name says that it identifies somebody: "id", "pid", "subject#", "patient_id", "customerID"."""
+    return column.lower().rstrip("#. ") in _NAMES or _ENDS.fullmatch(column) is not None
+
+
+class Repeats:
+    """Columns of a CSV file that look like identifiers and have values in several rows, seen as the file is read.
+
+    A column does by its name, or because it holds text, is not declared, and has ten rows for each value at most. Where
+    a unit is declared, none is looked at.
+    """
+
+    def __init__(self, table: Path, columns: Columns) -> None:
+        self._table, self._columns, self._seen = table, columns, dict[str, _Seen]()
+        self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
+        self._none = columns.unit is not None or table.suffix.lower() != ".csv"
+
+    def looks_at(self, column: str) -> bool:
+        """Whether a column's cells are wanted, as text."""
+        if self._none or column in self._labels:
+            return False
+        return column not in self._columns.names or named_as_identifier(column)
+
+    def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The same chunks, each looked at on its way."""
+        for chunk in chunks:
+            for column in filter(self.looks_at, chunk.cells):
+                self._seen.setdefault(column, _Seen()).add(by_value(chunk.cells[column]))
+            yield chunk
+
+    def warnings(self) -> Iterator[str]:
+        """What is said of each such column."""
+        for column, seen in self._seen.items():
+            values = seen.values
+            if values == seen.given:
+                continue
+            unnamed = seen.given >= _LEAST_ROWS and values * _MOST_EACH >= seen.given and not seen.forms
+            if named_as_identifier(column) or (unnamed and column not in self._columns.names):
+                yield (
+                    f"{self._table}: column {column!r} looks like an identifier, and its {values} values are in "
+                    f"{seen.given} rows. If rows with one value are of one person, each of them is protected alone, "
+                    f"and the person less than epsilon says: set unit = {column!r} in [data]"
+                )
+
+
+class _Seen:
+    """The cells of a column so far, those that are missing left out.
+
+    Attributes:
+        given: how many there are.
+        forms: what they may be but text; see `fedsw.own_data.answers.FORMS`.
+    """
+
+    def __init__(self) -> None:
+        self.given, self.forms = 0, frozenset(FORMS)
+        self._hashes: list[NDArray[np.int64]] = []
+
+    def add(self, cells: Distinct | Sequence[str]) -> None:
+        """Take in the cells of a chunk."""
+        texts = [value.strip() for value in (cells.values if isinstance(cells, Distinct) else cells)]
+        there = np.array([text not in MISSING for text in texts], dtype=bool)
+        values = [text for text in texts if text not in MISSING]
+        self.given += int(np.count_nonzero(there[cells.codes] if isinstance(cells, Distinct) else there))
+        self.forms = fitting(values, self.forms)
+        self._hashes.append(np.unique(np.fromiter(map(hash, values), np.int64, len(values))))
+
+    @property
+    def values(self) -> int:
+        """How many different ones there are, by their hashes of 64 bits."""
+        return len(np.unique(np.concatenate(self._hashes)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One file of records and whose it is: a client's number, or None for the file of all clients."""
+
+    client: int | None
+    table: Path
+
+    @property
+    def name(self) -> str:
+        """Whose records they are, for a table."""
+        return "all clients" if self.client is None else f"client {self.client}"
+
+
+def places(folder: Path) -> list[Place]:
+    """The files of records in a folder: its own, for all clients, or that of each of its folders 0, 1, ...
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or nothing in it; BadRecords: for a folder with several files.
+        ExperimentError: if the folders' numbers are not 0, 1, 2, ...
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
+    if tables_in(folder):
+        return [Place(None, find_table(folder))]
+    numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
+    if not numbers:
+        others = sorted(child.name for child in folder.iterdir() if child.is_file())[:5]
+        seen = f"; it has {', '.join(others)}" if others else ""
+        raise FileNotFoundError(
+            f"there is no table (.csv, .parquet or .npz) in {folder}, and no folder 0, 1, ... with one{seen}"
+        )
+    if numbers != list(range(len(numbers))):
+        gap = next(place for place, number in enumerate(numbers) if place != number)
+        raise ExperimentError(
+            f"{folder} has a folder {numbers[gap]} and none called {gap}; clients are 0, 1, 2, ... without gaps"
+        )
+    return [Place(number, find_table(folder / str(number))) for number in numbers]
+
+
+def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
+    """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
+
+    Args:
+        named: the experiment as it was named on the command line, for the message.
+        elsewhere: whether other processes of this machine will read the files, which would say what is wrong with them
+            to a log of theirs: they are then read here once, first.
+
+    Raises:
+        ExperimentError, FileNotFoundError, BadRecords: with what to write instead.
+    """
+    if experiment.data.source != "files":
+        return
+    if experiment.data.data_dir is None:
+        raise ExperimentError(
+            f"{named} learns from clients' own files, and nothing says where they are: add --data-dir DIR, a folder "
+            "with a folder 0, 1, ... for each client, each with its table (or with one table, which is split among the "
+            "clients)"
+        )
+    folder, asked = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
+    found = places(folder)
+    if found[0].client is not None and len(found) != asked:
+        fits = f"--clients {len(found)}, or federation.clients = {len(found)}"
+        raise ExperimentError(
+            f"the experiment has {asked} clients, and {folder} has folders for {len(found)} "
+            f"(0 to {len(found) - 1}): write {fits}"
+        )
+    if elsewhere:
+        for place in found:
+            read_table(place.table, declared_columns(experiment))
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found in one file.
+
+    Attributes:
+        name: whose file it is.
+        counted: how its rows are counted.
+        groups, classes: units by group and records by class, of those that fit; a record is a unit if none is declared.
+        broken: why it could not be read to its end; None if it could.
+        units: how many units its records are of.
+        warnings: what is no fault, and may be a mistake.
+    """
+
+    name: str
+    file: Path
+    counted: str
+    rows: int
+    groups: Mapping[str, int]
+    classes: Mapping[str, int]
+    missing: Mapping[str, int]
+    faults: tuple[Fault, ...]
+    more: int
+    broken: str | None = None
+    units: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every cell does."""
+        return not self.faults and self.broken is None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found in all files, and what is wrong with them together."""
+
+    files: tuple[Examined, ...]
+    together: tuple[str, ...]
+    alone: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether a run can start on them."""
+        return not self.together and all(file.fits for file in self.files)
+
+
+def examine(experiment: Experiment, folder: Path, client: int | None = None) -> Examination:
+    """Read every file and collect all faults: of each cell, and of the files together.
+
+    Args:
+        folder: a folder with a folder for each client or with one file for all; with `client`, that client's own folder
+            works too.
+        client: look at this client's records only, as it would itself; what concerns all clients is then left out.
+
+    Raises:
+        FileNotFoundError, ExperimentError: if there are no files to read.
+    """
+    if experiment.data.source != "files":
+        raise ExperimentError(
+            f"the experiment {experiment.name!r} learns from {experiment.data.label!r}, not from clients' own files; "
+            "check looks at experiments with data.source = 'files'"
+        )
+    columns, found = declared_columns(experiment), places(folder)
+    alone = client is not None
+    if client is not None and found[0].client is None:
+        found = [Place(client, found[0].table)]
+    elif client is not None:
+        if client >= len(found):
+            raise ExperimentError(f"--client is {client}, and {folder} has folders 0 to {len(found) - 1}")
+        found = [found[client]]
+    keep = experiment.data.held_out is not None and not alone
+    read = [_examined(experiment, place, columns, keep=keep) for place in found]
+    files = tuple(file for file, _ in read)
+    together = () if alone else tuple(_together(experiment, columns, read, folder))
+    units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
+    if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
+        together += (said,)
+    return Examination(files, together, alone)
+
+
+def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: bool) -> tuple[Examined, Checked | None]:
+    """What is found in a file, which is read once; None if nothing of it could be."""
+    said: list[str] = []
+    counted = ""
+    odds = experiment.objective.penalty == "equality-of-odds"
+    repeats = Repeats(place.table, columns)
+    try:
+        require_file(place.table)
+        kind = format_of(place.table)
+        counted = kind.counted
+        chunks = repeats.watched(_until_fault(kind.read(place.table, columns, beside=repeats.looks_at), said))
+        found = checked(chunks, columns, public_classes=odds, keep=keep)
+    except (BadRecords, FileNotFoundError) as fault:
+        return Examined(place.name, place.table, counted, 0, {}, {}, {}, (), 0, str(fault)), None
+    if not found.rows and not said:
+        said.append(f"{place.table} holds no records; a client takes part with at least one")
+    if said:
+        found.records = None
+    return _of(place, counted, found, columns, said[0] if said else None, tuple(repeats.warnings())), found
+
+
+def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
+    """Chunks up to where a file can no longer be read; why goes to `said`."""
+    try:
+        yield from chunks
+    except (BadRecords, OSError) as fault:
+        said.append(str(fault))
+
+
+def _of(
+    place: Place, counted: str, found: Checked, columns: Columns, broken: str | None, warnings: tuple[str, ...]
+) -> Examined:
+    groups = dict(zip(columns.groups, found.groups.tolist(), strict=True))
+    classes = dict(zip(columns.classes, found.classes.tolist(), strict=True))
+    faults = tuple(sorted(found.faults, key=lambda fault: fault.row))
+    return Examined(
+        place.name,
+        place.table,
+        counted,
+        found.rows,
+        groups,
+        classes,
+        found.missing,
+        faults,
+        found.more,
+        broken,
+        found.units,
+        warnings,
+    )
+
+
+def _together(
+    experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
+) -> Iterator[str]:
+    """What is wrong with the files together: clients, groups without records, and the server's own file."""
+    files, asked = [file for file, _ in read], experiment.federation.clients
+    if len(files) > 1 and len(files) != asked:
+        yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    for what, names in (("groups", columns.groups), ("classes", columns.classes)):
+        for name in names:
+            if files and sum(getattr(file, what).get(name, 0) for file in files) == 0:
+                yield f"no client holds a record of {name!r}, one of the {what} that are declared"
+    if experiment.data.held_out is None:
+        return
+    kept = [found.records for _, found in read if found is not None and found.records is not None]
+    try:
+        load_held_out(experiment, private=kept if len(kept) == len(read) else None)
+    except (ExperimentError, BadRecords, FileNotFoundError) as fault:
+        yield str(fault)

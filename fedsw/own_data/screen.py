@@ -1,0 +1,184 @@
+"""What a run will take: time and memory, measured on made-up records of the same number and form."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.columns.declaration import Columns
+from fedsw.data import DeclaredRecords
+from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.sources import declared_columns
+from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.own_data.examine import Examination, Examined
+from fedsw.text import number
+
+_WARM, _TIMED = 1, 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes in one process of this machine.
+
+    Attributes:
+        seconds: of all rounds, from what a few of them took on made-up records with all that a start takes.
+        bytes: the most memory that this process had had after it.
+    """
+
+    seconds: float
+    bytes: int
+    how: str
+
+
+def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> Cost:
+    """Time and memory of a run, by one of 4 rounds on made-up records.
+
+    Nothing private goes into it but the sizes of the groups at each client, which are public.
+
+    Args:
+        sizes: records, or units, by group, for every client.
+    """
+    from fedsw.engines.driver import run
+
+    together = {name: sum(each.get(name, 0) for each in sizes) for name in declared_columns(experiment).groups}
+    experiment = settled(experiment, numbers_of(experiment, together))
+    columns = declared_columns(experiment)
+    counts = [sum(by_group.values()) for by_group in sizes]
+    before = [sum(counts[:client]) for client in range(len(counts))]
+    records = [made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        for rounds in (_WARM, _TIMED):  # the first one loads libraries
+            found = run(_short(experiment, rounds, len(records)), data=records, runs=Path(folder))
+    seconds, rounds = float(found.summary["seconds"]), experiment.training.rounds
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    how = f"{_TIMED} rounds on made-up records of these sizes took {seconds:.2g} s; {rounds} rounds are asked for"
+    return Cost(seconds / _TIMED * rounds, peak, how)
+
+
+def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 0) -> DeclaredRecords:
+    """Records of the declared form with uniform inputs and targets; as many of every group as are asked for.
+
+    Where a unit is declared, each of them is one: a batch has one row of a unit, however many there are.
+
+    Args:
+        first_unit: number of the first of these units; those of several clients differ.
+    """
+    groups = torch.repeat_interleave(torch.arange(len(columns.groups)), torch.tensor([*by_group.values()]))
+    generator, count = torch.Generator().manual_seed(0), len(groups)
+    features = torch.rand((count, columns.inputs), generator=generator)
+    if columns.targets:
+        target = torch.rand((count, len(columns.targets)), generator=generator)
+    else:
+        target = torch.randint(0, len(columns.classes), (count,), generator=generator)
+    places = torch.arange(count)
+    unit = None if columns.unit is None else places + first_unit
+    return DeclaredRecords(features, groups, target, places, columns, "made-up", unit=unit)
+
+
+def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
+    """The experiment on Python objects, with few rounds."""
+    raw = experiment.model_dump(mode="json")
+    raw["data"] |= {
+        "source": "object",
+        "data_dir": None,
+        "held_out": None,
+        "held_out_overlap": "refuse",
+        "account": None,
+    }
+    raw["training"]["rounds"] = rounds
+    raw["federation"]["clients"] = clients
+    raw["metrics"] = []
+    return parse_experiment(raw)
+
+
+def examination_view(experiment: Experiment, found: Examination, cost: Cost | None) -> RenderableType:
+    """Sizes, every fault, what is public, and what a run takes."""
+    unit = declared_columns(experiment).unit
+    parts: list[RenderableType] = [_sizes(found, unit)]
+    parts += [Text(line, style="yellow") for line in _warnings(found)]
+    parts += [Text(line, style="red") for line in _faults(found)]
+    parts.append(Text("public: " + "; ".join(public_words(experiment))))
+    if cost is not None:
+        parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
+    verdict = "a run can start" if found.fits else "a run cannot start: mend what is red"
+    if found.alone and found.fits:
+        verdict = "these records fit what the experiment declares"
+    parts.append(Text(verdict, style="bold" if found.fits else "bold red"))
+    return Group(*parts)
+
+
+def as_plain(experiment: Experiment, found: Examination, cost: Cost | None) -> dict[str, Any]:
+    """The same as plain values."""
+    files = [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files]
+    return {
+        "fits": found.fits,
+        "files": files,
+        "together": list(found.together),
+        "warnings": list(_warnings(found)),
+        "public": list(public_words(experiment)),
+        "cost": None if cost is None else asdict(cost),
+    }
+
+
+def public_words(experiment: Experiment) -> Iterator[str]:
+    """What everybody learns of the data, whatever the noise."""
+    columns = declared_columns(experiment)
+    more = ", ..." if len(columns.names) > 8 else ""
+    yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"
+    yield "their bounds, categories, fills, groups and classes, as the experiment declares them"
+    counted = "records" if columns.unit is None else f"different {columns.unit!r}"
+    yield f"the number of {counted} of each group at each client"
+    yield "every setting of the experiment"
+    if experiment.data.held_out is not None:
+        yield f"metrics of the records in {experiment.data.held_out}, without noise"
+
+
+def _warnings(found: Examination) -> Iterator[str]:
+    for file in found.files:
+        yield from file.warnings
+
+
+def _sizes(found: Examination, unit: str | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    groups = list(dict.fromkeys(name for file in found.files for name in file.groups))
+    classes = [name for name in dict.fromkeys(name for file in found.files for name in file.classes) if name != "all"]
+    table.add_column("records of")
+    for column in [*(["all"] if unit is None else ["rows", unit]), *groups, *classes, "missing cells", "faults"]:
+        table.add_column(column, justify="right")
+    for file in found.files:
+        by_group = [file.groups.get(name, 0) for name in groups]
+        sizes = [
+            file.rows,
+            *([] if unit is None else [file.units]),
+            *by_group,
+            *(file.classes.get(name, 0) for name in classes),
+        ]
+        cells = [*sizes, sum(file.missing.values()), len(file.faults) + file.more + (file.broken is not None)]
+        table.add_row(file.name, *(f"{cell:,}" for cell in cells))
+    return table
+
+
+def _faults(found: Examination) -> Iterator[str]:
+    for file in found.files:
+        yield from _faults_of(file)
+    yield from found.together
+
+
+def _faults_of(file: Examined) -> Iterator[str]:
+    for fault in file.faults:
+        yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
+    if file.more:
+        yield f"{file.file}: and {file.more} more faults in these columns"
+    if file.broken is not None:
+        yield f"{file.broken} (what follows was not read)"

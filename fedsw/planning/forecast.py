@@ -1,0 +1,357 @@
+"""How much of what can be learnt noise will leave: training on public twins, as a curve over the signal's strength."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedsw.accounting import Charge
+from fedsw.baselines.reference import well_trained
+from fedsw.experiment import Experiment
+from fedsw.experiment.preset import Numbers
+from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.planning.law import LAWS, Law, PublicRecords, drawn, halves, resampled, scaled
+from fedsw.planning.opened import Tabled, opened, summed_noise
+from fedsw.privacy.release import release
+from fedsw.runs.quality import quality_of_classes, quality_of_numbers
+from fedsw.runs.trainer import Trainer
+from fedsw.single.objective import Objective
+from fedsw.single.plan import plan
+from fedsw.tasks.compared import composite_of
+from fedsw.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on held-out twins, and the best constant: accuracy, or minus the mean squared error."""
+
+    model: float
+    constant: float
+
+    @property
+    def gain(self) -> float:
+        """How much better than a constant it is."""
+        return self.model - self.constant
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is learnt from twins without privacy, trained as well as can be: what it is, and how good."""
+
+    name: str
+    score: Score
+
+
+class _Uncharged:
+    """What a release of public twins is charged to: there is nobody whose budget it could take."""
+
+    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
+        """Nothing."""
+        return 0.0
+
+
+def trained(
+    problem: Problem,
+    experiment: Experiment,
+    twins: PublicRecords,
+    held_out: PublicRecords,
+    *,
+    multiplier: float,
+    one: float = 0.0,
+    seed: int,
+) -> Score:
+    """Train on twins with a noise multiplier, and measure.
+
+    Args:
+        problem: of the twins' columns; what it says of training and clips is not looked at.
+        experiment: with every setting of training and of the clips.
+        multiplier: sigma / Delta of every round, a client's own under `local-gradient`; 0 without noise.
+        one: the same of one release of all records in place of them all, by which moments are noised.
+        seed: of batches and noise.
+
+    Raises:
+        TypeError: for records that nobody said are public: what is released here is charged to nobody.
+        ValueError: if a stratum of sampling has no record.
+    """
+    _require_public(twins)
+    settings = experiment.training
+    problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
+    objective = _objective(problem, experiment)
+    sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
+    empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
+    if empty:
+        raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
+    batches = (
+        {"batch_size": settings.batch_size} if settings.batch_size else {"batch_fraction": settings.batch_fraction}
+    )
+    quiet = plan(
+        objective,
+        clip,
+        sizes=sizes.tolist(),
+        rounds=settings.rounds,
+        epsilon=float("inf"),
+        delta=1e-6,
+        seed=seed,
+        **batches,
+    )
+    noisy = replace(quiet, multiplier=multiplier)
+    if multiplier and experiment.privacy.local:
+        noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
+        noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
+        if noise.count:
+            objective = _objective(
+                problem, experiment, partial(Tabled, bins=experiment.local.bins, deviation=noise.count, seed=seed)
+            )
+    model = problem.build_model()
+    trainer = Trainer(start, settings)
+    records = replace(twins, features=problem.inputs(twins).float())
+    for batch in noisy.batches(records):
+        problem.prepared(model, trainer.theta)
+        trainer.step(release(objective.gradient(model, batch, clip), noisy, _Uncharged()).value)
+    return _score(problem, problem.prepared(model, trainer.model), held_out)
+
+
+def reference(problem: Problem, twins: PublicRecords, held_out: PublicRecords) -> Known:
+    """Train as well as can be on twins, and measure: what a run on such records could lose by privacy.
+
+    Raises:
+        TypeError: for records that nobody said are public.
+    """
+    _require_public(twins)
+    found = well_trained(problem, twins)
+    return Known(found.name, _score(problem, found.model, held_out))
+
+
+def _require_public(twins: PublicRecords) -> None:
+    if not isinstance(twins, PublicRecords):
+        raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
+
+
+def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective) -> Objective:
+    slicing = experiment.slicing
+    return made(
+        problem.task,
+        composite_of(experiment, problem.shape).penalties,
+        classes=problem.classes,
+        targets=problem.shape.targets,
+        dimension=problem.dimension,
+        directions=slicing.directions,
+        scheme=slicing.scheme,
+        direction_seed=slicing.seed,
+        ties=slicing.ties,
+        bound=experiment.privacy.bound,
+        mode=experiment.clip.of_jacobians,
+        micro_batch=experiment.training.micro_batch,
+    )
+
+
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRecords) -> Score:
+    batch = problem.given(held_out)
+    with torch.no_grad():
+        outputs = problem.task.outputs(model(batch.features), batch)
+    if not bool(torch.isfinite(outputs).all()):
+        return Score(float("-inf"), 0.0)
+    if problem.classes:
+        found = quality_of_classes(outputs, held_out, groups=len(problem.groups), classes=problem.classes)
+        constant = found.constant["accuracy"]
+    else:
+        found = quality_of_numbers(outputs, held_out)
+        constant = -found.constant["mean_squared_error"]
+    assert found.gain is not None
+    return Score(constant + found.gain[0], constant)
+
+
+STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
+"""Where the curve is measured on twins; between them it is interpolated."""
+MOST_TWINS = 2_000
+"""Twins of a training: more records are stood for by so many with less noise."""
+HELD_OUT = 2_000
+ABOUT_ALL = 0.9
+"""Share of what can be learnt from which on noise is not worth speaking of."""
+FEASIBLE = 0.25
+"""Share of what can be learnt below which a constant does as well."""
+_LITTLE = 1e-3
+"""Gain over a constant's accuracy, without privacy, below which there is nothing to lose."""
+_LITTLE_OF_SQUARES = 0.01
+"""The same of numbers, as a share of the constant's squared error: a narrow target's errors are small numbers."""
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class Point:
+    """What training on twins came to at one strength of the signal: scores under every law, in order."""
+
+    strength: float
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Training on twins of one size: as well as can be without privacy, and at several strengths of the signal.
+
+    Attributes:
+        reference: scores of a well-trained model without privacy, under every law.
+        points: scores with noise, the weakest signal first.
+        name: of the reference, in words.
+    """
+
+    reference: tuple[Score, ...]
+    points: tuple[Point, ...]
+    name: str = ""
+
+    @property
+    def learnable(self) -> tuple[float, ...]:
+        """Under every law, how much better than a constant training can be.
+
+        It is that of a well-trained model without privacy; or of the run's own with little noise, where that learns
+        fewer records by heart.
+        """
+        return tuple(
+            max(reference.gain, *(point.scores[place].gain for point in self.points))
+            for place, reference in enumerate(self.reference)
+        )
+
+    @property
+    def taught(self) -> tuple[int, ...]:
+        """The laws, by their places, under which there is something to learn."""
+        least = [_LITTLE if each.constant > 0 else -_LITTLE_OF_SQUARES * each.constant for each in self.reference]
+        return tuple(place for place, gain in enumerate(self.learnable) if gain >= max(least[place], _NOTHING))
+
+    @property
+    def kept(self) -> tuple[float, ...]:
+        """At every point the share that is left of what can be learnt: between -1 and 1, the mean over the laws.
+
+        It never falls as the signal grows. Laws under which there is nothing to learn have no say.
+        """
+        parts = [self._share(place) for place in self.taught]
+        return tuple(_mean(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
+
+    def under(self, place: int) -> Curve:
+        """The curve under one law alone."""
+        points = tuple(Point(point.strength, (point.scores[place],)) for point in self.points)
+        return Curve((self.reference[place],), points, self.name)
+
+    def _share(self, place: int) -> list[float]:
+        learnable = self.learnable[place]
+        return _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable)) for point in self.points])
+
+    def at(self, strength: float) -> float:
+        """The share of what can be learnt that is left at a strength of the signal."""
+        if math.isinf(strength):
+            return 1.0
+        logs = [math.log(point.strength) for point in self.points]
+        value = float(np.interp(math.log(max(strength, 1e-9)), logs, self.kept))
+        weakest = self.points[0].strength
+        return min(value, 1.0) if strength >= weakest else min(value, 1.0) - math.log(weakest / strength) * 0.1
+
+    def strength_for(self, share: float) -> float:
+        """The least strength at which so much is left; infinite if none of those measured is enough."""
+        for before, after in zip((None, *self.points), self.points, strict=False):
+            if self.at(after.strength) < share:
+                continue
+            if before is None:
+                return after.strength
+            low, high = self.at(before.strength), self.at(after.strength)
+            place = (share - low) / (high - low)
+            return float(before.strength * (after.strength / before.strength) ** place)
+        return math.inf
+
+
+def curve(
+    experiment: Experiment,
+    problem: Problem,
+    by_group: Mapping[str, int],
+    *,
+    table: PublicRecords | None = None,
+    laws: Sequence[Law] = LAWS,
+    strengths: Sequence[float] = STRENGTHS,
+    relative: float | None = None,
+    seen: Callable[[], None] = lambda: None,
+) -> Curve:
+    """Train on twins, as well as can be without privacy, and by the run's own steps with several amounts of noise.
+
+    Args:
+        experiment: settings of training, or `training.preset` "auto", which chooses for every strength anew.
+        problem: of records with these columns.
+        by_group: private records of every group, which are public.
+        table: a public table to draw twins from, in place of the laws.
+        laws: to draw twins from.
+        strengths: of the signal, rising, at which twins are trained with noise.
+        relative: multiplier of a round over that of one release of all records, if moments took nothing; None for the
+            square root of the rounds.
+        seen: called after every training.
+    """
+    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
+    public = numbers_of(experiment, sizes, problem)
+    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes, 0)]
+
+    def scores(strength: float) -> tuple[Score, ...]:
+        numbers, ready = at_strength(experiment, public, strength)
+        rounds = math.sqrt(ready.training.rounds) if relative is None else relative
+        each = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
+        found = []
+        for place, (private, held_out) in enumerate(twins):
+            found.append(
+                trained(problem, ready, private, held_out, multiplier=each, one=numbers.multiplier, seed=place)
+            )
+            seen()
+        return tuple(found)
+
+    known = [_seen(reference(problem, private, held_out), seen) for private, held_out in twins]
+    name = " or ".join(dict.fromkeys(each.name for each in known))
+    return Curve(tuple(each.score for each in known), tuple(Point(each, scores(each)) for each in strengths), name)
+
+
+def _seen(found: Known, seen: Callable[[], None]) -> Known:
+    seen()
+    return found
+
+
+def strength_of(experiment: Experiment, numbers: Numbers) -> float:
+    """The strength of the signal at these numbers, with the clips that a run then has."""
+    clip = settled(experiment, numbers).clip
+    return numbers.strength(clip.jacobian, clip.loss)
+
+
+def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tuple[Numbers, Experiment]:
+    """The numbers with as much noise as leaves that strength, and the experiment as it then runs."""
+    if math.isinf(strength):
+        quiet = replace(numbers, multiplier=0.0)
+        return quiet, settled(experiment, quiet)
+    unit = replace(numbers, multiplier=1.0)
+    noisy = replace(numbers, multiplier=strength_of(experiment, unit) / strength)
+    return noisy, settled(experiment, noisy)
+
+
+def _of_law(problem: Problem, sizes: Mapping[str, int], law: Law) -> tuple[PublicRecords, PublicRecords]:
+    """Twins to train on, and others of the same law to measure on."""
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
+
+
+def _of_table(table: PublicRecords, sizes: Mapping[str, int], seed: int) -> tuple[PublicRecords, PublicRecords]:
+    """Twins out of one half of a public table, and others out of the other half to measure on."""
+    own, others = halves(table)
+    return resampled(own, sizes, seed=seed), resampled(others, scaled(sizes, HELD_OUT), seed=seed + 1)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls, in squares (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value, 1.0])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            last, count = pools.pop()
+            pools[-1] = [(pools[-1][0] * pools[-1][1] + last * count) / (pools[-1][1] + count), pools[-1][1] + count]
+    return [value for value, count in pools for _ in range(int(count))]

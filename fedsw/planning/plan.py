@@ -1,0 +1,314 @@
+"""The plan of a run before its first record is read: noise, settings, forecast, verdict and what-ifs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
+from fedsw.experiment.preset import CHOSEN, refusal
+from fedsw.federation.budgets.moments import shares
+from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
+from fedsw.planning.law import LAWS, TIGHT, PublicRecords, has_bounds, public_columns, scaled
+from fedsw.privacy.plan import by_fraction, calibrated
+from fedsw.tasks.problem import Problem
+
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_EPSILONS = (0.3, 1.0, 3.0, 10.0)
+_MOST_RECORDS = 10**8
+_MOST_EPSILON = 100.0
+_HALVINGS = 20
+_WEAK = 0.25
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The share of what can be learnt that is expected to be left, for other numbers."""
+
+    records: int
+    epsilon: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What training on public twins says of a run.
+
+    Attributes:
+        reference: the well-trained model without privacy that it is measured against, in words.
+        learnt: what it scores on twins of every law, and the best constant beside it: accuracies, or minus mean squared
+            errors.
+        kept: share of what it gains over a constant that is expected to be left.
+        range: the same under the laws taken alone, the least and the most; 0 where there is nothing to learn.
+        strength: of the signal: below 1 noise buries it.
+        least_records, least_epsilon: where the run becomes feasible, at its epsilon and its number of records; infinite
+            if nowhere.
+        most_parameters: of a model with which it is feasible.
+        what_ifs: for other numbers.
+        tight: what would be left if columns used a small part of their bounds, which nobody knows before moments are
+            released; None for a public table, and where no column has bounds.
+    """
+
+    reference: str
+    learnt: tuple[Score, ...]
+    kept: float
+    range: tuple[float, float]
+    strength: float
+    least_records: float
+    least_epsilon: float
+    most_parameters: float
+    what_ifs: tuple[WhatIf, ...]
+    tight: float | None = None
+
+    @property
+    def depends(self) -> bool:
+        """Whether more than a constant can be expected only if columns use their bounds."""
+        return self.kept >= FEASIBLE and self.tight is not None and self.tight < FEASIBLE
+
+    @property
+    def feasible(self) -> bool:
+        """Whether more than a constant can be expected, however much of their bounds the columns use."""
+        return self.kept >= FEASIBLE and not self.depends
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run before it begins, from public numbers alone.
+
+    Attributes:
+        experiment: with every setting, as it would run.
+        chosen: what `training.preset` chose, by section.
+        by_group: private records by group.
+        batch: of these in every round.
+        multiplier: sigma / Delta of a release.
+        sensitivity: Delta.
+        forecast: None where there is none, with the reason in `why_not`.
+    """
+
+    experiment: Experiment
+    chosen: Mapping[str, Mapping[str, Any]]
+    by_group: Mapping[str, int]
+    assumed: str
+    inputs: int
+    parameters: int
+    batch: tuple[int, ...]
+    releases: int
+    epsilon: float
+    delta: float
+    multiplier: float
+    sensitivity: float | None
+    forecast: Forecast | None
+    why_not: str = ""
+
+    @property
+    def records(self) -> int:
+        """Number of private records."""
+        return sum(self.by_group.values())
+
+    @property
+    def weakened(self) -> bool:
+        """Whether the preset clips Jacobians closer than it would if no group were small."""
+        clip = self.chosen["clip"]
+        auto = self.experiment.training.preset == "auto"
+        return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
+
+    @property
+    def unless(self) -> str:
+        """Under which law the verdict would be another, in words; empty if under none."""
+        if self.forecast is None or not self.multiplier:
+            return ""
+        least, most = self.forecast.range
+        if self.forecast.feasible and least < FEASIBLE:
+            return "unless the columns tell little of the target: a constant would then do as well (--expect)"
+        if not self.forecast.feasible and most >= FEASIBLE:
+            return f"unless the columns tell much of the target: {100 * most:.0f} % would then be left (--expect)"
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        """What to expect, in words."""
+        if self.forecast is None:
+            return f"no forecast: {self.why_not}"
+        kept = self.forecast.kept
+        if not self.multiplier:
+            return "no noise is planned, and nothing is promised to anybody"
+        if self.forecast.depends:
+            return (
+                f"feasible only if the columns use their bounds: {100 * min(1.0, kept):.0f} % of what "
+                f"{self.forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
+                "constant would do as well. Declare bounds as narrow as public knowledge allows"
+            )
+        if kept >= ABOUT_ALL:
+            return f"expect about what {self.forecast.reference} reaches without privacy"
+        if self.forecast.feasible:
+            return (
+                f"expect to lose some: about {100 * kept:.0f} % of what {self.forecast.reference} gains without "
+                "privacy over a constant will be left"
+            )
+        return "not feasible: a constant would do as well"
+
+
+def planned(
+    experiment: Experiment,
+    by_group: Mapping[str, int],
+    *,
+    assumed: str = "",
+    table: PublicRecords | None = None,
+    expect: str | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    seen: Callable[[], None] = lambda: None,
+) -> Planned:
+    """The plan of an experiment; trains on public twins, and reads no private record.
+
+    Args:
+        by_group: private records of every group, of all clients together; public.
+        assumed: what of these numbers was assumed, in words.
+        table: a public table with the experiment's columns, to draw twins from.
+        expect: the name of the law that is known to be the like of it: how much there is to learn.
+        strengths: of the signal, rising, at which twins are trained with noise.
+        seen: called after every training.
+    """
+    problem = Problem.from_experiment(experiment)
+    reason, ready, found = refusal(experiment), experiment, None
+    if reason is None:
+        ready = settled(experiment, numbers_of(experiment, by_group, problem))
+    delta = resolve_delta(ready.privacy.delta, records=sum(by_group.values()))
+    releases = planned_releases(ready)
+    rate, batch = _batch(ready, by_group)
+    multiplier, epsilon = _noise(ready, delta, rate, releases)
+    if reason is None:
+        laws = [law for law in LAWS if expect in (None, law.name)]
+        twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
+        measured = _measured(experiment, ready, by_group, multiplier, twins)
+        found = _forecast(experiment, by_group, problem, measured)
+        if found.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
+            alone = {**twins, "laws": [TIGHT], "strengths": (found.strength,)}
+            tight = _measured(experiment, ready, by_group, multiplier, alone)
+            found = replace(found, tight=tight.at(found.strength))
+    return Planned(
+        experiment=ready,
+        chosen={
+            section: {name: getattr(getattr(ready, section), name) for name in names}
+            for section, names in CHOSEN.items()
+        },
+        by_group=dict(by_group),
+        assumed=assumed,
+        inputs=problem.features,
+        parameters=problem.parameters,
+        batch=batch,
+        releases=releases,
+        epsilon=epsilon,
+        delta=delta,
+        multiplier=multiplier,
+        sensitivity=_sensitivity(ready, by_group, batch),
+        forecast=found,
+        why_not=reason or "",
+    )
+
+
+def _measured(
+    experiment: Experiment,
+    ready: Experiment,
+    by_group: Mapping[str, int],
+    multiplier: float,
+    twins: Mapping[str, Any],
+) -> Curve:
+    """Training on twins, in place of the records, of the columns that are public."""
+    raw = experiment.model_dump()
+    raw["data"] = {
+        "source": "object",
+        "columns": public_columns(experiment).model_dump(),
+        "row_norm": experiment.data.row_norm,
+    }
+    made_up = parse_experiment(raw | {"metrics": ()})
+    problem = Problem.from_experiment(made_up)
+    one = numbers_of(ready, by_group, problem).multiplier
+    relative = multiplier * math.sqrt(1 - float(ready.privacy.moments)) / one if one else None
+    return curve(made_up, problem, by_group, relative=relative, **twins)
+
+
+def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
+    def strength(records: int, epsilon: float | None) -> float:
+        changed = experiment if epsilon is None else _at(experiment, epsilon)
+        return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
+
+    total = sum(by_group.values())
+    own = experiment.privacy.epsilon
+    here = strength(total, None)
+    needed = measured.strength_for(FEASIBLE)
+    alone = [
+        measured.under(place).at(here) if place in measured.taught else 0.0 for place in range(len(measured.reference))
+    ]
+    epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
+    what_ifs = tuple(
+        WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
+        for size in (max(4, round(total * factor)) for factor in _FACTORS)
+        for epsilon in epsilons
+    )
+    return Forecast(
+        reference=measured.name,
+        learnt=measured.reference,
+        kept=measured.at(here),
+        range=(min(alone), max(alone)),
+        strength=here,
+        least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),
+        least_epsilon=_least(lambda e: strength(total, e), needed, 0.01, _MOST_EPSILON),
+        most_parameters=problem.parameters * (here / needed) ** 2 if math.isfinite(needed) else 0.0,
+        what_ifs=what_ifs,
+    )
+
+
+def _at(experiment: Experiment, epsilon: float) -> Experiment:
+    trust = "central" if experiment.privacy.trust == "none" else experiment.privacy.trust
+    changed = {"epsilon": epsilon, "noise_multiplier": None, "trust": trust}
+    return experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=changed)})
+
+
+def _least(strength: Callable[[float], float], needed: float, low: float, high: float) -> float:
+    """The least number at which a signal is as strong as needed; infinite if none up to `high` is."""
+    if strength(high) < needed:
+        return math.inf
+    if strength(low) >= needed:
+        return low
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if strength(middle) >= needed else (middle, high)
+    return high
+
+
+def _noise(experiment: Experiment, delta: float, rate: float, releases: int) -> tuple[float, float]:
+    """Noise multiplier of a release, and the epsilon of all of them."""
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return 0.0, math.inf
+    if privacy.moments:
+        shared = shares(experiment, rate=rate, delta=delta)
+        return shared.rounds, shared.epsilon
+    asked = privacy.epsilon, privacy.noise_multiplier
+    return calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
+
+
+def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
+    """Sampling rate, and records of every group in a batch."""
+    sizes, training = [max(1, size) for size in by_group.values()], experiment.training
+    if training.batch_size is None:
+        batch = by_fraction(training.batch_fraction, sizes)
+        return max(training.batch_fraction, *(taken / size for taken, size in zip(batch, sizes, strict=True))), batch
+    batch = tuple(min(size, training.batch_size) for size in sizes)
+    return max(taken / size for taken, size in zip(batch, sizes, strict=True)), batch
+
+
+def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Sequence[int]) -> float | None:
+    """Delta of a release under trust 'central'; None where clients add noise, each of its own."""
+    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
+
+    problem = Problem.from_experiment(experiment)
+    cells = len(problem.objective.cells)
+    if experiment.privacy.local or experiment.privacy.sketch or cells % len(by_group):
+        return None
+    classes = cells // len(by_group)
+    sizes = [max(1, size // classes) for size in batch] * classes
+    return max(each.value for each in sensitivities(problem, sizes, planned_spreads(problem)))

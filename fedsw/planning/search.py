@@ -1,0 +1,190 @@
+"""Settings searched on public twins: candidates, their scores, the best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.sources import declared_columns
+from fedsw.planning.law import LAWS, drawn, spread_evenly
+from fedsw.randomness import Stream
+from fedsw.text import to_float
+
+Score = Callable[[Experiment], float]
+"""How good an experiment turns out; the higher the better."""
+
+MOST = 10_000
+_JUDGED = {"classification": ("accuracy", 1.0), "regression": ("mean_squared_error", -1.0)}
+_FACTORS = (1 / 3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to set the experiment: settings as on the command line, and what comes of them."""
+
+    settings: tuple[str, ...]
+    experiment: Experiment
+
+    @property
+    def words(self) -> str:
+        """The settings in one line."""
+        return ", ".join(self.settings) or "as written"
+
+
+def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -> list[Candidate]:
+    """Every combination of the values to try; without any, learning rates around the experiment's own.
+
+    Args:
+        tries: `section.key=value,value,...` each.
+        settings: changes that all of them share.
+
+    Raises:
+        ExperimentError: for a combination that is no experiment, naming the setting; before anything is run.
+    """
+    base = load_experiment(path, settings)
+    axes = [_axis(text) for text in tries] or [_rates(base)]
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count > MOST:
+        raise ExperimentError(f"--try asks for {count} combinations, above {MOST}; give fewer values")
+    return [
+        Candidate(tuple(chosen), load_experiment(path, [*settings, *chosen])) for chosen in itertools.product(*axes)
+    ]
+
+
+def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
+    """The held-out metric that is the score, and its sign: 1 where higher is better.
+
+    Args:
+        named: `NAME`, or `-NAME` where lower is better; the task's own by default.
+
+    Raises:
+        ExperimentError: if the task has none of its own and none is named.
+    """
+    if named is not None:
+        return (named[1:], -1.0) if named.startswith("-") else (named, 1.0)
+    task = experiment.objective.task
+    if task not in _JUDGED:
+        raise ExperimentError(f"objective.task {task!r} has no score of its own: add --metric NAME (-NAME: lower wins)")
+    return _JUDGED[task]
+
+
+def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
+    """The score in a run's summary; a run that diverged scores -inf.
+
+    Raises:
+        ExperimentError: if the summary has no such metric.
+    """
+    held_out = summary["held_out"]
+    if metric not in held_out:
+        known = ", ".join(held_out) or "none, since data.held_out is missing"
+        raise ExperimentError(f"the run has no held-out metric {metric!r}; it has {known}")
+    value = to_float(held_out[metric])
+    return sign * value if value is not None and value == value else -float("inf")
+
+
+def _axis(text: str) -> list[str]:
+    key, sign, values = text.partition("=")
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not sign or not key.strip() or not found:
+        raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
+    return [f"{key.strip()}={value}" for value in found]
+
+
+def _rates(base: Experiment) -> list[str]:
+    """Learning rates around the experiment's: with `preset = "auto"` around the planned one."""
+    from fedsw.federation.server.preset import settled
+
+    planned = settled(base).training.learning_rate
+    return [f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]
+
+
+_HELD_OUT = 4000
+_SEED = 1
+
+
+def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float) -> Score:
+    """A score that trains on twins with the planned noise: no record is looked at, only the public sizes.
+
+    The mean over the laws of `fedsw plan`: which of them the records are like is not known.
+
+    Args:
+        sizes: records by group, for every client.
+        metric, sign: see `metric_of`.
+    """
+
+    def score(experiment: Experiment) -> float:
+        from fedsw.engines.driver import run
+
+        columns, ready = declared_columns(experiment), _on_objects(experiment, len(sizes))
+        apart = spread_evenly(columns.groups, _HELD_OUT)
+        scores = []
+        for law in LAWS:
+            twins = [drawn(columns, by_group, law, seed=client) for client, by_group in enumerate(sizes)]
+            held_out = drawn(columns, apart, law, seed=len(sizes))
+            with tempfile.TemporaryDirectory() as folder:
+                found = run(ready, data=twins, held_out=held_out, runs=Path(folder))
+            scores.append(score_of(found.summary, metric, sign))
+        return sum(scores) / len(scores)
+
+    return score
+
+
+def _on_objects(experiment: Experiment, clients: int) -> Experiment:
+    """The experiment on Python objects, outside every account; seeded, so that candidates meet the same draws."""
+    raw = experiment.model_dump(mode="json")
+    raw["data"] |= {
+        "source": "object",
+        "data_dir": None,
+        "held_out": None,
+        "held_out_to": "operator",
+        "held_out_overlap": "allow",  # twins are nobody: equal rows give nothing away
+        "account": None,
+    }
+    raw["federation"]["clients"], raw["seed"] = clients, _SEED
+    return parse_experiment(raw)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate with its score, and why it has none."""
+
+    candidate: Candidate
+    score: float
+    fault: str | None = None
+
+
+def search(
+    found: Sequence[Candidate], score: Score, *, most: int, said: Callable[[Tried], None] = lambda tried: None
+) -> list[Tried]:
+    """Score candidates, the best first; of more than `most` a random choice of that many.
+
+    A candidate that cannot be run scores -inf and says why: the others go on.
+
+    Args:
+        score: how good an experiment turns out; it must not look at private records.
+        said: called after every candidate.
+    """
+    tried = []
+    for candidate in _chosen(found, most):
+        try:
+            result = Tried(candidate, score(candidate.experiment))
+        except (ValueError, RuntimeError) as fault:
+            result = Tried(candidate, -math.inf, f"{type(fault).__name__}: {fault}")
+        tried.append(result)
+        said(result)
+    return sorted(tried, key=lambda each: -each.score)
+
+
+def _chosen(found: Sequence[Candidate], most: int) -> list[Candidate]:
+    if len(found) <= most:
+        return list(found)
+    keys = Stream.seeded(0, "tuning").words(len(found))
+    return [found[place] for place in sorted(range(len(found)), key=lambda place: int(keys[place]))[:most]]

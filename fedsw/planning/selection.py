@@ -1,0 +1,319 @@
+"""A private selection among settings tried on the records themselves, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from fedsw.accounting import Ledger, lifetime
+from fedsw.accounting.lifetime import About, Counts, DatasetAccount, accounts_folder, composed_epsilon, cost_of_ledger
+from fedsw.accounting.lifetime.cover import counted, uncovered
+from fedsw.accounting.profiles import stated_step
+from fedsw.accounting.selection import Repetitions, Selection, renyi_of_best
+from fedsw.accounting.stated import Renyi
+from fedsw.engines.driver import fresh_directory, run_among
+from fedsw.errors import FederationError
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.catalogue import unprotected
+from fedsw.experiment.preset import left_open
+from fedsw.federation.exchange.cohort import Site
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.partition import held_records
+from fedsw.federation.server.lifetime import planned_cost
+from fedsw.federation.server.preset import settled
+from fedsw.federation.trust.plan import Plan, make_plan
+from fedsw.federation.trust.sketch import server as sketch
+from fedsw.planning.search import Candidate, score_of
+from fedsw.randomness import Stream
+from fedsw.runs import trainer
+from fedsw.runs.evaluation import Evaluator
+from fedsw.runs.files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
+from fedsw.tasks.problem import Problem
+from fedsw.text import upward
+
+
+def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> None:
+    """Copy what may leave of the selected run, so that nothing says when or after how many others it was made.
+
+    Guarantee: what `place` holds is a function of the run's own releases, of public settings and of `begun`: its files,
+    every date in them, and the times that the file system keeps and lets be set.
+
+    Args:
+        directory: of the run, which has ended.
+        place: an empty folder.
+        begun: when the search began.
+    """
+    Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
+    for name in RELEASABLE:
+        if (directory / name).is_file():
+            shutil.copyfile(directory / name, place / name)
+    if (state := trainer.load(directory)) is not None:
+        trainer.Checkpoints(place).save(state)  # under one name: how many there are is a matter of the pace
+    _date(place, begun.isoformat(timespec="seconds"))
+    for path in (*place.iterdir(), place):
+        os.utime(path, (begun.timestamp(),) * 2)
+
+
+def _date(place: Path, begun: str) -> None:
+    """Let its files name the start of the search where they name a time, and no duration."""
+    write_json(place / CONFIG, {**found_json(place / CONFIG), "begun": begun})
+    summary = {name: value for name, value in found_json(place / SUMMARY).items() if name != "seconds"}
+    write_json(place / SUMMARY, {**summary, "begun": begun, "date": begun})
+
+
+_TRUSTED = ("central", "sketch")
+
+Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
+"""Runs an experiment in a folder, as one of several; returns its summary and its own folder."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a selection costs.
+
+    Attributes:
+        curve: Renyi divergences of what is released of it.
+        selection: the same as one guarantee, as the run that is selected states it.
+        single: epsilon of one run at that delta, which it is not.
+        all_shown: epsilon of as many runs as are expected, if all of them were shown.
+        steps: what each candidate's run is charged at most.
+        experiments: each candidate as it runs: its noise settled, and outside its data set's account, to which the
+            selection is charged as a whole.
+    """
+
+    curve: Renyi
+    selection: Selection
+    single: float
+    all_shown: float
+    steps: tuple[Counts, ...]
+    experiments: tuple[Experiment, ...]
+
+    @property
+    def epsilon(self) -> float:
+        """Of the selection."""
+        return self.selection.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Of the selection."""
+        return self.selection.delta
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The run that was selected."""
+
+    candidate: Candidate
+    score: float
+    directory: Path
+    cost: Cost
+
+
+def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> Cost:
+    """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone.
+
+    Raises:
+        ExperimentError: for a candidate whose runs nobody may select among, naming why.
+    """
+    plans = [_plan(candidate.experiment) for candidate in found]
+    delta = _one_delta(found, plans)
+    steps = tuple(_of_one_kind(planned_cost(plan)) for plan in plans)
+    distinct = tuple(dict.fromkeys(pair for each in steps for pair in each.items()))
+    curve = renyi_of_best(law, distinct)
+    single, dearest = max((composed_epsilon([each], delta), place) for place, each in enumerate(steps))
+    runs = round(law.mean)
+    shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
+    among = tuple(candidate.settings for candidate in found)
+    selection = Selection(law, distinct, curve.epsilon(delta), delta, among=among, metric=metric)
+    return Cost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
+
+
+def select(
+    found: Sequence[Candidate],
+    law: Repetitions,
+    metric: str,
+    sign: float,
+    *,
+    runs: Path,
+    train: Train | None = None,
+) -> Selected:
+    """Train K runs with candidates drawn at random, and keep the one with the best score.
+
+    Guarantee: (epsilon, delta) of `cost_of` for everything that is released: the folder of the selected run, and the
+    rows of the accounts. Both are functions of that run's releases, of public settings and of the time at which the
+    search began: K, the other runs and how long any of them took are in neither. Who watches the search itself, its
+    screen, its process, its temporary files, sees K: under a trusted server that is its operator. The cost is charged
+    to the accounts of all candidates before the first run; a search that breaks off stays charged.
+
+    Args:
+        metric, sign: the score, a number of the run's summary.
+
+    Raises:
+        ExperimentError: as `cost_of`. LimitReached: if an account has no room; nothing was then run.
+        FederationError: if a run spent more than its plan, so that the cost would not be the stated one.
+    """
+    begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    cost = cost_of(found, law, metric)
+    _charge(found, cost)
+    stream, best = Stream.secure(), None
+    with _place(runs / found[0].experiment.name) as kept, tempfile.TemporaryDirectory(prefix="fedsw-tune-") as folder:
+        for _ in range(law.draw(float(stream.uniforms(1)[0]))):
+            place = min(int(stream.uniforms(1)[0] * len(found)), len(found) - 1)
+            selection = dataclasses.replace(cost.selection, settings=found[place].settings)
+            summary, directory = (train or _train)(cost.experiments[place], Path(folder), selection)
+            _require_planned(summary, directory, cost.steps[place])
+            score = score_of(summary, metric, sign)
+            if best is None or score > best[1]:
+                if best is not None:
+                    shutil.rmtree(best[2])
+                best = (found[place], score, directory)
+            else:
+                shutil.rmtree(directory)
+        assert best is not None
+        candidate, score, directory = best
+        release_folder(directory, kept, begun)
+    return Selected(candidate, score, kept, cost)
+
+
+@contextlib.contextmanager
+def _place(parent: Path) -> Iterator[Path]:
+    """The folder of the run that will be selected, named for the time before the first one; gone if none is."""
+    place = fresh_directory(parent)
+    try:
+        yield place
+    except BaseException:
+        shutil.rmtree(place)
+        with contextlib.suppress(OSError):  # others have runs there
+            parent.rmdir()
+            parent.parent.rmdir()
+        raise
+
+
+def _charge(found: Sequence[Candidate], cost: Cost) -> None:
+    """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for.
+
+    Raises:
+        LimitReached: if one of them has no room; none is then charged.
+    """
+    labels = {each.experiment.data.account: each.experiment.name for each in reversed(found)}
+    steps, taken = {stated_step(cost.curve): 1}, list[tuple[DatasetAccount, str]]()
+    for data, label in labels.items():
+        if data is None:
+            continue
+        account, name = DatasetAccount(accounts_folder(), data), f"tune-{uuid4().hex}"
+        try:
+            account.reserve(name, steps, About(label, f"selection among {len(found)} settings", ""))
+        except BaseException:
+            for other, other_name in taken:
+                other.settle(other_name, {}, None)
+            raise
+        taken.append((account, name))
+    for account, name in taken:
+        account.settle(name, steps, None)
+
+
+def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
+    """The delta of all candidates.
+
+    Raises:
+        ExperimentError: if they differ.
+    """
+    if len(deltas := sorted({plan.delta for plan in plans})) > 1:
+        raise ExperimentError(
+            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a "
+            "selection has one "
+            "guarantee at one delta: write the same number in privacy.delta for all of them"
+        )
+    return deltas[0]
+
+
+def _plan(experiment: Experiment) -> Plan:
+    _require_selectable(experiment)
+    task = Problem.from_experiment(settled(_without_moments(experiment)))
+    Evaluator(task)  # whatever it refuses is refused before anything is charged
+    node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
+    site = Site(0, node.clients, node.held, None, None)
+    return sketch.make_plan(task, [site]) if experiment.privacy.sketch else make_plan(task, [site])
+
+
+def _without_moments(experiment: Experiment) -> Experiment:
+    """The experiment without moments where they are left to be chosen: a selection is among runs of rounds alone."""
+    if "privacy" not in left_open(experiment):
+        return experiment
+    privacy = experiment.privacy.model_copy(update={"moments": 0.0})
+    return experiment.model_copy(update={"privacy": privacy})
+
+
+def _as_run(plan: Plan) -> Experiment:
+    """A candidate with the noise of its plan in place of the epsilon of one run, which is nobody's guarantee."""
+    experiment = plan.task.experiment
+    privacy = experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": plan.multiplier})
+    data = experiment.data.model_copy(update={"account": None})
+    return experiment.model_copy(update={"privacy": privacy, "data": data})
+
+
+def _of_one_kind(cost: lifetime.Cost) -> Counts:
+    """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of.
+
+    Raises:
+        ExperimentError: if there are others.
+    """
+    if len(cost.parts) > 1 or len(cost.steps) > 1:
+        raise ExperimentError(
+            "a run of this experiment releases more than its rounds (privacy.moments, or counts of kept records),"
+            " and the bound of a selection is for runs whose releases are all alike; leave that out, or search on "
+            "public twins (without --on-records)"
+        )
+    return cost.steps
+
+
+def _require_selectable(experiment: Experiment) -> None:
+    """Refuse what the theorem does not cover.
+
+    Raises:
+        ExperimentError: naming the setting.
+    """
+    if experiment.privacy.trust not in _TRUSTED:
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
+            "one alone, and all of them would add up; search on public twins (without --on-records)"
+        )
+    if reason := unprotected(experiment):
+        raise ExperimentError(f"{reason}: such a run has no guarantee, and selecting among them has none")
+    if experiment.federation.drop_out:
+        raise ExperimentError("federation.drop_out would make runs cost other than planned; leave it out of a search")
+    if experiment.data.own and experiment.data.held_out is None:
+        raise ExperimentError(
+            "a selection needs a score that may be released, and data.held_out names no table outside the guarantee; "
+            "name one, or search on public twins (without --on-records)"
+        )
+
+
+def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[dict[str, Any], Path]:
+    found = run_among(experiment, selection, runs=folder)
+    return found.summary, found.directory
+
+
+def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:
+    """Refuse a run that spent other than its plan, or could go on: what it would release later is not paid for."""
+    with Ledger.open(directory / LEDGER, read_only=True) as ledger:
+        spent = cost_of_ledger(ledger).steps
+    if uncovered(spent, counted(planned.items())):
+        raise FederationError(
+            "a run of the search spent other than planned (attempts were made again), so that the selection would cost "
+            "more than was charged; nothing of it is kept. Search again when all clients are there"
+        )
+    if summary["status"] != "completed":
+        raise FederationError(
+            f"a run of the search did not end as planned ({summary['status']}); nothing of the search is kept. Mend "
+            "that, then search again"
+        )

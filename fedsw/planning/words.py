@@ -1,0 +1,230 @@
+"""A plan in rows of words, and as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedsw.experiment.catalogue import of_unit
+from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE
+from fedsw.planning.plan import Forecast, Planned
+from fedsw.report.figures import colour, house_style, new_panels, save
+from fedsw.text import number, upward
+
+_CLEAR, _FELT = 60.0, 8.0
+
+
+def rows(found: Planned) -> Iterator[tuple[str, str]]:
+    """What a plan says, as names and sentences, the verdict first."""
+    yield "verdict", found.verdict
+    if found.unless:
+        yield "", found.unless
+    groups = ", ".join(f"{name} {size:,}" for name, size in found.by_group.items())
+    yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
+    yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
+    if found.multiplier:
+        yield "noise", _noise(found)
+    forecast = found.forecast
+    if forecast is None:
+        return
+    if found.multiplier:
+        yield "signal", signal_words(forecast.strength)
+        yield "without privacy", _learnt(forecast)
+        yield "forecast", _kept(forecast)
+        yield "feasible from", _least(found, forecast)
+        yield "model size", f"feasible up to about {_down(forecast.most_parameters):,} parameters"
+        if found.weakened:
+            yield "penalty", _weakened(found)
+    for section, values in found.chosen.items():
+        yield f"[{section}]", settings_text(values)
+
+
+def signal_words(strength: float) -> str:
+    """Signal against noise over the whole run, in words."""
+    if strength >= _CLEAR:
+        words = "the signal can stand well above the noise"
+    elif strength >= _FELT:
+        words = "the noise will be felt"
+    else:
+        words = "mostly noise"
+    return f"{words}: over all rounds it is {number(strength)} times the noise, if all gradients point one way"
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Settings as they are written in TOML, side by side."""
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def as_plain(found: Planned) -> dict[str, Any]:
+    """A plan as plain values."""
+    forecast = found.forecast
+    plain: dict[str, Any] = {
+        "experiment": found.experiment.name,
+        "verdict": found.verdict,
+        "unless": found.unless,
+        "records": dict(found.by_group),
+        "assumed": found.assumed,
+        "inputs": found.inputs,
+        "parameters": found.parameters,
+        "model": found.experiment.model.kind,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "unit": found.experiment.data.unit or "record",
+        "rounds": found.experiment.training.rounds,
+        "releases": found.releases,
+        "batch": dict(zip(found.by_group, found.batch, strict=True)),
+        "noise_multiplier": found.multiplier,
+        "sensitivity": found.sensitivity,
+        "sigma": None if found.sensitivity is None else found.multiplier * found.sensitivity,
+        "penalty_weakened": found.weakened,
+        "settings": {section: dict(values) for section, values in found.chosen.items()},
+        "forecast": None,
+    }
+    if forecast is not None:
+        plain["forecast"] = {
+            "reference": forecast.reference,
+            "learnt": [{"reference": each.model, "constant": each.constant} for each in forecast.learnt],
+            "kept": forecast.kept,
+            "range": list(forecast.range),
+            "feasible": forecast.feasible,
+            "signal_to_noise": forecast.strength,
+            "least_records": forecast.least_records,
+            "least_epsilon": forecast.least_epsilon,
+            "most_parameters": forecast.most_parameters,
+            "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
+            "what_ifs": [{"records": w.records, "epsilon": w.epsilon, "kept": w.kept} for w in forecast.what_ifs],
+        }
+    return plain
+
+
+def short(kept: float) -> str:
+    """A share of what can be learnt, for a cell of a table."""
+    return "constant" if kept < FEASIBLE else f"{100 * min(kept, 1):.0f} %"
+
+
+def _noise(found: Planned) -> str:
+    spent = f"ε = {upward(found.epsilon)} at δ = {upward(found.delta)} over {found.releases} releases"
+    if (unit := found.experiment.data.unit) is not None:
+        spent += f" of {of_unit(unit)}"
+    if found.sensitivity is None:
+        return f"σ/Δ = {number(found.multiplier)} for {spent}"
+    sigma = found.multiplier * found.sensitivity
+    return f"σ = {number(sigma)} = {number(found.multiplier)} Δ, Δ = {number(found.sensitivity)}, for {spent}"
+
+
+def _kept(forecast: Forecast) -> str:
+    least, most = (max(0.0, min(1.0, value)) for value in forecast.range)
+    own = max(0.0, min(1.0, forecast.kept))
+    between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
+    return f"{100 * own:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
+
+
+def _learnt(forecast: Forecast) -> str:
+    """What the reference scores on twins, and a constant; the private records have no such number."""
+    what = "accuracy" if forecast.learnt[0].constant > 0 else "squared error"
+    scores, constants = (
+        ", ".join(number(abs(value)) for value in values)
+        for values in zip(*((each.model, each.constant) for each in forecast.learnt), strict=True)
+    )
+    return (
+        f"{forecast.reference} on all public twins together: {what} {scores}, where a constant has {constants} (one "
+        "number for each law; nobody trains on the private records without noise)"
+    )
+
+
+def _weakened(found: Planned) -> str:
+    name, size = min(found.by_group.items(), key=lambda each: each[1])
+    clip = number(found.chosen["clip"]["jacobian"])
+    return (
+        f"the group {name} has {size:,} records: Jacobians are clipped to {clip}, so that the penalty takes no more "
+        "noise, and groups are drawn together less than alpha asks"
+    )
+
+
+def _least(found: Planned, forecast: Forecast) -> str:
+    epsilon = upward(found.experiment.privacy.epsilon)
+    records = (
+        "no number of records" if math.isinf(forecast.least_records) else f"{_up(forecast.least_records):,} records"
+    )
+    least = "no ε" if math.isinf(forecast.least_epsilon) else f"ε = {upward(forecast.least_epsilon, 2)}"
+    return f"{records} at ε = {epsilon}; {least} with {found.records:,} records"
+
+
+def _down(value: float) -> int:
+    """A whole number with two digits, rounded down."""
+    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1)
+    return math.floor(value / unit) * unit
+
+
+def _up(value: float) -> int:
+    """A whole number with two digits, rounded up."""
+    unit: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    return math.ceil(value / unit) * unit
+
+
+@house_style()
+def draw_plan(found: Planned, path: Path) -> Path:
+    """A curve for every epsilon; the run's own number of records is marked.
+
+    Raises:
+        ValueError: if the plan has no forecast.
+    """
+    if found.forecast is None:
+        raise ValueError(f"there is nothing to draw: {found.verdict}")
+    figure, (axes,) = new_panels(1, 1, size=(6.4, 4.0))
+    for place, epsilon in enumerate(sorted({each.epsilon for each in found.forecast.what_ifs})):
+        points = sorted((each.records, each.kept) for each in found.forecast.what_ifs if each.epsilon == epsilon)
+        shown = [min(1.0, max(0.0, kept)) for _, kept in points]
+        label = f"ε = {upward(epsilon)}"
+        axes.plot([records for records, _ in points], shown, marker="o", color=colour(place), label=label)
+    axes.axhspan(-0.03, FEASIBLE, color="0.5", alpha=0.15, linewidth=0)
+    axes.annotate(
+        "a constant does as well", (0.99, 0.02), xycoords="axes fraction", color="0.35", ha="right", va="bottom"
+    )
+    axes.axhline(ABOUT_ALL, color="0.6", linestyle=":", linewidth=1)
+    axes.axvline(found.records, color="0.6", linestyle="--", linewidth=1)
+    axes.set(xscale="log", ylim=(-0.03, 1.05), xlabel="records", ylabel="left of what can be learnt")
+    sizes = sorted({each.records for each in found.forecast.what_ifs})
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.set_xticks([], minor=True)
+    axes.set_title(f"{found.experiment.name}: what noise leaves, by forecast on public twins")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return save(figure, path)
+
+
+def planned_view(found: Planned) -> RenderableType:
+    """Everything that a plan says, on one screen."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, words in rows(found):
+        grid.add_row(Text(name), Text(words, style=_style(found) if name == "verdict" else ""))
+    if found.forecast is None or not found.multiplier:
+        return grid
+    return Group(grid, _what_ifs(found.forecast))
+
+
+def _style(found: Planned) -> str:
+    if found.forecast is None or not found.multiplier:
+        return "bold"
+    kept = found.forecast.kept
+    return "bold green" if kept >= ABOUT_ALL else "bold yellow" if found.forecast.feasible else "bold red"
+
+
+def _what_ifs(forecast: Forecast) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="what if: expected to be left of what can be learnt", title_justify="left")
+    table.add_column("records", justify="right")
+    epsilons = sorted({each.epsilon for each in forecast.what_ifs})
+    for epsilon in epsilons:
+        table.add_column(f"ε = {upward(epsilon)}", justify="right")
+    for records in sorted({each.records for each in forecast.what_ifs}):
+        kept = {each.epsilon: each.kept for each in forecast.what_ifs if each.records == records}
+        table.add_row(f"{records:,}", *(short(kept[epsilon]) for epsilon in epsilons))
+    return table

@@ -1,0 +1,443 @@
+"""Intervals of 95 % for shares, means, and what is made of them, from counts with and without noise.
+
+Every one is found by asking which true values could have given what was seen, with the noise in it: no draw starts from
+an estimate that was cut to what is possible. Whoever has several rows counts once: rows are gathered by unit, and few
+units take Student's quantile.
+
+Source: mid-P limits of a share, Lancaster (1961), here of a binomial count plus Gaussian noise; effective sizes, Korn
+and Graubard (1998); differences and ratios, Zou and Donner (2008); areas under curves, Newcombe (2006), method 5.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+SURE = 0.98
+"""Of what somebody claims: better or worse than a constant, risen. Each end is wrong one time in a hundred at most."""
+_FAR = 8.0
+_BESIDE = 1e-9
+_PSEUDO = 2.0
+"""Units that are added to those that differ, so that a few that agree do not look certain (Agresti and Min 2005)."""
+
+
+class Interval(NamedTuple):
+    """Where a true value lies, but for one time in twenty."""
+
+    low: float
+    high: float
+
+
+WHOLE = Interval(0.0, 1.0)
+"""What is known of a share of nothing."""
+
+
+class Gain(NamedTuple):
+    """A difference, and where the true one lies; each end is beyond it one time in a hundred at most."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def above(self) -> bool:
+        """Whether the difference is surely positive."""
+        return self.low > 0
+
+    @property
+    def below(self) -> bool:
+        """Whether it is surely negative."""
+        return self.high < 0
+
+    @property
+    def claim(self) -> str:
+        """In a word."""
+        return "better" if self.above else "worse" if self.below else "cannot be told"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share as it was seen, and its interval at any level."""
+
+    value: float
+    at: Callable[[float], Interval]
+
+    def around(self, level: float) -> tuple[float, float, float]:
+        """The share moved to what is possible, and its interval: lowest, share, highest."""
+        low, high = self.at(level)
+        value = self.value if math.isfinite(self.value) else (low + high) / 2
+        return low, min(max(value, low), high), high
+
+
+UNKNOWN = Rate(math.nan, lambda level: WHOLE)
+
+
+def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) -> Interval:
+    """Where a probability lies whose `total` trials came out `count` times, plus Gaussian noise.
+
+    A count outside [0, total], which noise can make, is taken as its nearest end: the limit is then that of what noise
+    allows to see, and never below it.
+
+    Args:
+        count: what was seen; a fraction where trials are an effective number.
+        noise: standard deviation of the noise in it.
+    """
+    if not total > 0:
+        return WHOLE
+    seen, tail = min(max(count, 0.0), total), (1 - level) / 2
+    below = _noised(seen, int(total), noise) if noise > 0 else functools.partial(_below, seen, total)
+    return Interval(_root(below, 1 - tail), _root(below, tail))
+
+
+def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
+    """The share of rows that hit, whose rows are units' (n,): by an effective number of rows, few units by Student."""
+    count = len(hits)
+    if not count:
+        return UNKNOWN
+    value, (totals, held) = float(hits.mean()), _by_unit(hits.astype(np.float64), units)
+    clusters = len(totals)
+    if clusters == count:
+        return Rate(value, lambda level: share(float(hits.sum()), count, level=level))
+    if clusters < 2:
+        return Rate(value, lambda level: WHOLE)
+    square, free = _square_error(totals - value * held, count)
+    size = min(value * (1 - value) / square, count) if square > 0 else float(clusters)
+
+    def at(level: float) -> Interval:
+        own = size * (normal(level) / student(level, free)) ** 2
+        return _exact(value * own, own, level)
+
+    return Rate(value, at)
+
+
+def mean(values: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+    """Where the mean lies that rows (n,) of units (n,) are drawn about."""
+    value, error, free = _error(values, units)
+    reach = student(level, free) * error
+    return Interval(value - reach, value + reach)
+
+
+def mean_error(values: Array, units: NDArray[np.int64]) -> float:
+    """The standard error of the mean of rows (n,) of units (n,); 0 for one unit, of which nothing is known."""
+    error = _error(values, units)[1]
+    return error if math.isfinite(error) else 0.0
+
+
+def positive_mean(values: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+    """The same of numbers (n,) that are never negative, such as squared errors: their logarithm is nearer to normal."""
+    value, error, free = _error(values, units)
+    if not value > 0 or not math.isfinite(error):
+        return Interval(0.0, math.inf if len(values) < 2 else value + student(level, free) * error)
+    return _in_ratio(value, student(level, free) * error / value)
+
+
+def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+    """Where the mean of `over` lies as a multiple of that of `under`, both (n,) and never negative."""
+    whole = float(under.mean()) if len(under) else 0.0
+    if not whole > 0:
+        return Interval(0.0, math.inf)
+    value = float(over.mean()) / whole
+    _, error, free = _error((over - value * under) / whole, units)
+    if not value > 0 or not math.isfinite(error):
+        return Interval(0.0, math.inf)
+    return _in_ratio(value, student(level, free) * error / value)
+
+
+def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
+    """The mean of what one answer is better than another, row by row (n,); for units of one row also by their signs.
+
+    Where rows differ by whole answers and few do, the normal law says too much: two more units that differ are added to
+    the error, and no end is on a side of 0 that the exact sign test does not allow.
+    """
+    value, error, free = _error(differences, units)
+    if not math.isfinite(error):
+        return Gain(value, -math.inf, math.inf)
+    totals, _ = _by_unit(differences, units)
+    moved = totals[totals != 0]
+    by_one = bool((np.abs(moved) == 1).all())
+    size = float(np.square(moved).mean()) if len(moved) else 1.0
+    reach = student(level, len(totals) - 1 if by_one else free)
+    reach *= math.sqrt(error**2 + _PSEUDO * size / len(differences) ** 2)
+    low, high, tail = value - reach, value + reach, (1 - level) / 2
+    if by_one:
+        more, fewer = int((totals > 0).sum()), int((totals < 0).sum())
+        low = min(low, 0.0) if _sign_tail(more, fewer) > tail else low
+        high = max(high, 0.0) if _sign_tail(fewer, more) > tail else high
+    return Gain(value, max(low, -1.0), min(high, 1.0))
+
+
+def paired_mean(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
+    """The mean of numbers' differences (n,), by Student's quantile over units."""
+    return Gain(float(differences.mean()), *mean(differences, units, level))
+
+
+def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
+    """How much more often one answer is right than another, of counts with noise.
+
+    Args:
+        more: records that the first alone has right, less those that the second alone has.
+        differing: both together, and a standard deviation of the noise in that.
+        total: of all records.
+        noise: standard deviation of the noise in `more`.
+    """
+    z, seen = normal(level), more / total
+    spread = (min(max(differing, 0.0), total) + _PSEUDO) / total
+    a, b = 1 + z * z / total, seen
+    c = seen**2 - z * z * (spread + noise**2 / total) / total
+    reach = math.sqrt(max(0.0, b * b - a * c))
+    return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
+
+
+def bounded_mean(estimate: float, total: float, top: float, noise: float, level: float = LEVEL) -> Interval:
+    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
+
+    An estimate outside [0, top] is taken as its nearest end, as in `share`.
+
+    Args:
+        estimate: of the mean of `total` numbers.
+        noise: its standard deviation by noise alone.
+    """
+    z = normal(level)
+    seen = min(max(estimate, 0.0), top)
+    a, b = 1 + z * z / total, seen + z * z * top / total / 2
+    reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))
+    return Interval(max(0.0, (b - reach) / a), min(top, (b + reach) / a))
+
+
+def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
+    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
+
+    Args:
+        spread: standard deviation of the noise in u * hits + v * misses, of u and v.
+        most: records that there can be.
+    """
+    together = hits + misses
+    size = min(most, max(0.0, together) + spread(1.0, 1.0))
+    tried = np.linspace(0.0, 1.0, 1001)
+    gaps = np.abs((1 - tried) * hits - tried * misses)
+    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
+
+    def at(level: float) -> Interval:
+        fitting = tried[gaps <= normal(level) * deviation]
+        if not len(fitting):
+            fitting = tried[[int(np.argmin(gaps / np.maximum(deviation, 1e-300)))]]
+        return Interval(float(fitting[0]), float(fitting[-1]))
+
+    return Rate(hits / together if together > 0 else math.nan, at)
+
+
+def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
+    """Where the largest difference of two groups' shares lies, over groups and over several answers.
+
+    Args:
+        rates: for each answer the shares of every group.
+    """
+    pairs = [pair for each in rates for pair in combinations(each, 2)]
+    sure = [_size_of(_difference(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
+    usual = [_size_of(_difference(*pair, LEVEL)) for pair in pairs]
+    return Interval(max(each.low for each in sure), max(each.high for each in usual))
+
+
+def smallest_ratio(rates: Sequence[Rate]) -> Interval:
+    """Where the smallest share of a group lies as a part of the largest."""
+    pairs = list(combinations(rates, 2))
+    usual = [_folded(_quotient(*pair, LEVEL)) for pair in pairs]
+    sure = [_folded(_quotient(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
+    return Interval(min(each.low for each in usual), min(each.high for each in sure))
+
+
+def quotient(over: tuple[float, float, float], under: tuple[float, float, float]) -> Interval:
+    """Where a quotient of two numbers that are not negative lies, of each one's lowest, own and highest value."""
+    (l1, p1, u1), (l2, p2, u2) = over, under
+    product = p1 * p2
+    low_part, high_part = l1 * u2 * (2 * p1 - l1) * (2 * p2 - u2), u1 * l2 * (2 * p1 - u1) * (2 * p2 - l2)
+    bottom, top = u2 * (2 * p2 - u2), l2 * (2 * p2 - l2)
+    low = (product - math.sqrt(max(0.0, product**2 - low_part))) / bottom if bottom > 0 else 0.0
+    high = (product + math.sqrt(max(0.0, product**2 - high_part))) / top if top > 0 else math.inf
+    return Interval(max(0.0, low), max(high, 0.0))
+
+
+def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL) -> Interval:
+    """Where the area under a ROC curve lies, of so many units of each class."""
+    if positives < 1 or negatives < 1 or not math.isfinite(area):
+        return WHOLE
+    z, mid = normal(level), (positives + negatives) / 2 - 1
+
+    def beyond(theta: float) -> float:
+        shape = 1 + mid * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+        return abs(theta - area) - z * math.sqrt(theta * (1 - theta) * shape / (positives * negatives))
+
+    low = 0.0 if area <= 0 else optimize.brentq(beyond, 0.0, area - _BESIDE * area)
+    high = 1.0 if area >= 1 else optimize.brentq(beyond, area + _BESIDE * (1 - area), 1.0)
+    return Interval(float(low), float(high))
+
+
+def sum_of_sizes(sizes: Array, errors: Array) -> Interval:
+    """Where a sum of absolute values lies, of what was seen (k,) and standard errors (k,); never too narrow.
+
+    By the triangle's inequality it moves by at most the sum of the errors' sizes.
+    """
+    total = float(np.abs(sizes).sum())
+    reach = math.sqrt(2 / math.pi) * float(errors.sum())
+    reach += normal(0.9) * math.sqrt((1 - 2 / math.pi) * float(np.square(errors).sum()))
+    return Interval(max(0.0, total - reach), total + reach)
+
+
+def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
+    """Where Kolmogorov and Smirnov's distance lies, the largest over pairs of groups of so many units."""
+    if min(counts, default=0) < 1 or not math.isfinite(value):
+        return WHOLE
+    smallest = sorted(counts)[:2]
+    reach = float(special.kolmogi((1 - LEVEL) / math.comb(len(counts), 2))) * math.sqrt(sum(1 / n for n in smallest))
+    return Interval(max(0.0, value - reach), min(1.0, value + reach))
+
+
+def left_out(value: float, without: Sequence[float]) -> Interval | None:
+    """What leaving out one of k equal parts of the units at a time says of a number; None where one of them is none.
+
+    Args:
+        without: the number (k,) without each part.
+    """
+    parts = np.asarray(without, dtype=np.float64)
+    if len(parts) < 2 or not np.isfinite([value, *parts]).all():
+        return None
+    reach = student(LEVEL, len(parts) - 1) * math.sqrt((len(parts) - 1) * float(np.square(parts - parts.mean()).mean()))
+    return Interval(value - reach, value + reach)
+
+
+def standard_error(interval: Interval) -> float:
+    """The standard error that a normal law would have with such an interval."""
+    return (interval.high - interval.low) / (2 * normal(LEVEL))
+
+
+def plain(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
+    """Intervals by name as lists."""
+    return {name: [float(low), float(high)] for name, (low, high) in intervals.items()}
+
+
+def _below(seen: float, total: float, p: float) -> float:
+    """The probability of less than what was seen, and half of that of the same, where the true share is p."""
+    at_most = 1.0 if seen >= total else float(special.betainc(total - seen, seen + 1, 1 - p))
+    fewer = 0.0 if seen <= 0 else float(special.betainc(total - seen + 1, seen, 1 - p))
+    return (at_most + fewer) / 2
+
+
+def _noised(seen: float, total: int, noise: float) -> Callable[[float], float]:
+    """The probability, for every true share, that a count and its noise come out below what was seen."""
+    first, last = max(0, math.floor(seen - _FAR * noise)), min(total, math.ceil(seen + _FAR * noise))
+    counts = np.arange(first, last + 1)
+    ways = special.gammaln(total + 1) - special.gammaln(counts + 1) - special.gammaln(total - counts + 1)
+    within = special.ndtr((seen - counts) / noise)
+
+    def below(p: float) -> float:
+        chances = np.exp(ways + special.xlogy(counts, p) + special.xlog1py(total - counts, -p))
+        far = float(special.betainc(total - first + 1, first, 1 - p)) if first else 0.0
+        return float(chances @ within) + far
+
+    return below
+
+
+def _root(below: Callable[[float], float], wanted: float) -> float:
+    """The share at which a falling probability is the wanted one; an end where it never is."""
+    if below(0.0) <= wanted:
+        return 0.0
+    if below(1.0) >= wanted:
+        return 1.0
+    return float(optimize.brentq(lambda p: below(p) - wanted, 0.0, 1.0, xtol=1e-7))
+
+
+def _exact(count: float, total: float, level: float) -> Interval:
+    """Clopper and Pearson's limits of a share; both may be fractions."""
+    tail = (1 - level) / 2
+    low = 0.0 if count <= 0 else float(special.betaincinv(count, total - count + 1, tail))
+    high = 1.0 if count >= total else float(special.betaincinv(count + 1, total - count, 1 - tail))
+    return Interval(low, high)
+
+
+def _by_unit(values: Array, units: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Sums of rows (n,) and their number for each unit."""
+    _, place = np.unique(units, return_inverse=True)
+    sums, rows = np.bincount(place, weights=values), np.bincount(place)
+    return sums.astype(np.float64), rows.astype(np.float64)
+
+
+def _error(values: Array, units: NDArray[np.int64]) -> tuple[float, float, float]:
+    """Mean, its standard error over units, and degrees of freedom; an infinite error for one unit."""
+    if not len(values):
+        return math.nan, math.inf, 1.0
+    value = float(values.mean())
+    totals, held = _by_unit(values, units)
+    if len(totals) < 2:
+        return value, math.inf, 1.0
+    square, free = _square_error(totals - value * held, len(values))
+    return value, math.sqrt(square), free
+
+
+def _square_error(moved: Array, rows: int) -> tuple[float, float]:
+    """Of a mean over so many rows, from what each unit moves its sum (k,): squared error, and degrees of freedom.
+
+    Where a few units move it alone, only these say how much units differ, and there are no more degrees than that.
+    """
+    clusters, squares = len(moved), np.square(moved)
+    total = float(squares.sum())
+    alike = total**2 / float(np.square(squares).sum()) if total > 0 else clusters
+    free = 3 * alike - 2 if 3 * alike < clusters else clusters - 1
+    return clusters / (clusters - 1) * total / rows**2, max(1.0, min(free, clusters - 1))
+
+
+def _in_ratio(value: float, reach: float) -> Interval:
+    factor = math.exp(min(reach, 700.0))
+    return Interval(value / factor, value * factor)
+
+
+def _difference(one: Rate, other: Rate, level: float) -> Interval:
+    (l1, p1, u1), (l2, p2, u2) = one.around(level), other.around(level)
+    gap = p1 - p2
+    return Interval(gap - math.hypot(p1 - l1, u2 - p2), gap + math.hypot(u1 - p1, p2 - l2))
+
+
+def _size_of(signed: Interval) -> Interval:
+    low, high = signed
+    if low <= 0 <= high:
+        return Interval(0.0, min(1.0, max(-low, high)))
+    return Interval(min(abs(low), abs(high)), min(1.0, max(abs(low), abs(high))))
+
+
+def _quotient(one: Rate, other: Rate, level: float) -> Interval:
+    return quotient(one.around(level), other.around(level))
+
+
+def _folded(ratio: Interval) -> Interval:
+    """The same of the ratio or its inverse, whichever is below 1."""
+    low, high = ratio
+    if low <= 1 <= high:
+        return Interval(min(low, 1 / high), 1.0)
+    return ratio if high < 1 else Interval(1 / high, 1 / low)
+
+
+def _sign_tail(more: int, fewer: int) -> float:
+    """How probable at least so many more are where both are equally likely."""
+    return float(stats.binom.sf(more - 1, more + fewer, 0.5))
+
+
+@functools.lru_cache(maxsize=64)
+def normal(level: float) -> float:
+    """The quantile of a normal law that its level lies within, on both sides."""
+    return float(special.ndtri((1 + level) / 2))
+
+
+@functools.lru_cache(maxsize=4096)
+def student(level: float, free: float) -> float:
+    """The same of Student's law of so many degrees of freedom."""
+    return float(special.stdtrit(free, (1 + level) / 2))

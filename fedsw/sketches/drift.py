@@ -1,0 +1,177 @@
+"""How far apart the records behind two noised sketches are, with intervals that account for the noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsw.sketches.noised import NoisedSketch
+
+CONFIDENCE = 0.95
+LEAST_DOUBT = 1e-9
+"""Below it the tails of floating-point noise would decide, not the records."""
+
+_LARGE = 1e8
+"""Above it the noncentral chi-squared law is normal to more digits than anybody reads, and scipy's loses its own."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Distance between two sets of records, as their sketches measure it: between mean vectors, from 0 to sqrt(2).
+
+    Attributes:
+        distance: root of the unbiased estimate of its square, 0 where that is negative.
+        records: an interval for the distance of the records themselves; only the noise is uncertain.
+        populations: an interval for the distance of the laws that they were drawn from, independently.
+        doubt: the least one minus confidence at which the laws are found to differ: the probability, at most, of
+            so large a distance where they do not. At least LEAST_DOUBT; 1 where none shows it.
+        differ: whether the laws are found to differ, at that confidence.
+    """
+
+    distance: float
+    records: tuple[float, float]
+    populations: tuple[float, float]
+    doubt: float
+
+    @property
+    def differ(self) -> bool:
+        """Whether 0 is outside the interval of the laws' distance."""
+        return self.populations[0] > 0
+
+
+@dataclass(frozen=True)
+class Means:
+    """Mean vector of records, with noise.
+
+    Attributes:
+        numbers: its coordinates, any shape.
+        deviation: of the Gaussian noise in every one, independent.
+        records: how many.
+        diameter: how far apart two records' vectors, of norm at most 1, can be.
+    """
+
+    numbers: Tensor
+    deviation: float
+    records: int
+    diameter: float = 2.0
+
+
+def drift(one: NoisedSketch, other: NoisedSketch, *, confidence: float = CONFIDENCE) -> Drift:
+    """The distance between the records of two sketches of one law; see `drift_of_means`.
+
+    Guarantee: post-processing of both sketches.
+
+    Args:
+        one, other: of the same law; one of them may be of public records, without noise.
+        confidence: of each interval.
+
+    Raises:
+        ValueError: if laws differ, or the confidence is not between 0 and 1.
+    """
+    if one.law != other.law or one.value.shape != other.value.shape:
+        raise ValueError("the sketches are of different laws, and their numbers mean different things")
+    return drift_of_means(_means(one), _means(other), confidence=confidence)
+
+
+def drift_of_means(one: Means, other: Means, *, confidence: float = CONFIDENCE) -> Drift:
+    """The distance between two mean vectors, with what the noise and the draw of the records leave open.
+
+    With D the difference of the numbers, d that of the exact ones, t^2 the sum of both variances of the noise, and m
+    numbers, |D|^2 / t^2 has the noncentral chi-squared law of m degrees of freedom with noncentrality |d|^2 / t^2:
+    inverting it gives the exact interval for |d|. A mean of n independent vectors of norm at most 1, any two of
+    them at most c apart, is within (1 + c sqrt(ln(1 / a) / 2)) / sqrt(n) of its expectation with probability 1 - a
+    (McDiarmid), whatever their laws: that widens it to the populations' interval, with half of the doubt for the noise
+    and a quarter for each side's records.
+
+    Guarantee: post-processing of both.
+
+    Args:
+        one, other: with numbers of one shape.
+        confidence: of each interval.
+
+    Raises:
+        ValueError: if the confidence is not between 0 and 1.
+
+    Sources: McDiarmid 1989; Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Theorem 7 (the same for MMD).
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence = {confidence}; it lies between 0 and 1, as 0.95")
+    doubt = 1 - confidence
+    squared = float((one.numbers - other.numbers).square().sum())
+    numbers, noise = one.numbers.numel(), math.hypot(one.deviation, other.deviation)
+    low, high = _interval(squared, noise, numbers, doubt / 2)
+    slack = _slack(one, other, doubt)
+    return Drift(
+        distance=math.sqrt(max(0.0, squared - numbers * noise**2)),
+        records=_interval(squared, noise, numbers, doubt),
+        populations=(max(0.0, low - slack), high + slack),
+        doubt=_least_doubt(squared, noise, numbers, one, other),
+    )
+
+
+def _slack(one: Means, other: Means, doubt: float) -> float:
+    """How far both sides' records may be from their laws, with a quarter of the doubt each."""
+    root = math.sqrt(math.log(4 / doubt) / 2)
+    return sum((1 + each.diameter * root) / math.sqrt(each.records) for each in (one, other))
+
+
+def _least_doubt(squared: float, noise: float, numbers: int, one: Means, other: Means) -> float:
+    """Where the lower end of the populations' interval leaves 0, by bisection of the doubt's logarithm."""
+
+    def shown(doubt: float) -> bool:
+        slack = _slack(one, other, doubt)
+        if noise == 0:
+            return math.sqrt(squared) > slack
+        return _exceeds(squared / noise**2, numbers, (slack / noise) ** 2) < doubt / 4
+
+    if not shown(1.0):
+        return 1.0
+    low, high = math.log(LEAST_DOUBT), 0.0
+    if shown(LEAST_DOUBT):
+        return LEAST_DOUBT
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if shown(math.exp(middle)) else (middle, high)
+    return math.exp(high)
+
+
+def _exceeds(seen: float, numbers: int, shift: float) -> float:
+    """Probability that a noncentral chi-squared number is larger."""
+    from scipy.stats import ncx2, norm
+
+    if max(seen, shift) > _LARGE:
+        return float(norm.sf((seen - numbers - shift) / math.sqrt(2 * numbers + 4 * shift)))
+    return float(ncx2.sf(seen, numbers, shift))
+
+
+def _interval(squared: float, noise: float, numbers: int, doubt: float) -> tuple[float, float]:
+    """The distances (low, high) under which so large a squared difference is not too rare on either side."""
+    if noise == 0:
+        return math.sqrt(squared), math.sqrt(squared)
+    from scipy.optimize import brentq
+    from scipy.stats import ncx2, norm
+
+    seen = squared / noise**2
+    if seen > _LARGE:
+        shift = max(0.0, seen - numbers)
+        error = float(norm.isf(doubt / 2)) * math.sqrt(2 * numbers + 4 * shift)
+        return noise * math.sqrt(max(0.0, shift - error)), noise * math.sqrt(shift + error)
+    most = 4 * (seen + numbers) + 100 * math.log(1 / doubt) + 100  # far above what any noncentrality here can be
+
+    def solved(wanted: float) -> float:
+        if ncx2.cdf(seen, numbers, 0.0) <= wanted:
+            return 0.0
+        return float(brentq(lambda shift: ncx2.cdf(seen, numbers, shift) - wanted, 0.0, most, xtol=1e-6))
+
+    return noise * math.sqrt(solved(1 - doubt / 2)), noise * math.sqrt(solved(doubt / 2))
+
+
+def _means(sketch: NoisedSketch) -> Means:
+    return Means(sketch.blocks, sketch.deviation, sketch.records)
+
+
+def exact_sketch(sketch: NoisedSketch, sums: Tensor, records: int) -> NoisedSketch:
+    """The sums (cells, F + 1) of so many *public* records under the law of a sketch, to compare it with."""
+    return NoisedSketch(sketch.law, sums, 0.0, records)

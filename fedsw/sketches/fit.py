@@ -1,0 +1,251 @@
+"""Generators trained on a noised sketch: post-processing, for as long as one likes, on from where it stopped."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedsw import files
+from fedsw.models.labelled import CHUNK, Conditional, Proportioned, generate, seeded_generator, stratified
+from fedsw.sketches.law import BatchSums, Sketcher, SomeOfLaw
+from fedsw.sketches.losses import Target, distance_of_sums, drawn_distance_of_sums
+from fedsw.sketches.noised import NoisedSketch
+
+__all__ = ["CheckpointRefused", "Progress", "Settings", "fit_generator", "generate", "sketch_distance"]
+
+_TITLE = b"fedsw generator 1 "
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a generator is trained; public, and part of a checkpoint.
+
+    Attributes:
+        steps: optimizer steps in all.
+        batch: samples of a step.
+        seed: of labels, noise and the frequencies of a step.
+        learning_rate: of Adam at the first step; it falls to 0 along a cosine.
+        fraction: of the frequencies that a step looks at, drawn anew every step; 1 for all. A half takes half the time,
+            and its gradient has the whole's as its mean.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    steps: int
+    batch: int = 300
+    seed: int = 0
+    learning_rate: float = 0.01
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 2:
+            raise ValueError(f"steps = {self.steps}, batch = {self.batch}; at least 1 and 2")
+        if not (0 < self.learning_rate < math.inf and 0 < self.fraction <= 1):
+            raise ValueError(
+                f"learning_rate = {self.learning_rate}, fraction = {self.fraction}; positive, and at most 1"
+            )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is, for an observer. All of it is post-processing of the sketch.
+
+    Attributes:
+        step: steps done.
+        distance: mean estimate of the squared distance to the sketch over the steps since the last call.
+        network: as it is now; `generate` draws samples from it.
+    """
+
+    step: int
+    distance: float
+    network: nn.Module
+
+
+class CheckpointRefused(ValueError):
+    """A checkpoint file is damaged, or of another sketch, network or setting."""
+
+
+def fit_generator(
+    sketch: NoisedSketch,
+    network: nn.Module,
+    settings: Settings,
+    *,
+    sketcher: Sketcher | None = None,
+    weights: Tensor | None = None,
+    proportions: Tensor | None = None,
+    observer: Callable[[Progress], None] | None = None,
+    every: int = 100,
+    checkpoint: Path | str | None = None,
+) -> nn.Module:
+    """Train a class-conditional generator until its samples, with their labels, have the sketch that was released.
+
+    Guarantee: post-processing; it costs nothing, whatever the network, the number of steps or how often it is called.
+    Choose between generators by `sketch_distance`, never on real records.
+
+    Every step's labels, noise and frequencies depend on the seed and the step alone, so that a training that goes on
+    from a checkpoint ends at the parameters of one that was never stopped, on the same machine.
+
+    Args:
+        sketch: (cells, F + 1) noised numbers; see `release_sketch`, `pooled`.
+        network: see `fedsw.models.labelled.Conditional`; on its device, in float32. It is changed in place;
+            a `Proportioned` one is given the sketch's proportions.
+        settings: how.
+        sketcher: the sketch's law, drawn, if it is there already.
+        weights: (cells,), of every cell's squared distance; see `Target.of`.
+        proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
+        observer: called every `every` steps and after the last.
+        checkpoint: a file that is written at the same times, and read first if it is there.
+
+    Returns:
+        The network, in evaluation mode.
+
+    Raises:
+        ValueError: if the network's cells or the sketcher are not the sketch's.
+        CheckpointRefused: if the file is damaged, or of another training.
+
+    Source: Harder, Adamczewski, Park 2021 (DP-MERF).
+    """
+    if every < 1:
+        raise ValueError(f"every = {every}; it must be at least 1")
+    like = next(network.parameters())
+    drawn = _sketcher_of(sketch, sketcher, like)
+    conditional = _conditional(network, sketch)
+    if isinstance(network, Proportioned):
+        network.proportions.copy_(sketch.proportions if proportions is None else proportions)
+    target = Target.of(sketch, weights=weights, like=like)
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    path = None if checkpoint is None else Path(checkpoint)
+    mark = _mark(sketch, network, settings, target)
+    done = 0 if path is None else _restored(path, mark, network, optimizer)
+    network.train()
+    total, counted = 0.0, 0
+    for step in range(done + 1, settings.steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
+        total += _step(step, conditional, drawn, target, settings, optimizer)
+        counted += 1
+        if step % every == 0 or step == settings.steps:
+            if path is not None:
+                _save(path, mark, step, network, optimizer)
+            if observer is not None:
+                observer(Progress(step, total / counted, network))
+                network.train()
+            total, counted = 0.0, 0
+    return network.eval()
+
+
+def sketch_distance(
+    sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
+) -> float:
+    """Squared distance between a sketch's records and samples, noise taken off: the number to choose generators by.
+
+    Args:
+        sketch: (cells, F + 1) noised numbers.
+        features: (m, p) samples, two or more of every cell that the sketch has.
+        cells: (m,) int64, theirs.
+        sketcher: the sketch's law, drawn, if it is there already.
+    """
+    drawn = _sketcher_of(sketch, sketcher, features)
+    target = Target.of(sketch, like=features.to(torch.float64))
+    with torch.no_grad():
+        parts = [
+            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
+        ]
+        sums, squares, counts = (
+            torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)
+            for name in ("sums", "squares", "counts")
+        )
+        return float(distance_of_sums(target, BatchSums(sums, squares, counts)))
+
+
+def _step(
+    step: int,
+    network: Conditional,
+    drawn: Sketcher,
+    target: Target,
+    settings: Settings,
+    optimizer: torch.optim.Optimizer,
+) -> float:
+    """One step; returns the batch's distance before it."""
+    generator = seeded_generator(settings.seed, "generator training", step)
+    device = target.blocks.device
+    proportions = target.proportions.cpu()
+    each = stratified(proportions, settings.batch)
+    whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
+    if not whole:
+        each = torch.multinomial(proportions, settings.batch, replacement=True, generator=generator)
+    noise = torch.randn(settings.batch, network.latent, generator=generator)
+    cells = each.to(device)
+    module: Sketcher | SomeOfLaw = drawn
+    if settings.fraction < 1:
+        module, places, factors = drawn.some(settings.fraction, generator)
+        target = target.at(places, factors)
+    sums = module.by_cell(network(noise.to(target.blocks), cells), cells)
+    found = (distance_of_sums if whole else drawn_distance_of_sums)(target, sums)
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(found)
+    optimizer.step()
+    return float(found.detach())
+
+
+def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
+    """A sketcher of its own for training, where `like` is and of its precision."""
+    drawn = sketch.law.drawn(like.dtype) if sketcher is None else copy.deepcopy(sketcher).to(like.dtype)
+    if drawn.law != sketch.law or drawn.coordinates != sketch.coordinates:
+        raise ValueError("the sketcher is not the sketch's: draw it from the same law, seed included")
+    return drawn.to(like.device)
+
+
+def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:
+    cells = getattr(network, "cells", None)
+    if cells != sketch.law.cells or not isinstance(getattr(network, "latent", None), int):
+        raise ValueError(
+            f"the network is for {cells} cells and the sketch has {sketch.law.cells}; a generator has the attributes "
+            "`cells` and `latent`, see fedsw.models.labelled"
+        )
+    return cast(Conditional, network)
+
+
+def _mark(sketch: NoisedSketch, network: nn.Module, settings: Settings, target: Target) -> str:
+    """What a checkpoint must agree with: sketch, law, settings, weights and the network's shapes."""
+    digest = hashlib.sha256()
+    shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
+    for part in (repr(sketch.law), repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
+        digest.update(part.encode() + b"\0")
+    digest.update(sketch.value.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _save(path: Path, mark: str, step: int, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    content = io.BytesIO()
+    state = {"mark": mark, "step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, content)
+    title = _TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n"
+    files.replace(path, title, content.getbuffer())
+
+
+def _restored(path: Path, mark: str, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bring network and optimizer to where the file is; returns the steps done, 0 if there is no file."""
+    if not path.exists():
+        return 0
+    title, _, content = path.read_bytes().partition(b"\n")
+    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
+        raise CheckpointRefused(f"{path} is damaged, or no checkpoint of a generator; remove it to start again")
+    state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    if state["mark"] != mark:
+        raise CheckpointRefused(
+            f"{path} is of another sketch, network or setting; go on with what it was made with, or give another file"
+        )
+    network.load_state_dict(state["network"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])

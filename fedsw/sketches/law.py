@@ -1,0 +1,279 @@
+"""Sketches: a vector of norm 1 for every record, placed in the block of its label, and their exact sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.randomness import Stream
+from fedsw.sketches.parts import Measured, Part, Waves
+from fedsw.subnormal import flushing_to_zero
+
+STEP = 2.0**-26
+"""What is summed are whole multiples of this: sums are exact, in any order, up to MOST_RECORDS."""
+
+MOST_RECORDS = 2**26
+MOST_COORDINATES = 2**24
+"""Of one record's vector: rounding each to a whole multiple moves the vector by at most 2^-15."""
+
+MOST_COUNTS = 4.0
+"""With it sums of counts are exact, too."""
+
+_CHUNK_NUMBERS = 2**23
+
+
+@dataclass(frozen=True)
+class Law:
+    """What is measured of every record; all of it is public and fixed before any record is read.
+
+    A record (x, label, group) contributes the vector (phi(x), sqrt(counts)) to the block of its cell, label * groups +
+    group; phi(x) holds the parts one after the other, each times the root of its weight over the sum of weights, so
+    its norm is at most 1. The last coordinate counts the records of every cell.
+
+    Attributes:
+        features: p, columns of a record.
+        parts: what is measured; see `fedsw.sketches.parts`.
+        classes: labels 0 .. classes - 1; 1 where there are none.
+        groups: groups 0 .. groups - 1; 1 where there are none.
+        counts: square of what a record adds to its cell's count; up to 1 the counts are free
+            (`fedsw.sketches.sensitivity.sketch_sensitivity`).
+        seed: of the public frequencies.
+
+    Raises:
+        ValueError: if a number is out of range, or a part reads a column that is not there.
+    """
+
+    features: int
+    parts: tuple[Part, ...]
+    classes: int = 1
+    groups: int = 1
+    counts: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, size in (("features", self.features), ("classes", self.classes), ("groups", self.groups)):
+            if size < 1:
+                raise ValueError(f"{name} = {size}; it must be at least 1")
+        if not 0 < self.counts <= MOST_COUNTS:
+            raise ValueError(f"counts = {self.counts}; it lies above 0 and at most at {MOST_COUNTS:g}")
+        if not self.parts:
+            raise ValueError("a sketch measures nothing: give at least one part")
+        for part in self.parts:
+            if not 0 < part.weight < math.inf:
+                raise ValueError(f"a part's weight is {part.weight}; it must be positive and finite")
+            columns = part.columns
+            if columns is not None and not (columns and all(0 <= column < self.features for column in columns)):
+                raise ValueError(f"a part reads columns {columns}; records have columns 0 .. {self.features - 1}")
+
+    @property
+    def cells(self) -> int:
+        """How many blocks there are: one for each label and group."""
+        return self.classes * self.groups
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the parts, with sum 1."""
+        total = sum(part.weight for part in self.parts)
+        return tuple(part.weight / total for part in self.parts)
+
+    def cell_of(self, labels: Tensor, groups: Tensor) -> Tensor:
+        """The cell (n,) of every record, from labels (n,) and groups (n,), int64."""
+        return labels * self.groups + groups
+
+    def drawn(self, dtype: torch.dtype = torch.float32) -> Sketcher:
+        """The law with its public numbers drawn, in the precision of the records, on the CPU (`.to` moves it).
+
+        The same seed gives the same numbers, up to the last bits that a machine's libraries decide. They are drawn in
+        float64 whatever the precision.
+
+        Raises:
+            ValueError: if a part does not fit the features, a record's vector is too long, or the precision is neither
+                float32 nor float64.
+        """
+        return Sketcher(self, dtype)
+
+
+class Sketcher(nn.Module):
+    """A law with its public numbers: the vectors of records, and their sum.
+
+    Attributes:
+        law: what is measured.
+        coordinates: F, the length of phi(x).
+    """
+
+    def __init__(self, law: Law, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"a sketch in {dtype}; its bound is for torch.float32 and torch.float64")
+        self.law = law
+        built = []
+        for index, part in enumerate(law.parts):
+            width = law.features if part.columns is None else len(part.columns)
+            built.append(part.built(width, Stream.seeded(law.seed, "sketch frequencies", index)))
+        self.parts = nn.ModuleList(built)
+        self.coordinates = sum(part.coordinates for part in self._measured())
+        if self.coordinates > MOST_COORDINATES:
+            raise ValueError(
+                f"a record's vector has {self.coordinates} coordinates; at most {MOST_COORDINATES} are summed. "
+                "Take fewer frequencies"
+            )
+        self.to(dtype).eval()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """phi of every row: features (n, p) to vectors (n, F) of norm at most 1, up to rounding. Differentiable."""
+        pairs = zip(self._measured(), self.law.parts, self.law.weights, strict=True)
+        found = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
+        """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
+        return _by_cell(self._measured(), self.law, features, cells)
+
+    @flushing_to_zero
+    def sums(self, features: Tensor, cells: Tensor, *, chunk: int = 0) -> Tensor:
+        """Sum of the records' vectors by cell, WITHOUT NOISE; it leaves as a `Bounded` only.
+
+        Every coordinate of every record is rounded to a whole multiple of STEP before it is added: the float64 sum is
+        then exact, and does not depend on the order. Coordinates that are not finite, because a feature is not or a map
+        overflows, count as 0, and a cell that does not exist as the nearest one; nothing branches or raises on a value.
+        Maps are in evaluation mode, where every record is treated by itself, and autocast is off.
+
+        Args:
+            features: (n, p), of the sketcher's precision, on its device.
+            cells: (n,) int64; see `Law.cell_of`.
+            chunk: records at a time; 0 chooses it so that an array of a chunk has about 8 million numbers.
+
+        Returns:
+            (cells, F + 1) float64, on the features' device; the last column is the count times the root of
+            `law.counts`, rounded likewise.
+
+        Raises:
+            ValueError: if shapes or precision do not fit, or there are more than MOST_RECORDS records.
+        """
+        _require_records(features, cells, self.law)
+        self._require_precision(features)
+        self.eval()
+        size = chunk or max(1, _CHUNK_NUMBERS // self.coordinates)
+        blocks = torch.arange(self.law.cells, device=features.device)
+        total = torch.zeros((self.law.cells, self.coordinates + 1), dtype=torch.float64, device=features.device)
+        for start in range(0, len(features), size):
+            rows = features[start : start + size].detach()
+            members = (cells[start : start + size].clamp(0, self.law.cells - 1).unsqueeze(1) == blocks).to(
+                torch.float64
+            )
+            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+                steps = (self(rows).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
+            total[:, :-1] += members.T @ steps
+            total[:, -1] += members.sum(dim=0) * count_steps(self.law)
+        return total * STEP
+
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[SomeOfLaw, Tensor, Tensor]:
+        """The law on randomly drawn frequencies, whose squared distances have those of the whole as their mean.
+
+        Args:
+            fraction: of the frequencies of every part, at least one each.
+            generator: public randomness.
+
+        Returns:
+            A module (n, p) -> (n, m), its places (m,) among the coordinates, and what coordinates of the whole are
+            multiplied by there, (m,).
+        """
+        taken, places, factors, start = [], [], [], 0
+        for part in self._measured():
+            module, place, factor = part.some(fraction, generator)
+            taken.append(module)
+            places.append(place + start)
+            factors.append(torch.full((len(place),), factor, dtype=torch.float64))
+            start += part.coordinates
+        return SomeOfLaw(self.law, taken), torch.cat(places), torch.cat(factors)
+
+    def _require_precision(self, features: Tensor) -> None:
+        for part in self.parts:
+            if isinstance(part, Waves) and (part.turns.dtype, part.turns.device) != (features.dtype, features.device):
+                raise ValueError(
+                    f"features are {features.dtype} on {features.device}, the frequencies {part.turns.dtype} on "
+                    f"{part.turns.device}: draw them as law.drawn({features.dtype}).to({str(features.device)!r})"
+                )
+
+    def _measured(self) -> Iterator[Measured]:
+        return (cast(Measured, part) for part in self.parts)
+
+
+class SomeOfLaw(nn.Module):
+    """The parts of a law at some of their coordinates."""
+
+    def __init__(self, law: Law, parts: list[Measured]) -> None:
+        super().__init__()
+        self.law, self.taken = law, parts
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The law's vectors (n, m) at these coordinates, of features (n, p)."""
+        pairs = zip(self.taken, self.law.parts, self.law.weights, strict=True)
+        return torch.cat([math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs], dim=1)
+
+    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
+        """As `Sketcher.by_cell`, at these m coordinates: rows (n, p) in cells (n,)."""
+        return _by_cell(iter(self.taken), self.law, features, cells)
+
+
+def _by_cell(measured: Iterator[Measured], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
+    members = members_of(cells, law.cells).to(features)
+    sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
+    for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
+        total, norms = each.summed(_columns(features, part), members)
+        sums.append(math.sqrt(weight) * total)
+        squares = squares + weight * norms
+    return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSums:
+    """What a distance needs of the vectors of a batch of generated rows.
+
+    Attributes:
+        sums: of the vectors by cell, (cells, F).
+        squares: of their squared norms, (cells,).
+        counts: rows of every cell, (cells,).
+    """
+
+    sums: Tensor
+    squares: Tensor
+    counts: Tensor
+
+
+def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
+    """The same of vectors (m, F) that are there already, in cells (m,) int64 of `count`."""
+    members = members_of(cells, count).to(vectors)
+    return BatchSums(members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1))
+
+
+def members_of(cells: Tensor, count: int) -> Tensor:
+    """Which rows are in which cell, (count, m) bool, of cells (m,)."""
+    return cells.unsqueeze(0) == torch.arange(count, device=cells.device).unsqueeze(1)
+
+
+def count_steps(law: Law) -> int:
+    """What a record adds to its cell's count, in steps of STEP."""
+    return round(math.sqrt(law.counts) / STEP)
+
+
+def _columns(features: Tensor, part: Part) -> Tensor:
+    return features if part.columns is None else features[:, list(part.columns)]
+
+
+def _require_records(features: Tensor, cells: Tensor, law: Law) -> None:
+    if features.ndim != 2 or features.shape[1] != law.features or cells.shape != features.shape[:1]:
+        raise ValueError(
+            f"features have shape {tuple(features.shape)} and cells {tuple(cells.shape)}; the law is for "
+            f"(n, {law.features}) and (n,)"
+        )
+    if not 1 <= len(features) <= MOST_RECORDS:
+        raise ValueError(
+            f"{len(features)} records are to be summed; sums are exact for 1 to {MOST_RECORDS}. Split them into "
+            "several sketches"
+        )

@@ -1,0 +1,286 @@
+"""Public maps that features go through before they are sketched: cosines, convolutions, scattering."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw.randomness import Stream
+from fedsw.transport.denoise import cosine_matrix, image_side
+
+
+class FeatureMap(Protocol):
+    """Settings of a map from features (n, p) to features (n, q) that depends on public numbers only.
+
+    A sketch is bounded whatever the map is, so a public encoder may be one: `built` returns any module that maps every
+    row by itself.
+    """
+
+    def width(self, features: int) -> int:
+        """q, of p features."""
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """A differentiable module (n, p) -> (n, q), its fixed numbers as float64 buffers."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Features as they are."""
+
+    def width(self, features: int) -> int:
+        """The same number."""
+        return features
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """The identity, of features (n, p)."""
+        return nn.Identity()
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Orthonormal two-dimensional cosine coefficients (DCT-II) of square images, low frequencies weighted higher.
+
+    Attributes:
+        decay: coefficient (r, s) is divided by (1 + r + s)^decay; 0 keeps distances, so that a Gaussian kernel is the
+            same as on pixels.
+
+    Raises:
+        ValueError: if the decay is negative or not finite.
+    """
+
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < math.inf:
+            raise ValueError(f"decay = {self.decay}; it must be finite and at least 0")
+
+    def width(self, features: int) -> int:
+        """As many coefficients as pixels; ValueError where they are no square image."""
+        return image_side(features) ** 2
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """The transform of images (n, side^2)."""
+        return _Cosines(image_side(features), self.decay)
+
+
+@dataclass(frozen=True)
+class Convolutions:
+    """One layer of fixed random convolutions of square images, then the absolute value and a mean over 2x2 pixels.
+
+    Attributes:
+        filters: how many; each is drawn from a standard normal, without its mean, and scaled to norm 1.
+        kernel: side of a filter, odd.
+        stride: pixels from one place of a filter to the next.
+
+    Raises:
+        ValueError: if a size is below 1, or the kernel even or 1.
+    """
+
+    filters: int = 16
+    kernel: int = 5
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name, size in (("filters", self.filters), ("stride", self.stride)):
+            if size < 1:
+                raise ValueError(f"{name} = {size}; it must be at least 1")
+        if self.kernel < 3 or self.kernel % 2 == 0:
+            raise ValueError(f"kernel = {self.kernel}; filters without their mean have an odd side of at least 3")
+
+    def width(self, features: int) -> int:
+        """Numbers that are left of an image; ValueError where the features are no square image."""
+        return self.filters * _pooled(image_side(features), self.stride) ** 2
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """The layer, of images (n, side^2); the filters come from the stream."""
+        shape = (self.filters, 1, self.kernel, self.kernel)
+        normals = torch.from_numpy(stream.normals(math.prod(shape))).reshape(shape)
+        return _Convolved(normals, image_side(features), self.stride)
+
+
+class _Cosines(nn.Module):
+    def __init__(self, side: int, decay: float) -> None:
+        super().__init__()
+        order = torch.arange(side, dtype=torch.float64)
+        self.side = side
+        self.basis: Tensor
+        self.scale: Tensor
+        self.register_buffer("basis", cosine_matrix(side))
+        self.register_buffer("scale", (1 + order + order.unsqueeze(1)) ** -decay)
+
+    def forward(self, images: Tensor) -> Tensor:
+        squares = images.reshape(-1, self.side, self.side)
+        return (self.basis @ squares @ self.basis.T * self.scale).reshape(images.shape)
+
+
+class _Convolved(nn.Module):
+    def __init__(self, normals: Tensor, side: int, stride: int) -> None:
+        super().__init__()
+        self.side, self.stride = side, stride
+        filters = normals - normals.mean(dim=(2, 3), keepdim=True)
+        self.filters: Tensor
+        self.register_buffer("filters", filters / torch.linalg.vector_norm(filters, dim=(2, 3), keepdim=True))
+
+    def forward(self, images: Tensor) -> Tensor:
+        squares = images.reshape(-1, 1, self.side, self.side)
+        padding = self.filters.shape[-1] // 2
+        found = F.conv2d(squares, self.filters, stride=self.stride, padding=padding).abs()
+        return F.avg_pool2d(found, 2, ceil_mode=True).flatten(1)
+
+
+def _pooled(side: int, stride: int) -> int:
+    return math.ceil(math.ceil(side / stride) / 2)
+
+
+_TURN = 2 * math.pi
+_FOLDS = 3
+"""Whole turns on either side whose Gaussians are added up: the next ones are below the last digit."""
+
+
+@dataclass(frozen=True)
+class Scattering:
+    """Local means of an image and of the moduli of its wavelet coefficients, on a grid of places 2^scales apart.
+
+    Order 0 is the low-passed image, order 1 the low-passed modulus |x * psi| for every scale and orientation, order 2
+    that of ||x * psi| * psi'| for every psi' of a larger scale. Places whose image moves by a pixel keep most of them.
+
+    The map is non-expansive, ||S x - S y|| <= ||x - y||, on real images: see `filter_bank`, and for the proof
+    docs/guarantees.md. Images stand among zeros, at least 2^scales of them between opposite edges.
+
+    Attributes:
+        scales: J; wavelets of 1, 2, .. 2^(J - 1) pixels.
+        orientations: L, evenly spaced over half a turn.
+        order: up to which coefficients are kept.
+
+    Raises:
+        ValueError: if a number is below 1, the order is neither 1 nor 2, or it is 2 and there is one scale only.
+
+    Sources: Mallat 2012; Bruna and Mallat 2013 (images, non-expansiveness).
+    """
+
+    scales: int = 2
+    orientations: int = 4
+    order: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        for name, size in (("scales", self.scales), ("orientations", self.orientations)):
+            if size < 1:
+                raise ValueError(f"{name} = {size}; it must be at least 1")
+        if self.order not in (1, 2):
+            raise ValueError(f"order = {self.order}; it is 1 or 2, and holds the orders below it")
+        if self.order == 2 and self.scales < 2:
+            raise ValueError("order = 2 with one scale: it looks at larger scales than that of order 1; take 2 scales")
+
+    def width(self, features: int) -> int:
+        """Numbers of an image; ValueError where the features are no square image, or its side is below 2^scales."""
+        single = self.scales * self.orientations
+        pairs = self.orientations**2 * self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
+        return self._places(features) ** 2 * (1 + single + pairs)
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """The map of images (n, side^2): order 0, then 1, then 2; nothing comes from the stream."""
+        return _Scattered(self, image_side(features), self._places(features))
+
+    def _places(self, features: int) -> int:
+        side, step = image_side(features), 1 << self.scales
+        if step > side:
+            raise ValueError(f"scales = {self.scales} for images of side {side}: 2^scales is at most the side")
+        return math.ceil(side / step)
+
+
+def filter_bank(side: int, scales: int, orientations: int) -> tuple[Tensor, Tensor]:
+    """Fourier transforms of a Gaussian low-pass along one axis, and of Morlet wavelets; all of them real.
+
+    Wavelets are Gaussians of deviation 0.8 2^j with a wave of frequency 3 pi / 2^(j + 2), longer across it than along
+    it for more than four orientations, less a Gaussian that makes their mean 0.
+
+    Guarantee: the low-pass sampled every 2^scales pixels, times 2^scales, and all wavelets together have the norm 1 as
+    a linear map of real images. Sampling folds 4^scales frequencies onto one; with v the low-pass there and b the means
+    of psi(w)^2 and psi(-w)^2, summed over wavelets, the squared norm is the largest eigenvalue of v v' + diag(b) over
+    all such sets of frequencies. All filters are divided by its root: the Littlewood-Paley sum, with the folding in it.
+
+    Args:
+        side: M, pixels of the circle that images stand on, a multiple of 2^scales.
+
+    Returns:
+        (M,) and (scales, orientations, M, M), float64, at the frequencies 2 pi k / M.
+
+    Source: the constants are those of Kymatio (Andreux et al. 2020).
+    """
+    axis = torch.arange(side, dtype=torch.float64) * (_TURN / side)
+    turns = torch.arange(-_FOLDS, _FOLDS + 1, dtype=torch.float64) * _TURN
+    line = axis.unsqueeze(1) + turns
+    low = torch.exp(-0.5 * (0.8 * 2 ** (scales - 1) * line).square()).sum(dim=1)
+    waves = torch.stack(
+        [
+            torch.stack([_morlet(line, j, math.pi * turn / orientations, orientations) for turn in range(orientations)])
+            for j in range(scales)
+        ]
+    )
+    mirrored = waves.flip(2, 3).roll((1, 1), (2, 3))
+    passed = _folded(low.unsqueeze(1) * low, scales)
+    energy = _folded((waves.square() + mirrored.square()).sum(dim=(0, 1)) / 2, scales)
+    grams = passed.unsqueeze(2) * passed.unsqueeze(1) + torch.diag_embed(energy)
+    most = float(torch.linalg.eigvalsh(grams).max())
+    return low / most**0.25, waves / math.sqrt(most)
+
+
+def _folded(plane: Tensor, scales: int) -> Tensor:
+    """Numbers at all frequencies (M, M), by the sets (sets, 4^scales) that sampling folds onto one."""
+    step, left = 2**scales, len(plane) // 2**scales
+    return plane.reshape(step, left, step, left).permute(1, 3, 0, 2).reshape(left**2, step**2)
+
+
+def _morlet(line: Tensor, scale: int, angle: float, orientations: int) -> Tensor:
+    """One wavelet (M, M), from the frequencies (M, folds) of an axis."""
+    deviation, frequency = 0.8 * 2**scale, 0.75 * math.pi / 2**scale
+    across = deviation / min(1.0, 4 / orientations)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    rows, columns = line.reshape(len(line), 1, -1, 1), line.reshape(1, len(line), 1, -1)
+    along, beside = cosine * rows + sine * columns, cosine * columns - sine * rows
+
+    def folded(centre: float) -> Tensor:
+        squares = (deviation * (along - centre)).square() + (across * beside).square()
+        return torch.exp(-0.5 * squares).sum(dim=(2, 3))
+
+    wave, plain = folded(frequency), folded(0.0)
+    return wave - wave[0, 0] / plain[0, 0] * plain
+
+
+class _Scattered(nn.Module):
+    def __init__(self, chosen: Scattering, side: int, places: int) -> None:
+        super().__init__()
+        step = 2**chosen.scales
+        around = step * (places + 1)
+        low, waves = filter_bank(around, chosen.scales, chosen.orientations)
+        kernel = torch.fft.ifft(low).real * math.sqrt(step)
+        # A place is the middle of a square of 2^scales pixels: the image begins half a square after the first place.
+        centres = torch.arange(1, places + 1).unsqueeze(1) * step
+        self.order, self.side, self.around, self.first = chosen.order, side, around, step // 2
+        self.low: Tensor
+        self.waves: Tensor
+        self.register_buffer("low", kernel[(centres - torch.arange(around)) % around])
+        self.register_buffer("waves", waves)
+
+    def forward(self, images: Tensor) -> Tensor:
+        squares = images.reshape(-1, self.side, self.side)
+        after = self.around - self.side - self.first
+        squares = nn.functional.pad(squares, (self.first, after, self.first, after))
+        found, second = [self._means(squares)], []
+        spectrum = torch.fft.fft2(squares).unsqueeze(1)
+        for scale, waves in enumerate(self.waves):
+            moduli = torch.fft.ifft2(spectrum * waves).abs()
+            found.append(self._means(moduli))
+            if self.order == 2 and scale + 1 < len(self.waves):
+                again = torch.fft.fft2(moduli).unsqueeze(2)
+                second += [self._means(torch.fft.ifft2(again * later).abs()) for later in self.waves[scale + 1 :]]
+        return torch.cat(found + second, dim=1)
+
+    def _means(self, planes: Tensor) -> Tensor:
+        """The low-passed planes (n, ..., M, M) at the places, (n, numbers)."""
+        return (self.low @ planes @ self.low.T).flatten(1)

@@ -1,0 +1,436 @@
+"""Moments of all training records, summed once: counts, means and second moments of inputs and target, cell by cell.
+
+What one record adds is the outer product of a vector of norm at most 1 with itself, whatever the record holds, so that
+the bound trusts no column. The sums are whole numbers of steps: exact, in any order and however records are spread over
+clients. What is read off them, noised, is in `fedsw.tasks.preparation`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.columns.kinds import Feature
+from fedsw.data import Records
+from fedsw.objectives import Objective
+from fedsw.subnormal import flushing_to_zero
+from fedsw.tasks.problem import Problem
+
+MOST_FEATURES = 256
+"""Inputs of a record, at most: the sums have about half their square of numbers, and so has their noise."""
+
+MOST_NUMBERS = 2**22
+"""Numbers of all cells together, at most."""
+
+GRID = 14
+"""A record's vector is made of whole multiples of 2^-GRID."""
+
+SIDE_WEIGHT = 181 / 128
+"""What a product of two different coordinates is weighed with: the square root of 2, rounded down to 7 binary digits,
+so that the norm of a record's vector is at most the Frobenius norm of its outer product."""
+
+STEP = 2.0 ** -(2 * GRID + 7)
+"""What is summed are whole multiples of this; 2^27 records fit in 64 bits."""
+
+MOST_RECORDS = 2**27
+
+_WEIGHTS = (128, 181)
+_ONE = 2**GRID
+_CHUNK_NUMBERS = 2**22
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is summed, from public numbers alone.
+
+    A record with inputs x and target y has the vector a = (k, x - c, t(y - d))/B; a class y counts as its indicators.
+    The weights k and t let counts, means and targets stand out of the noise beside many inputs (`weighted`).
+    Where x - c or y - d is longer than the bounds of columns allow, it is cut to that length, so that a has norm 1 at
+    most, and counts and targets are those of all records whatever their inputs. It adds svec(a a^T) to the block of
+    its cell: squares, and products weighed with SIDE_WEIGHT, row by row of the upper triangle.
+
+    Guarantee: `moved` is sqrt(2), without any room for rounding. *Proof.* A record's integers q, a times 2^GRID rounded
+    towards 0, have a whole sum of squares that is at most 4^GRID (1 + 1e-12), hence at most 4^GRID. So
+    A = q q^T/4^GRID is positive semidefinite with trace at most 1, and ||A||_F <= 1. Of two records in one cell
+    ||A - A'||_F^2 = ||A||^2 + ||A'||^2 - 2 <A, A'> <= 2, because the inner product of two positive semidefinite
+    matrices is not negative; their vectors are no further apart, as SIDE_WEIGHT < sqrt(2). In two cells the vectors
+    share no coordinate, and 1 + 1 = 2. What is not finite counts as 0.
+
+    Attributes:
+        cells: blocks, one for each stratum of the objective.
+        features: p, inputs of a record.
+        targets: numbers of a regression, or classes.
+        classes: whether the target is a class.
+        bound: B.
+        centre: c (p,), the middle of what the inputs are declared to lie in.
+        middle: d, of every target.
+        constant: k, the weight of the number that is the same for every record.
+        emphasis: t, the weight of targets.
+    """
+
+    cells: int
+    features: int
+    targets: int
+    classes: bool
+    bound: float
+    centre: tuple[float, ...]
+    middle: float
+    constant: float = 1.0
+    emphasis: float = 1.0
+
+    @classmethod
+    def weighted(
+        cls, cells: int, features: int, targets: int, *, classes: bool, centre: tuple[float, ...], reach: float
+    ) -> Layout:
+        """The layout whose weights share B^2 = k^2 + R^2 + t^2 Y^2 among the constant, the inputs and the targets.
+
+        R^2 is what the inputs reach and Y^2 what the targets do. The noise in a mean of targets is B^2/(k t): each of k
+        and t Y gets a third of R, which makes that of a square 5/3 of what it is without weights, and that of a mean
+        small. Where inputs reach less than the targets, all weights are 1.
+        """
+        found = cls(cells, features, targets, classes, 1.0, centre, 0.0 if classes else 0.5)
+        constant = math.sqrt(max(1.0, reach / 3))
+        emphasis = math.sqrt(max(1.0, reach / 3 / found.reach))
+        bound = math.sqrt(constant**2 + reach + emphasis**2 * found.reach)
+        return replace(found, bound=bound, constant=constant, emphasis=emphasis)
+
+    @property
+    def side(self) -> int:
+        """D = 1 + p + t, the length of a record's vector a."""
+        return 1 + self.features + self.targets
+
+    @property
+    def width(self) -> int:
+        """w = D(D + 1)/2, the numbers of a cell."""
+        return self.side * (self.side + 1) // 2
+
+    @property
+    def reach(self) -> float:
+        """Y^2, the most that targets without their weight add to |B a|^2: 1 for a class, 1/4 for each number."""
+        return 1.0 if self.classes else 0.25 * self.targets
+
+    @property
+    def radius(self) -> float:
+        """R, the most that inputs are from their middle; who is further is cut to it."""
+        return math.sqrt(max(0.0, self.bound**2 - self.constant**2 - self.emphasis**2 * self.reach))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The weights of a record's coordinates, (D,)."""
+        found = np.ones(self.side)
+        found[0], found[1 + self.features :] = self.constant, self.emphasis
+        return found
+
+    @property
+    def moved(self) -> float:
+        """The most, in l2 norm, that the sums move when one record is replaced by any other; see the class."""
+        return math.sqrt(2.0)
+
+    def integers(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The vectors a of records in whole multiples of 2^-GRID: (n, D) float64.
+
+        Args:
+            inputs: (n, p), whatever they are.
+            target: (n,) classes, or (n, t) numbers.
+        """
+        rows = torch.ones((len(inputs), self.side), dtype=torch.float64, device=inputs.device)
+        centre = torch.tensor(self.centre, dtype=torch.float64, device=inputs.device)
+        rows[:, 1 : 1 + self.features] = _inside(inputs.double() - centre, self.radius)
+        rows[:, 1 + self.features :] = _inside(self._targets(target.to(inputs.device)), math.sqrt(self.reach))
+        rows *= torch.from_numpy(self.weights / self.bound).to(inputs.device)
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        return rows.div_(norms.clamp_(min=1.0)).mul_(_ONE).trunc_()
+
+    def _targets(self, target: Tensor) -> Tensor:
+        if not self.classes:
+            return target.double().reshape(len(target), self.targets) - self.middle
+        return (target[:, None] == torch.arange(self.targets, device=target.device)).double()
+
+    def vectors(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """What each record adds to its cell: (n, w) float64; see `integers`. For one record, or few."""
+        whole = self.integers(inputs, target)
+        first, second = _places(self.side)
+        return whole[:, first] * whole[:, second] * _weights(self.side) * STEP
+
+    def fits(self, totals: Tensor, records: Tensor) -> bool:
+        """Whether sums (cells, w) in whole steps can be those of so many records of each cell, (cells,).
+
+        Squares are not negative and together at most as many as records, the first at most k^2/B^2 each; a
+        product of two coordinates is at most the root of their squares (Cauchy and Schwarz).
+        """
+        if tuple(totals.shape) != (self.cells, self.width) or totals.dtype != torch.int64:
+            return False
+        first, second = _places(self.side)
+        weights = _weights(self.side).long()
+        if bool((totals % weights != 0).any()):
+            return False
+        sums = (totals // weights).double() / 4.0**GRID
+        squares = sums[:, first == second]
+        if bool((squares < 0).any()):
+            return False
+        many = records.double()
+        first_most = many * (self.constant / self.bound) ** 2
+        if bool((squares.sum(1) > many * (1 + 1e-9)).any()) or bool((squares[:, 0] > first_most * (1 + 1e-9)).any()):
+            return False
+        return bool((sums.abs() <= (squares[:, first] * squares[:, second]).sqrt() * (1 + 1e-9)).all())
+
+
+def _inside(rows: Tensor, radius: float) -> Tensor:
+    """Rows (n, k), 0 where they are not finite, in the ball of a radius, or next to it where that would round up."""
+    rows = rows.nan_to_num(0.0, 0.0, 0.0)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return torch.where(norms > radius, rows * (radius * (1 - 1e-12) / norms.clamp(min=1e-300)), rows)
+
+
+@functools.lru_cache(maxsize=8)
+def _places(side: int) -> tuple[Tensor, Tensor]:
+    """Row and column (w,) of every number of a symmetric matrix, upper triangle, row by row."""
+    found = torch.triu_indices(side, side)
+    return found[0], found[1]
+
+
+@functools.lru_cache(maxsize=8)
+def _weights(side: int) -> Tensor:
+    """Weight of every number (w,) in steps: of a square, or of a product of two coordinates."""
+    first, second = _places(side)
+    return torch.where(first == second, float(_WEIGHTS[0]), float(_WEIGHTS[1])).double()
+
+
+def layout_of(problem: Problem) -> Layout | None:
+    """What is summed of a problem's records, from public numbers; None where nothing is.
+
+    That is for a task other than classification or regression of numbers, an objective without groups, a sketch, more
+    than MOST_FEATURES inputs, or more than MOST_NUMBERS numbers.
+    """
+    shape, target = problem.shape, problem.task.facts.target
+    if not isinstance(problem.objective, Objective) or problem.experiment.privacy.sketch:
+        return None
+    predicted = (
+        shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0
+    )
+    if shape.features > MOST_FEATURES or not predicted:
+        return None
+    centre, reach = _coding(problem)
+    cells, classes = len(problem.objective.cells), target == "class"
+    found = Layout.weighted(cells, shape.features, predicted, classes=classes, centre=centre, reach=reach)
+    return found if found.cells * found.width <= MOST_NUMBERS else None
+
+
+_NAMED = {"adult": (0.0, 11.0), "communities": (0.5, 24.5), "law-school": (0.0, 7.0)}
+"""Of named data sets: the middle of every input, and the squared distance from it that none exceeds, or few."""
+
+
+def _coding(problem: Problem) -> tuple[tuple[float, ...], float]:
+    """The public middle (p,) of the inputs, and the squared distance from it that no record exceeds, if it is known."""
+    spec, p = problem.experiment.data, problem.features
+    if spec.row_norm is not None:
+        return (0.0,) * p, float(spec.row_norm) ** 2
+    if spec.columns is not None:
+        centre = tuple(number for feature in spec.columns.features for number in _middle(feature))
+        return centre, sum(_reach(feature) for feature in spec.columns.features)
+    middle, reach = _NAMED.get(spec.source, (0.0, float(p)))
+    return (middle,) * p, reach
+
+
+def _middle(feature: Feature) -> tuple[float, ...]:
+    """The middle of every input of a column: of a number in its bounds, of indicators as if all were as frequent."""
+    missing = (0.5,) if feature.missing else ()
+    if feature.categories:
+        return (1 / len(feature.categories),) * len(feature.categories) + missing
+    return (0.5 if feature.in_unit else 0.0,) * (feature.count or 1) + missing
+
+
+def _reach(feature: Feature) -> float:
+    """What a column adds to the squared distance from its middle: for a number half of the most, where few records are;
+    1 for a number without bounds."""
+    missing = 0.25 if feature.missing else 0.0
+    if feature.categories:
+        return max(1 - 1 / len(feature.categories), 1 / len(feature.categories)) + missing
+    return (0.25 / 2 if feature.in_unit else 1.0) * (feature.count or 1) + missing
+
+
+@flushing_to_zero
+def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
+    """Sums over records by cell, WITHOUT NOISE, in whole steps of `STEP`: (cells, w) int64.
+
+    Products of whole numbers up to 2^14 are summed in float64 over so few records at a time that every sum is below
+    2^53, hence exact; the sums are then added as integers. So the result is the same in any order.
+
+    Args:
+        records: one row of every unit; whoever calls draws it.
+
+    Raises:
+        ValueError: if there are more than MOST_RECORDS records.
+    """
+    if len(records) > MOST_RECORDS:
+        raise ValueError(f"{len(records)} records; moments are summed over at most {MOST_RECORDS}")
+    total = torch.zeros((layout.cells, layout.side, layout.side), dtype=torch.int64)
+    size = max(1, _CHUNK_NUMBERS // layout.side)
+    for start in range(0, len(records), size):
+        part = records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
+        whole = layout.integers(problem.inputs(part), part.target.to(problem.device))
+        cell = problem.objective.cell_of(part.sensitive, part.target).to(whole.device)
+        for number in range(layout.cells):
+            rows = whole[cell == number]
+            total[number] += (rows.T @ rows).cpu().to(torch.int64)
+    first, second = _places(layout.side)
+    return total[:, first, second] * _weights(layout.side).long()
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments as they were released, or exact ones; whatever is read off them is post-processing.
+
+    Attributes:
+        layout: what was summed.
+        values: sums (cells, w) float64 with their noise, in the units of `Layout.vectors`.
+        sigma: standard deviation of the noise in each of them; 0 for exact ones.
+        records: how many records each cell has; public.
+    """
+
+    layout: Layout
+    values: Tensor
+    sigma: float
+    records: tuple[int, ...]
+
+    @classmethod
+    def exact(cls, layout: Layout, totals: Tensor, records: tuple[int, ...]) -> Moments:
+        """Moments without noise from sums in whole steps (cells, w) int64."""
+        return cls(layout, totals.double() * STEP, 0.0, records)
+
+    @property
+    def count(self) -> int:
+        """n, the number of records."""
+        return sum(self.records)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in the mean square of an input over all records."""
+        return self.sigma * math.sqrt(self.layout.cells) * self.layout.bound**2 / max(1, self.count)
+
+    @property
+    def noise_of_targets(self) -> float:
+        """Standard deviation of the noise in the mean of a target, or in the share of a class."""
+        return self.noise / math.sqrt(2) / (self.layout.constant * self.layout.emphasis)
+
+    @property
+    def noise_of_inputs(self) -> float:
+        """Standard deviation of the noise in the mean of an input."""
+        return self.noise / math.sqrt(2) / self.layout.constant
+
+    @property
+    def noise_of_products(self) -> float:
+        """Standard deviation of the noise in the mean of an input times a target."""
+        return self.noise / math.sqrt(2) / self.layout.emphasis
+
+    @property
+    def noise_of_squares(self) -> float:
+        """Standard deviation of the noise in the mean square of a target."""
+        return self.noise / self.layout.emphasis**2
+
+    @property
+    def hidden(self) -> float:
+        """lambda: half the largest eigenvalue that noise alone gives a matrix of mean products, noise * sqrt(2D)."""
+        return self.noise * math.sqrt(self.layout.side / 2)
+
+    def block(self, cell: int) -> NDArray[np.float64]:
+        """Sums of products of (1, x - c, y - d) over a cell's records, (D, D); symmetric."""
+        return self._matrix(self.values[cell])
+
+    def _matrix(self, values: Tensor) -> NDArray[np.float64]:
+        side = self.layout.side
+        first, second = _places(side)
+        found = torch.zeros((side, side), dtype=torch.float64)
+        plain = values * (_WEIGHTS[0] / _weights(side)) * self.layout.bound**2
+        found[first, second] = plain
+        found[second, first] = plain
+        matrix: NDArray[np.float64] = found.numpy() / np.outer(self.layout.weights, self.layout.weights)
+        return matrix
+
+    @functools.cached_property
+    def products(self) -> NDArray[np.float64]:
+        """Means of products of (1, x - c, y - d) over all records, (D, D); the first is 1."""
+        found: NDArray[np.float64] = self._matrix(self.values.sum(0)) / max(1, self.count)
+        found *= np.outer(self._rounded, self._rounded)
+        found[0, 0] = 1.0
+        return found
+
+    @property
+    def _rounded(self) -> NDArray[np.float64]:
+        """What coordinates (D,) that are 0 or their weight in every record were rounded down by: the 1, and classes."""
+        found = np.ones(self.layout.side)
+        places = [0, *range(1 + self.layout.features, self.layout.side)] if self.layout.classes else [0]
+        whole = _ONE * self.layout.weights[places] / self.layout.bound
+        found[places] = whole / np.trunc(whole)
+        return found
+
+    @property
+    def _inputs(self) -> slice:
+        return slice(1, 1 + self.layout.features)
+
+    @property
+    def _predicted(self) -> slice:
+        return slice(1 + self.layout.features, self.layout.side)
+
+    @functools.cached_property
+    def shift(self) -> NDArray[np.float64]:
+        """Mean of x - c, (p,)."""
+        return self.products[0, self._inputs]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the inputs, (p,)."""
+        found: NDArray[np.float64] = self.shift + np.array(self.layout.centre)
+        return found
+
+    @functools.cached_property
+    def target_mean(self) -> NDArray[np.float64]:
+        """Mean of the targets, (t,); of classes their shares, which are at least a little and have sum 1."""
+        found = self.products[0, self._predicted] + self.layout.middle
+        if not self.layout.classes:
+            return np.clip(found, 0.0, 1.0)
+        least = min(max(self.noise_of_targets, 1 / max(1, self.count)), 0.5 / self.layout.targets)
+        shares: NDArray[np.float64] = np.maximum(found, least)
+        shares /= shares.sum()
+        return shares
+
+    @functools.cached_property
+    def covariance(self) -> NDArray[np.float64]:
+        """Of the inputs, (p, p); noised, so it may have eigenvalues below 0."""
+        return self.products[self._inputs, self._inputs] - np.outer(self.shift, self.shift)
+
+    @functools.cached_property
+    def cross(self) -> NDArray[np.float64]:
+        """Covariance of inputs and targets, (p, t)."""
+        predicted = self.products[0, self._predicted]
+        return self.products[self._inputs, self._predicted] - np.outer(self.shift, predicted)
+
+    @functools.cached_property
+    def target_covariance(self) -> NDArray[np.float64]:
+        """Of the targets, (t, t)."""
+        predicted = self.products[0, self._predicted]
+        return self.products[self._predicted, self._predicted] - np.outer(predicted, predicted)
+
+    @functools.cached_property
+    def class_shifts(self) -> NDArray[np.float64]:
+        """Mean of the inputs in every class less the mean of all, (classes, p)."""
+        return self.cross.T / self.target_mean[:, None]
+
+    @functools.cached_property
+    def within(self) -> NDArray[np.float64]:
+        """Covariance (p, p) of the inputs within classes, pooled over them; of a regression that of all."""
+        if not self.layout.classes:
+            return self.covariance
+        return self.covariance - self.class_shifts.T @ (self.class_shifts * self.target_mean[:, None])
+
+    def shares_of(self, cell: int) -> NDArray[np.float64]:
+        """Means of the targets (t,) among a cell's records, as they were released, by its public number of records."""
+        row = (self.block(cell)[0] * self._rounded * self._rounded[0])[self._predicted]
+        found: NDArray[np.float64] = row / max(1, self.records[cell]) + self.layout.middle
+        return found

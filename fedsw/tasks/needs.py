@@ -1,0 +1,387 @@
+"""Models made to an experiment's shape, and what a task needs of model and machine before anything is made."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedsw import models
+from fedsw.columns.declaration import ranges
+from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.sources import Shape, stated_shape
+from fedsw.models.labelled import ImageGenerator, VectorGenerator
+from fedsw.tasks.sketched import cells_of_sketch, feature_map, table_of
+from fedsw.tasks.task import Task
+from fedsw.transport.denoise import image_side
+
+_Builder = Callable[[Model, int, int, int], nn.Module]
+
+_SHIPPED: Mapping[str, _Builder] = {
+    "logistic": lambda spec, features, outputs, classes: models.logistic(features, outputs, seed=spec.seed),
+    "mlp": lambda spec, features, outputs, classes: models.mlp(
+        features, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
+    ),
+    "encoder-decoder": lambda spec, features, outputs, classes: models.EncoderDecoder(
+        features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed
+    ),
+    "image-autoencoder": lambda spec, features, outputs, classes: models.ImageAutoencoder(
+        math.isqrt(features), spec.latent, seed=spec.seed
+    ),
+    "generator": lambda spec, features, outputs, classes: models.generator(
+        spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
+    ),
+    "dcgan": lambda spec, features, outputs, classes: models.DCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
+    "adversarial-dcgan": lambda spec, features, outputs, classes: models.AdversarialDCGAN(
+        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
+    ),
+    "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
+    "image-generator": lambda spec, features, outputs, classes: ImageGenerator(
+        image_side(features),
+        classes,
+        latent=spec.latent,
+        channels=(spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16),
+        seed=spec.seed,
+    ),
+    "vector-generator": lambda spec, features, outputs, classes: VectorGenerator(
+        features, classes, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed
+    ),
+    "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
+        math.isqrt(features), spec.latent, classes, seed=spec.seed
+    ),
+    "transported-adaptor": lambda spec, features, outputs, classes: models.TransportedAdaptor(
+        math.isqrt(features), classes, spec.latent, seed=spec.seed
+    ),
+    "published-adaptor": lambda spec, features, outputs, classes: models.PublishedAdaptor(
+        math.isqrt(features), classes, seed=spec.seed
+    ),
+    "labelled-images": lambda spec, features, outputs, classes: models.LabelledImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "blocked-images": lambda spec, features, outputs, classes: models.BlockedImages(
+        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
+    ),
+    "decoded-images": lambda spec, features, outputs, classes: models.DecodedImages(
+        math.isqrt(features), spec.latent, seed=spec.seed
+    ),
+}
+
+
+def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
+    """A freshly initialised model, the same for the same settings.
+
+    Args:
+        spec: the experiment's [model].
+        features: numbers that a record has (a generator's own inputs are `spec.latent`).
+        outputs: numbers that the task asks for.
+        classes: number of classes, 0 without; of a generator that learns from a sketch, the number of its cells.
+
+    Raises:
+        ExperimentError: if a user's own model cannot be found or made.
+    """
+    if spec.kind in _SHIPPED:
+        return _SHIPPED[spec.kind](spec, features, outputs, classes)
+    return _own(spec, {"features": features, "outputs": outputs, "classes": classes, "seed": spec.seed})
+
+
+def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    """The model of an experiment on data of a shape, which returns so many numbers a record.
+
+    Raises:
+        ExperimentError: as `build`, and where a generator does not fit its sketch.
+    """
+    if not experiment.privacy.sketch:
+        return build(experiment.model, shape.features, outputs, shape.classes)
+    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
+    try:
+        if coded is not None and not is_reference(experiment.model.kind):
+            return table_generator(experiment.model, ranges(coded), cells)
+        width = shape.features if coded is None else ranges(coded)[-1][1]
+        return build(experiment.model, width, outputs, cells)
+    except ExperimentError:
+        raise
+    except ValueError as fault:
+        raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
+
+
+def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -> nn.Module:
+    """The generator of a table: chances of every column's codes, by ranges (first, end)."""
+    hidden = spec.hidden or (200, 200)
+    return VectorGenerator(codes[-1][1], cells, latent=spec.latent, hidden=hidden, codes=codes, seed=spec.seed)
+
+
+def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
+    """A model of the user's own: a copy of a module, or what a function or class makes.
+
+    torch's generator is set to the model's seed while it is made, and put back: server and clients make the same model,
+    whatever of it is trained.
+    """
+    found = load_object(spec.kind, what="model.kind")
+    if isinstance(found, nn.Module):
+        if spec.arguments:
+            raise ExperimentError(f"model.arguments are given, and model.kind {spec.kind!r} is a module, made already")
+        return copy.deepcopy(found)
+    if not callable(found):
+        raise ExperimentError(
+            f"model.kind is {spec.kind!r}, a {type(found).__name__}; name a function or class that makes an nn.Module"
+        )
+    arguments = {**_taken(found, offered), **spec.arguments}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        try:
+            made = found(**arguments)
+        except Exception as fault:  # the user's own code
+            raise ExperimentError(
+                f"model.kind {spec.kind!r} made no model of {arguments} ({type(fault).__name__}: {fault}); "
+                "model.arguments are what it is called with"
+            ) from fault
+    if not isinstance(made, nn.Module):
+        raise ExperimentError(f"model.kind {spec.kind!r} made a {type(made).__name__}; it must make an nn.Module")
+    return made
+
+
+def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
+    """What of the offered arguments a function takes by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {each.name: offered[each.name] for each in parameters if each.kind in named and each.name in offered}
+
+
+GIB = 2.0**30
+YEAR = 365.25 * 86_400.0
+_FLOPS = 5e10
+"""Operations that a core does in a second, at most."""
+_ROUND_SECONDS = 5e-4
+"""A round, at least: its charge is put on the disk."""
+_COPIES, _SUMS = 3, 2
+"""Of a model: its parameters as they came, loaded and flat; and contributions in float64."""
+_IMAGES = 30_000
+_ENCODER_FLOPS = 6e6
+_CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one setting takes.
+
+    Attributes:
+        setting: its name.
+        value: as it is written.
+        bytes: of memory, at once.
+        seconds: of all rounds.
+    """
+
+    setting: str
+    value: object
+    bytes: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model: its parameters, the numbers that a record leaves in its layers, and operations for one record."""
+
+    parameters: float
+    activations: float
+    flops: float
+
+
+def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[Part]:
+    """What each setting takes of a process with clients; what a trust model does not read has a small default.
+
+    Args:
+        shape: of the records; `stated_shape` where none was read.
+        rows: of a batch, of these clients together.
+    """
+    found = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
+    measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
+    for part in measured:
+        found += _of_sketch(experiment, part, shape, cells_of_sketch(experiment, shape))
+    spec, goal = experiment.data, experiment.training
+    if spec.source in ("synthetic", "ring", "gaussians"):
+        for name in ("records", "test_records"):
+            found.append(Part(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
+    if spec.encoded is not None:
+        seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / _FLOPS
+        found.append(Part("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
+    found.append(Part("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
+    return found
+
+
+def require_within(parts: list[Part], *, bytes_: float, seconds: float, whose: str, remedy: tuple[str, str]) -> None:
+    """Refuse what takes more than there is.
+
+    Args:
+        whose: what has these limits: "this machine".
+        remedy: what else can be done about memory, and about time.
+
+    Raises:
+        ExperimentError: naming the setting that takes most, its value, what is needed, and the remedy.
+    """
+    room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
+    if not room <= bytes_:
+        needed = f"{room / GIB:,.4g} GiB" if math.isfinite(room) else "more than can be counted"
+        raise ExperimentError(
+            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} has "
+            f"{bytes_ / GIB:.3g} GiB for it. Lower {most.setting}{remedy[0]}"
+        )
+    time, most = sum(part.seconds for part in parts), max(parts, key=lambda part: part.seconds)
+    if not time <= seconds:
+        raise ExperimentError(
+            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} gives it "
+            f"{_time(seconds)} at most. Lower {most.setting}{remedy[1]}"
+        )
+
+
+def require_possible(experiment: Experiment, task: Task) -> None:
+    """Refuse what this machine has no memory for, or what takes longer than a year: before anything is made.
+
+    Raises:
+        ExperimentError: naming the setting, its value, what it needs and the remedy.
+    """
+    shape = stated_shape(experiment)
+    clients = Part("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
+    sites = Part("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))
+    require_within(
+        [*parts_of(experiment, task, shape), clients, sites],
+        bytes_=machine_memory(),
+        seconds=YEAR,
+        whose="this machine",
+        remedy=(", or use one with more memory", ""),
+    )
+
+
+@functools.cache
+def machine_memory() -> float:
+    """Bytes of memory that this machine has, or that its container may take."""
+    found = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in _CONTROL_GROUPS:
+        text = Path(path).read_text(encoding="ascii").strip() if Path(path).is_file() else ""
+        found = min(found, float(text)) if text.isdigit() else found
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
+    """The size of an experiment's model, on torch's device without memory; nothing is known of a user's own."""
+    spec = experiment.model
+    if is_reference(spec.kind):
+        return Size(0.0, 0.0, 0.0)
+    if model_kind(spec.kind).points:
+        points = float(spec.particles) * shape.features
+        return Size(points, points, points)
+    try:
+        with torch.device("meta"):
+            model = of_shape(experiment, shape, task.width(shape, spec))
+    except ValueError:
+        return Size(0.0, 0.0, 0.0)  # which is said where the model is made
+    except (RuntimeError, TypeError, OverflowError):  # more numbers than can be counted
+        return Size(math.inf, 0.0, 0.0)
+    parameters = float(sum(parameter.numel() for parameter in model.parameters()))
+    return Size(parameters, *_passed(model, spec, task, shape, parameters))
+
+
+def _passed(model: torch.nn.Module, spec: Model, task: Task, shape: Shape, parameters: float) -> tuple[float, float]:
+    """Numbers in the layers after one record, and its operations; by its parameters where it takes something else."""
+    seen: list[int] = []
+
+    def count(module: torch.nn.Module, given: object, found: object) -> None:
+        if isinstance(found, torch.Tensor) and not list(module.children()):
+            seen.append(found.numel())
+
+    width = spec.latent if task.facts.other_side == "generator" else shape.features
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    try:
+        with torch.device("meta"), FlopCounterMode(display=False) as counted:
+            model.eval()(torch.empty((1, width)))
+        return float(sum(seen)), float(counted.get_total_flops())
+    except Exception:  # a generator that is called with cells, or a network of more than one input
+        return 0.0, 2.0 * parameters
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[Part]:
+    size, training = model_size(experiment, task, shape), experiment.training
+    item, rounds = _item(experiment), planned_releases(experiment)
+    threads = min(experiment.federation.threads, os.cpu_count() or 1) * (1000 if training.device == "cuda" else 1)
+    passes = 3 * rounds * size.flops / (_FLOPS * threads)
+    yield Part(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
+    held = min(rows, training.micro_batch) * size.activations * 2 * item
+    chosen = "batch_fraction" if training.batch_size is None else "batch_size"
+    yield Part(f"training.{chosen}", getattr(training, chosen), held, passes * (rows - 1))
+
+
+def _named(experiment: Experiment) -> tuple[str, object]:
+    """The setting of a model that decides on its size."""
+    spec = experiment.model
+    if model_kind(spec.kind).points:
+        return "model.particles", spec.particles
+    if spec.hidden and max(spec.hidden) >= spec.latent:
+        return "model.hidden", list(spec.hidden)
+    return ("model.latent", spec.latent) if spec.latent > 2 else ("model.kind", spec.kind)
+
+
+def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[Part]:
+    """Directions, the numbers of a batch along them, and tables of these."""
+    dimension = task.dimension(shape, experiment.model)
+    if isinstance(dimension, int):
+        k = 1 if dimension < 2 else experiment.slicing.directions
+        yield Part("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k)
+        tables = 16.0 * experiment.local.bins * k * len(shape.groups)
+        bins = Part("local.bins", experiment.local.bins, tables)
+        yield bins if experiment.local.bins >= k else Part("slicing.directions", k, tables)
+
+
+def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, cells: int) -> Iterator[Part]:
+    coded = table_of(experiment)
+    if part.kind == "table" and coded is not None:
+        width = float(ranges(coded)[-1][1])
+        yield Part("sketch.bins", part.bins, 16.0 * cells * width * width / 2)
+        return
+    if part.kind == "code":
+        return
+    try:
+        width = float(feature_map(part).width(len(part.columns) or shape.features))
+    except ValueError:
+        return  # which is said where the law is made
+    name = "pairs" if part.kind == "gaussian" else "directions"
+    waves = float(part.pairs if part.kind == "gaussian" else part.directions * part.harmonics)
+    yield Part(f"sketch.{name}", getattr(part, name), 24.0 * getattr(part, name) * width + 32.0 * cells * waves)
+    if part.map == "convolutions":
+        yield Part("sketch.filters", part.filters, 16.0 * part.filters * part.kernel**2 + 8.0 * width)
+    if part.map == "scattering":
+        yield Part("sketch.orientations", part.orientations, 16.0 * part.scales * part.orientations * shape.features)
+
+
+def _item(experiment: Experiment) -> int:
+    return 8 if experiment.training.precision == "float64" else 4
+
+
+def _time(seconds: float) -> str:
+    if seconds >= YEAR:
+        return f"{seconds / YEAR:,.4g} years" if seconds > YEAR else "a year"
+    return f"{seconds / 3600:,.3g} hours" if seconds >= 3600 else f"{seconds:,.3g} s"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

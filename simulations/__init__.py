@@ -1,0 +1,1 @@
+"""What a researcher runs in a checkout beside the package."""

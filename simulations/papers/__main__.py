@@ -1,0 +1,186 @@
+"""`python -m simulations.papers FIGURE...`: the papers' figures and tables, run, measured and drawn."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs, invoke, split_debug
+from fedsw.text import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulations.papers.figure import Figure
+    from simulations.papers.study import Study
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="rll/fig13, 'rll/*', rll.")]
+List = Annotated[bool, typer.Option("--list", help="Show the figures and what is missing of each; run nothing.")]
+All = Annotated[bool, typer.Option("--all", help="Every figure of every paper.")]
+QuickRun = Annotated[bool, typer.Option("--quick", help="Few rounds and points, in minutes: to see that it runs.")]
+DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
+Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results are kept, as JSON.")]
+Pages = Annotated[Path | None, typer.Option(metavar="DIR", help="Where pages and pictures are written.")]
+
+_COMMITTED = Path(__file__).parent / "results"
+_PAGES = Path(__file__).parents[2] / "docs" / "papers"
+
+
+def reproduce_command(
+    names: Names = None,
+    all_: All = False,
+    list_: List = False,
+    quick: QuickRun = False,
+    draw: DrawOnly = False,
+    seeds: Seeds = None,
+    data_dir: DataDir = None,
+    jobs: Jobs = None,
+    runs: Runs = RUNS,
+    results: Results = None,
+    pages: Pages = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the papers' figures: ordinary runs, a picture and a table.
+
+    What is stored is not run again; a run that stopped goes on. Pages, with the paper's values beside ours, are
+    written under docs/papers.
+    """
+    from simulations.papers.figure import chosen, figures
+
+    if not (names or all_ or list_):
+        raise typer.BadParameter("name a figure, as `rll/fig13` or `rll`, or give --all or --list")
+    asked = chosen(names or list(figures()))
+    store = results or _COMMITTED
+    if quick:
+        asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
+    if data_dir is not None:
+        os.environ["FEDSW_DATA"] = str(data_dir.expanduser().resolve())  # for the processes that run, too
+    if list_:
+        _show([_study(store, figure, seeds) for figure in asked], as_json=as_json)
+        return
+    failed: list[tuple[str, str]] = []
+    if not draw:
+        folder = runs / ("papers-quick" if quick else "papers")
+        failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
+    studies = [_study(store, figure, seeds) for figure in asked]
+    where = pages or (runs / "papers-quick" / "pages" if quick else _PAGES)
+    written = _write(studies, store, where)
+    if as_json:
+        listed = [_listed(study) for study in studies]
+        typer.echo(json_text({"figures": listed, "failed": dict(failed), "files": written}))
+    else:
+        _show(studies, as_json=False)
+        Console().print("\n".join(written), style="cyan", highlight=False, soft_wrap=True)
+    for key, fault in failed:
+        typer.echo(f"{key}: {fault}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _make(
+    asked: Sequence[Figure],
+    store: Path,
+    runs: Path,
+    *,
+    seeds: int | None,
+    jobs: int | None,
+    quiet: bool,
+) -> list[tuple[str, str]]:
+    """Make what is missing; returns what failed, with the reasons."""
+    from fedsw.compare.grid import GridProgress
+    from fedsw.engines.pool import cores, run_all
+    from simulations.papers.store import read
+    from simulations.papers.work import fail, make, missing, pieces_of, without_data
+
+    pieces = pieces_of(asked, seeds=seeds)
+    waiting = missing(store, pieces)
+    absent = without_data(waiting)
+    waiting = [piece for piece in waiting if piece.key not in absent]
+    label = "reproduce " + " ".join(dict.fromkeys(figure.id for figure in asked[:3])) + (" …" if len(asked) > 3 else "")
+    with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
+        run_all(
+            waiting,
+            functools.partial(make, runs, store),
+            jobs=jobs or cores(),
+            watcher=progress,
+            failed=functools.partial(fail, store),
+        )
+    found = [(piece.key, read(store, piece.key)) for piece in waiting]
+    failed = [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
+    return [*failed, *absent.items()]
+
+
+def _study(store: Path, figure: Figure, seeds: int | None) -> Study:
+    from simulations.papers.study import read_study
+
+    return read_study(store, figure, seeds=seeds)
+
+
+def _write(studies: Sequence[Study], store: Path, where: Path) -> list[str]:
+    """Draw the studies, and write the page of every paper among them whole, from all that is stored of it."""
+    from simulations.papers.figure import chosen
+    from simulations.papers.page import write_page
+    from simulations.papers.pictures import contact_sheet, draw, pictures_of
+    from simulations.papers.study import read_study
+
+    images = where / "images"
+    written = [path for study in studies for path in draw(study, images)]
+    for paper in dict.fromkeys(study.figure.paper for study in studies):
+        drawn = {study.figure.id: study for study in studies}
+        every = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen([paper])]
+        pictures = [(path.stem, path) for study in every for path in pictures_of(images, study.figure.id)]
+        sheet = contact_sheet(pictures, where / "sheets" / f"{paper}.png")
+        written += [sheet] if sheet is not None else []
+        written.append(write_page(paper, every, images, where / f"{paper}.md"))
+    return [str(path) for path in written]
+
+
+def _show(studies: Sequence[Study], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text([_listed(study) for study in studies]))
+        return
+    from rich.table import Table
+
+    view = Table("figure", "what", "results", "missing", box=None)
+    for study in studies:
+        view.add_row(study.figure.id, study.figure.title, str(len(study.results)), str(study.absent or "–"))
+    Console().print(view)
+
+
+def _listed(study: Study) -> dict[str, Any]:
+    from simulations.papers.study import measured
+
+    rows = [
+        {"what": row.what, "paper": row.paper, "goal": row.goal}
+        | {
+            series: None if (found := measured(study, row, series)) is None else found.mean
+            for series in ("as printed", "best")
+        }
+        for row in study.figure.rows
+    ]
+    figure = study.figure
+    return {
+        "id": figure.id, "source": figure.source, "title": figure.title, "results": len(study.results),
+        "missing": study.absent, "rows": rows,
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0 done, 1 something failed, 2 bad input."""
+    app = typer.Typer(add_completion=False)
+    app.command("reproduce")(reproduce_command)
+    debug, rest = split_debug(sys.argv[1:] if arguments is None else arguments)
+    return invoke(app, rest, debug=debug)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

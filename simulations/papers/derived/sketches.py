@@ -1,0 +1,26 @@
+"""What sketches lose where nobody is trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulations.papers.study import Result, Study
+
+_TRUSTED, _NOBODY = "best", "nobody trusted"
+
+
+def price_of_trust(study: Study) -> list[Result]:
+    """`lost_without_trust`: the accuracy of the trusted server's generator minus that where nobody is.
+
+    Means over seeds, at equal epsilon; the number stands in the column of the trusted server, where the goal is.
+    """
+    found = []
+    for source in study.along("source", _TRUSTED):
+        for epsilon in study.along("epsilon", _TRUSTED):
+            point = {"source": source, "epsilon": epsilon}
+            trusted = study.numbers("accuracy_generated", _TRUSTED, point)
+            own = study.numbers("accuracy_generated", _NOBODY, point)
+            if own and trusted:
+                lost = {"lost_without_trust": float(np.mean(trusted) - np.mean(own))}
+                found.append(Result(_TRUSTED, point, 0, lost, {}, {}))
+    return found

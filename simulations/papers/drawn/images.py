@@ -1,0 +1,153 @@
+"""Pictures of autoencoders: reconstructions, generated images, interpolations, codes, a series at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.report.figures import draw_images, new_panels
+from simulations.papers.drawn.labels import measured_of, name_of
+from simulations.papers.figure import Value
+from simulations.papers.study import Result, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SHOWN = 40
+_SIDE_BY_SIDE = 3
+
+
+def reconstructions(study: Study) -> Mapping[str, Figure]:
+    """The earliest held-out image of each class, and under it its reconstructions, a row an epsilon."""
+    found = {}
+    for series in study.series:
+        results = _by_epsilon(study, series)
+        rows = [("held out", next(iter(results.values())).arrays["originals"])]
+        rows += [(name_of("epsilon", epsilon), one.arrays["reconstructed"]) for epsilon, one in results.items()]
+        figure, panels = new_panels(len(rows), 1, size=(6.4, 0.72 * len(rows) + 0.4))
+        for axes, (title, images) in zip(panels, rows, strict=True):
+            draw_images(axes, _unit(images), "", columns=len(images))
+            _name_at_left(axes, title)
+        figure.suptitle(f"{_heading(study, series)}: reconstructed")
+        found[f"{series} reconstructed"] = figure
+    return found
+
+
+def generated(study: Study) -> Mapping[str, Figure]:
+    """Images decoded from the prior, a panel an epsilon."""
+    found = {}
+    for series in study.series:
+        results = _by_epsilon(study, series)
+        figure, panels = new_panels(1, len(results), size=(2.5 * len(results) + 0.2, 4.1))
+        for axes, (epsilon, one) in zip(panels, results.items(), strict=True):
+            measured = measured_of(dict(one.values), "accuracy_generated", "frechet_lenet")
+            title = f"{name_of('epsilon', epsilon)}\n{measured}" if measured else name_of("epsilon", epsilon)
+            draw_images(axes, _unit(one.arrays["generated"][:_SHOWN]), title, columns=5)
+            axes.title.set_fontsize(7.5)
+        figure.suptitle(f"{_heading(study, series)}: decoded from the prior")
+        found[f"{series} generated"] = figure
+    return found
+
+
+def reconstructed_and_generated(study: Study) -> Mapping[str, Figure]:
+    """Both pictures of each series."""
+    return {**reconstructions(study), **generated(study)}
+
+
+def interpolations(study: Study) -> Mapping[str, Figure]:
+    """Between the earliest held-out images of every two classes, ten images a pair, a panel an epsilon."""
+    found = {}
+    for series in study.series:
+        results = _by_epsilon(study, series)
+        lines = -(-len(results) // 2)
+        figure, panels = new_panels(lines, min(2, len(results)), size=(6.6 * min(2, len(results)), 3.7 * lines + 0.3))
+        for axes, (epsilon, one) in zip(panels, results.items(), strict=False):
+            lines_of = _apart(one.arrays["interpolated"])
+            columns = _SIDE_BY_SIDE * lines_of.shape[1]
+            draw_images(axes, lines_of.reshape(-1, lines_of.shape[-1]), name_of("epsilon", epsilon), columns=columns)
+        for axes in panels[len(results) :]:
+            axes.set_axis_off()
+        figure.suptitle(f"{_heading(study, series)}: between the codes of every two classes, three pairs a row")
+        found[series] = figure
+    return found
+
+
+def codes(study: Study) -> Mapping[str, Figure]:
+    """Two coordinates of held-out images' codes by class: a row a series, a column an epsilon, the same axes."""
+    every = {series: _by_epsilon(study, series) for series in study.series}
+    epsilons = study.along("epsilon")
+    figure, panels = new_panels(
+        len(every), len(epsilons), size=(2.5 * len(epsilons) + 0.8, 2.5 * len(every) + 0.6), sharex=True, sharey=True
+    )
+    shown = [one.arrays["codes"][:, :2].astype(np.float64) for results in every.values() for one in results.values()]
+    limit = float(np.quantile(np.abs(np.concatenate(shown)), 0.998)) * 1.05
+    for line, (series, results) in enumerate(every.items()):
+        for column, epsilon in enumerate(epsilons):
+            axes = panels[line * len(epsilons) + column]
+            if epsilon in results:
+                _scatter(axes, results[epsilon])
+            axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal")
+            axes.set_title(name_of("epsilon", epsilon))
+        panels[line * len(epsilons)].set_ylabel(f"{series}\ncoordinate 2")
+    for axes in panels[-len(epsilons) :]:
+        axes.set_xlabel("coordinate 1")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", title="class", markerscale=3)
+    figure.suptitle(f"{study.figure.source}, {_source(study)}: codes of held-out images, and the prior's edge")
+    return {"": figure}
+
+
+def labelled(study: Study) -> Mapping[str, Figure]:
+    """Generated images of each label, a column a label; needs `pictures`, sorted by label."""
+    (result,) = study.results
+    images = _unit(result.arrays["pictures"])
+    each = len(images) // 10
+    columns = images.reshape(10, each, -1).transpose(1, 0, 2).reshape(10 * each, -1)
+    figure, (axes,) = new_panels(1, 1, size=(4.2, 0.4 * each + 0.5))
+    title = measured_of(dict(result.values), "accuracy_generated")
+    draw_images(axes, columns, f"{name_of('epsilon', result.values['epsilon'])}, {title}", columns=10)
+    return {"": figure}
+
+
+def _scatter(axes: Axes, result: Result) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Circle
+
+    points, labels = result.arrays["codes"].astype(np.float64), result.arrays["labels"]
+    for label in np.unique(labels):
+        chosen = points[labels == label]
+        shade = colormaps["tab10"](int(label) % 10)
+        axes.scatter(chosen[:, 0], chosen[:, 1], s=3, alpha=0.6, linewidths=0, color=shade, label=str(label))
+    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor="0.3", linestyle="--", linewidth=0.8))
+
+
+def _by_epsilon(study: Study, series: str) -> dict[Value, Result]:
+    """The first seed's result at every epsilon."""
+    return {epsilon: study.of(series, epsilon=epsilon)[0] for epsilon in study.along("epsilon", series)}
+
+
+def _heading(study: Study, series: str) -> str:
+    return f"{study.figure.source}, {_source(study)}, {series}"
+
+
+def _source(study: Study) -> str:
+    names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+    return ", ".join(names.get(str(value), str(value)) for value in study.along("source"))
+
+
+def _apart(lines: NDArray[Any]) -> NDArray[np.float64]:
+    """Lines of images (l, s, p) with a white image after each, in [0, 1]: (l, s + 1, p)."""
+    white = np.ones((len(lines), 1, lines.shape[2]))
+    return np.concatenate([_unit(lines), white], axis=1)
+
+
+def _unit(images: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(images, dtype=np.float64) / 255
+
+
+def _name_at_left(axes: Axes, title: str) -> None:
+    axes.text(-0.01, 0.5, title, transform=axes.transAxes, ha="right", va="center", fontsize=8)

@@ -1,0 +1,63 @@
+"""A finished run as measures see it: its model, its task, its records."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from fedsw.data import Dataset
+from fedsw.experiment import Experiment
+from fedsw.experiment.sources import load_dataset, load_public
+from fedsw.experiment.stored import require_allowed_code
+from fedsw.runs.files import MODEL
+from fedsw.runs.record import RunRecord, read_run
+from fedsw.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run in its folder. What a measure reads of private records is outside the run's guarantee: it must say so."""
+
+    directory: Path
+
+    @functools.cached_property
+    def record(self) -> RunRecord:
+        """Experiment, summary, lines of metrics, held-out outputs."""
+        return read_run(self.directory)
+
+    @property
+    def experiment(self) -> Experiment:
+        """What ran; a paper's file names no code.
+
+        Raises:
+            CodeRefused: if what is stored does.
+        """
+        found = self.record.experiment
+        require_allowed_code(found, (), stored=self.directory)
+        return found
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The run's task on its data."""
+        return Problem.from_experiment(self.experiment)
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """Private (`train`) and held-out (`test`) records."""
+        return load_dataset(self.experiment)
+
+    @functools.cached_property
+    def public(self) -> Dataset | None:
+        """The public labelled data set, where the experiment has one."""
+        return load_public(self.experiment)
+
+    @functools.cached_property
+    def model(self) -> nn.Module:
+        """The released model, in evaluation mode."""
+        model = self.problem.build_model()
+        model.load_state_dict(load_file(self.directory / MODEL))
+        return model.eval()

@@ -1,0 +1,143 @@
+"""A figure with its results, as drawings and tables read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedsw.text import to_float
+from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.figure import Figure, Row, Value
+from simulations.papers.store import read
+from simulations.papers.work import HELD_OUT
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run, or the figure's computation, came to.
+
+    Attributes:
+        series: the name of its series; "computed" for a computation.
+        point: values of the settings that the figure varies, by the last word of their keys.
+        values: the run's held-out metrics and what was measured beside them.
+        arrays: small arrays that the measures left.
+        about: guarantee, rounds, seconds, versions, hardware, date.
+    """
+
+    series: str
+    point: Mapping[str, Value]
+    seed: int
+    values: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+    about: Mapping[str, Any]
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of a round's noise; 0 without privacy."""
+        stated = self.about.get("guarantee") or {}
+        bounds = (stated.get("sensitivities") or {"": 0.0}).values()
+        return float(to_float(stated.get("noise_multiplier")) or 0.0) * max(float(bound) for bound in bounds)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A figure and the results that there are of it; `absent` counts those that there are not.
+
+    `derived` are numbers of several results together (`Figure.derive`); no drawing goes over them.
+    """
+
+    figure: Figure
+    results: tuple[Result, ...]
+    absent: int
+    derived: tuple[Result, ...] = ()
+
+    @property
+    def series(self) -> list[str]:
+        """Names of the series that have results, in the order of the figure's file."""
+        return list(dict.fromkeys(result.series for result in self.results))
+
+    def of(self, series: str | None = None, **point: Value) -> list[Result]:
+        """The results of a series at a point, or at all points that agree with it, seed by seed."""
+        return [
+            result
+            for result in self.results
+            if (series is None or result.series == series)
+            and all(result.point.get(key) == value for key, value in point.items())
+        ]
+
+    def along(self, key: str, series: str | None = None) -> list[Value]:
+        """The values that a setting takes among the results, in the order of the figure's file."""
+        return list(dict.fromkeys(result.point[key] for result in self.of(series) if key in result.point))
+
+    def numbers(self, metric: str, series: str, at: Mapping[str, Value]) -> list[float]:
+        """A metric of a series at a point, one number a seed; empty where there is none."""
+        for study in (self, dataclasses.replace(self, results=self.derived)):
+            found = [to_float(result.values.get(metric)) for result in study.of(series, **dict(at))]
+            if numbers := [number for number in found if number is not None]:
+                return numbers
+        return []
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number of a row: mean and standard deviation over seeds."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Measurement | None:
+        """None where there is no number."""
+        if not numbers:
+            return None
+        return cls(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0, len(numbers))
+
+    def __str__(self) -> str:
+        """`0.844 ± 0.003 (3)`: mean, standard deviation, seeds; one number stands alone."""
+        return f"{self.mean:.3g}" if self.seeds == 1 else f"{self.mean:.3g} ± {self.deviation:.1g} ({self.seeds})"
+
+
+def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> Study:
+    """A figure with what is stored of it."""
+    found, absent = [], 0
+    computation = computation_of(figure)
+    if computation is not None:
+        stored = read(results, computation.key)
+        if stored is None or stored.fault is not None:
+            return Study(figure, (), 1)
+        whole = stored.measures[HELD_OUT]
+        return Study(figure, (Result("computed", {}, 0, whole.values, whole.arrays, stored.about),), 0)
+    for cell in cells_of(figure, seeds=seeds):
+        stored = read(results, cell.key)
+        names = (HELD_OUT, *cell.measures)
+        if stored is None or any(name not in stored.measures for name in names):
+            absent += 1
+            continue
+        whole = stored.together(names)
+        found.append(Result(cell.series, cell.point, cell.seed, whole.values, whole.arrays, stored.about))
+    study = Study(figure, tuple(found), absent)
+    return dataclasses.replace(study, derived=_derived(study))
+
+
+def _derived(study: Study) -> tuple[Result, ...]:
+    if study.figure.derive is None or not study.results:
+        return ()
+    file, _, name = study.figure.derive.partition(".")
+    module = importlib.import_module(f"simulations.papers.derived.{file}")
+    function: Callable[[Study], Sequence[Result]] = getattr(module, name)
+    return tuple(function(study))
+
+
+def measured(study: Study, row: Row, series: str) -> Measurement | None:
+    """What a series came to in a row of the figure's table."""
+    if study.figure.compute is not None:
+        return Measurement.of(study.numbers(row.metric, "computed", {})) if series == "best" else None
+    return Measurement.of(study.numbers(row.metric, series, row.at))

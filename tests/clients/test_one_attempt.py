@@ -1,0 +1,101 @@
+"""Laws of a client whose messages are answered by processes that know nothing of each other: one noise a charge.
+
+Flower's own executors (`--stock`) start a process for every message and hand it the node's state; one that answered and
+whose state was never stored leaves the next with the state of before.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from fedsw.accounting import Ledger
+from fedsw.engines import inprocess
+from fedsw.experiment import Experiment
+from fedsw.federation import messages
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.models import flatten
+from fedsw.tasks.problem import Problem
+from tests.federations import small
+from tests.server.sketch_runs import sketched
+
+GRADIENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "federation.clients=2")
+SLICES = small("privacy.trust=local-gradient", "objective.alpha=0", "privacy.epsilon=8.0", "federation.clients=2")
+SKETCH = sketched("privacy.trust=sketch-local", "federation.clients=2")
+
+
+class Stock:
+    """A real node: each message gets a copy of the state, which is kept only if somebody says so."""
+
+    def __init__(self, experiment: Experiment, place: Path) -> None:
+        self.task, self.place = Problem.from_experiment(experiment), place
+        config = {"partition-id": 0, "num-partitions": 2, "state-dir": str(place), "modules": ANY_MODULE}
+        self.run = secrets.randbits(60)  # nodes are remembered by it
+        self.context = Context(self.run, 1234, config, RecordDict(), {})
+        settings = experiment.model_dump_json(exclude={"metrics"})
+        assert self.ask(messages.HELLO, messages.Greeting(settings, f"{self.run:032x}")) is None
+        self.terms = Terms.of(self.task)
+        self.theta = Broadcast.of(flatten(self.task.build_model()), self.terms)
+
+    def ask(self, exchange: Any, asked: Any, *, kept: bool = True) -> str | None:
+        """Why a process of its own answers nothing; None if it answers."""
+        inprocess.identify(self.run)
+        message = Message(messages.encode(asked, Terms.of(self.task)), 1234, exchange.kind, ttl=60.0)
+        inprocess.number(message, "m")
+        context = copy.deepcopy(self.context)
+        reply = client_app(message, context)
+        if kept:
+            self.context = context
+        return None if reply.has_content() else str(reply.error.reason)
+
+    def charges(self) -> list[tuple[int, int]]:
+        with Ledger.open(self.place / "client-0.sqlite", read_only=True) as ledger:
+            return [(entry.round, entry.attempt) for entry in ledger.entries()]
+
+
+def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
+    """The exchanges of an attempt."""
+    trust, settings = node.task.experiment.privacy.trust, node.task.experiment
+    if trust == "sketch-local":
+        return [(messages.SKETCH, messages.SketchAsked(1, attempt, 600))]
+    cells = len(node.task.objective.cells)
+    sizes = (120,) * cells
+    if settings.objective.alpha == 0:
+        return [(messages.LOCAL_GRADIENTS, messages.LocalGradientAsked(node.theta, None, 1, attempt, sizes, 1200))]
+    table = torch.zeros((cells, settings.slicing.directions, settings.local.bins))
+    return [
+        (messages.TABLES, messages.TableAsked(node.theta, 1, attempt, sizes, 1200)),
+        (
+            messages.LOCAL_GRADIENTS,
+            messages.LocalGradientAsked(node.theta, Broadcast.of(table, node.terms), 1, attempt, sizes, 1200),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("experiment", [GRADIENT, SLICES, SKETCH], ids=["two exchanges", "one exchange", "a sketch"])
+def test_a_process_without_the_state_of_the_one_before_answers_no_attempt_again(experiment, tmp_path):
+    """Two answers would be two noises for one charge: their mean has less than what the charge is for."""
+    node = Stock(experiment, tmp_path)
+    attempts = (0,) if experiment is SKETCH else (0, 1)
+    for attempt in attempts:
+        *first, (kind, last) = requests(node, attempt)
+        for each, asked in first:
+            assert node.ask(each, asked) is None
+            assert _says_already(node.ask(each, asked, kept=False))
+        assert node.ask(kind, last, kept=False) is None
+        assert _says_already(node.ask(kind, last))
+        for each, asked in first:
+            assert _says_already(node.ask(each, asked))
+    assert node.charges() == [(1, attempt) for attempt in attempts]
+
+
+def _says_already(why: str | None) -> bool:
+    return why is not None and why.startswith(("AlreadySpent", "AlreadyAnswered", "BudgetExhausted"))

@@ -1,0 +1,202 @@
+"""Laws of what a request may cost a client: no message asks for more memory and time than its operator gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment.catalogue import shipped_experiments
+from fedsw.experiment.sources import load_shape, stated_shape
+from fedsw.federation import messages, wire
+from fedsw.federation.client.app import app as client_app
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.messages import Broadcast, OutputsAsked, Terms
+from fedsw.federation.node import limits
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.limits import require_room, room_of
+from fedsw.models import count_parameters
+from fedsw.tasks import needs
+from fedsw.tasks.needs import GIB, model_size
+from fedsw.tasks.own import task_of
+from fedsw.tasks.problem import Problem
+from tests.federations import numbers, small
+
+RUN = "0123456789abcdef" * 2
+OWN = {"partition-id": 0, "num-partitions": 2, "own-data": 1, "trust": "any"}
+MLP = "model.kind=mlp"
+LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4")
+IMAGES = {
+    "name": "a",
+    "data": {"source": "digits"},
+    "objective": {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0},
+    "model": {"kind": "image-generator"},
+    "privacy": {"trust": "sketch", "epsilon": 1.0},
+}
+RING = {
+    "name": "a",
+    "data": {"source": "ring"},
+    "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
+    "model": {"kind": "generator", "hidden": [8]},
+}
+
+
+def greeted(experiment: Experiment, state, config=OWN, run: str = RUN, written: str | None = None) -> str:
+    """Why a node refuses a greeting."""
+    grid = InProcessGrid(client_app, [{**config, "state-dir": str(state)}])
+    content = {"experiment": experiment.model_dump_json() if written is None else written, "run": run}
+    try:
+        (node,) = grid.get_node_ids()
+        request = Request(node, RecordDict({"config": ConfigRecord(content)}))
+        reply = exchange(grid, wire.HELLO, [request], group="g", timeout=30.0, traffic=Traffic())[node]
+    finally:
+        grid.close()
+    assert isinstance(reply, Fault), "it took part"
+    return reply.reason
+
+
+def never(what: str) -> Callable[..., NoReturn]:
+    """A function that clients do not call: its fault is one that they answer with, so that nobody waits for them."""
+
+    def called(*arguments: object) -> NoReturn:
+        raise AssertionError(what)
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ((MLP, "model.hidden=[30000,30000]"), "model.hidden is [30000, 30000]"),
+        ((MLP, "model.hidden=[1000000000000,1000000000000]"), "model.hidden is [1000000000000, 1000000000000]"),
+        ((*LOCAL, "local.bins=9000000000"), "local.bins is 9000000000"),
+        (("data.records=1000000000",), "data.records is 1000000000"),
+        (("data.test_records=1000000000",), "data.test_records is 1000000000"),
+        (("data.core_features=1000000000",), "data.records is 600"),
+        (("training.rounds=10000000000",), "training.rounds is 10000000000"),
+        ((MLP, "model.hidden=[3000,3000]", "training.rounds=200000000"), "model.hidden is [3000, 3000]"),
+    ],
+)
+def test_a_small_greeting_never_makes_a_client_build_what_it_has_no_room_for(tmp_path, monkeypatch, settings, setting):
+    """Refused by an estimate: nothing is built, and no file is opened."""
+    monkeypatch.setattr(nodes, "held_records", never("records were read"))
+    monkeypatch.setattr(Problem, "from_json", never("a network was made"))
+    reason = greeted(small(*settings), tmp_path, {**OWN, "max-memory": "4", "max-seconds": "100000"})
+    assert setting in reason and ("raises max-memory" in reason or "raises max-seconds" in reason)
+
+
+@pytest.mark.parametrize(
+    ("raw", "settings", "setting"),
+    [
+        (RING, ("model.kind=dcgan", "model.hidden=[60000,60000]", "data.source=digits"), "model.hidden"),
+        (RING, ("slicing.directions=1000000000",), "slicing.directions is 1000000000"),
+        (RING, ("model.latent=1000000000",), "model.latent is 1000000000"),
+        (RING, ("data.source=mnist", "data.half=true", "data.encoded=8", "data.encoder_epochs=90000000"), "encoder_"),
+        (IMAGES, ("sketch.pairs=100000000",), "sketch.pairs is 100000000"),
+        (IMAGES, ("sketch.kind=cramer", "sketch.directions=100000000"), "sketch.directions is 100000000"),
+        (IMAGES, ("sketch.map=convolutions", "sketch.kernel=100001"), "sketch.filters is 16"),
+        (IMAGES, ("sketch.map=convolutions", "sketch.filters=100000000"), "sketch.pairs is 600"),
+        (IMAGES, ("sketch.map=scattering", "sketch.orientations=1000000000"), "sketch.pairs is 600"),
+    ],
+)
+def test_every_kind_of_model_and_sketch_has_an_estimate(raw, settings, setting):
+    asked = parse_experiment(raw, settings)
+    with pytest.raises(ExperimentError, match=f"{setting.replace('[', '.')}.*this client (has|gives it)"):
+        require_room(asked, {**OWN, "max-memory": "4"})
+
+
+def test_a_setting_that_this_machine_has_no_room_for_is_refused_to_its_own_operator_too():
+    for settings, setting in (
+        ((MLP, "model.hidden=[1000000,1000000]"), "model.hidden"),
+        (("federation.clients=1000000000000",), "federation.clients"),
+        (("federation.clients=1000000000000", "federation.sites=1000000000000"), "federation.sites"),
+        (("training.rounds=1000000000000000",), "training.rounds"),
+    ):
+        with pytest.raises(ExperimentError, match=rf"^{setting} is .*this machine.*Lower {setting}"):
+            Problem.from_experiment(small(*settings))
+
+
+def test_without_limits_a_client_gives_half_of_its_machine_and_a_day_and_a_simulation_all_of_it():
+    simulated = {"partition-id": 0, "num-partitions": 2}
+    assert room_of(OWN) == (needs.machine_memory() / 2, 86_400.0)
+    assert room_of(simulated)[0] == room_of({**OWN, "modules": "*"})[0] == needs.machine_memory()
+    assert room_of({**OWN, "max-memory": "1.5", "max-seconds": "60"}) == (1.5 * GIB, 60.0)
+    for wrong in ("0", "-1", "inf", "nan"):
+        with pytest.raises(ExperimentError, match="this node's max-memory is .*; it must be positive and finite"):
+            room_of({"max-memory": wrong})
+
+
+def test_batches_count_once_the_records_are_known(tmp_path, monkeypatch):
+    """One record fits, and a batch of a thousand does not."""
+    asked = small(MLP, "model.hidden=[2000]", "data.records=40000", "training.batch_fraction=1.0")
+    require_room(asked, {**OWN, "max-memory": "0.02"})
+    assert "training.batch_fraction is 1.0" in greeted(asked, tmp_path, {**OWN, "max-memory": "0.02"})
+
+
+def test_estimates_are_below_what_a_shipped_experiment_may_take():
+    """An ordinary experiment is refused by nobody: each within a fifth of what a small machine has."""
+    for experiment in shipped_experiments():
+        require_room(experiment, {**OWN, "max-memory": "2"})
+
+
+def test_a_model_is_counted_as_it_is_built():
+    for settings in ((), (MLP, "model.hidden=[7,5]"), ("objective.task=regression", MLP, "model.hidden=[4]")):
+        problem = Problem.from_experiment(small(*settings))
+        found = model_size(problem.experiment, task_of(problem.experiment), problem.shape)
+        assert found.parameters == count_parameters(problem.build_model())
+        assert found.flops >= 2 * sum(p.numel() for p in problem.build_model().parameters() if p.dim() == 2)
+
+
+def test_shapes_are_known_without_a_file():
+    """Of the sources that need none here; the others are compared where their files are."""
+    seen = set()
+    for experiment in shipped_experiments():
+        source = (experiment.data.source, experiment.objective.task, experiment.data.target)
+        if source[0] in ("synthetic", "ring", "gaussians", "digits") and source not in seen:
+            seen.add(source)
+            stated, found = stated_shape(experiment), load_shape(experiment)
+            assert (stated.features, stated.classes, stated.targets) == (found.features, found.classes, found.targets)
+            assert len(stated.groups) == len(found.groups)
+    assert len(seen) > 5
+
+
+def test_filler_is_no_longer_than_what_a_client_holds(tmp_path):
+    """Rows that outputs are filled up to: a number of a few digits is no order for gigabytes."""
+    grid = InProcessGrid(client_app, [{"partition-id": 0, "num-partitions": 2, "state-dir": str(tmp_path)}])
+    experiment = small("federation.clients=2")
+
+    def ask(kind: str, content: dict) -> RecordDict | Fault:
+        request = Request(node, RecordDict(content))
+        return exchange(grid, kind, [request], group="g", timeout=30.0, traffic=Traffic())[node]
+
+    try:
+        (node,) = grid.get_node_ids()
+        greeting = ConfigRecord({"experiment": experiment.model_dump_json(), "run": RUN})
+        joined = ask(wire.HELLO, {"config": greeting})
+        held = int(numbers(joined["arrays"]["sizes"]).sum())
+        for rows, refused in ((held + 1, True), (2**40, True), (held, False)):
+            answer = ask(wire.OUTPUTS, _outputs_asked(experiment, rows))
+            assert isinstance(answer, Fault) == refused, rows
+            assert not refused or f"filled up to {rows} rows were asked for" in answer.reason
+    finally:
+        grid.close()
+
+
+def _outputs_asked(experiment: Experiment, rows: int) -> RecordDict:
+    problem = Problem.from_experiment(experiment)
+    terms = Terms.of(problem, S=1)
+    asked = OutputsAsked(Broadcast.of(torch.zeros(problem.parameters), terms), 1, 0, torch.tensor([[2, 2]]), rows)
+    return messages.encode(asked, terms)
+
+
+def test_the_limit_of_a_day_is_about_computing_and_infinite_needs_are_refused():
+    assert limits.room_of({"max-seconds": "1e9"})[1] == 1e9
+    part = needs.Part("model.hidden", [1], math.inf)
+    with pytest.raises(ExperimentError, match="more than can be counted"):
+        needs.require_within([part], bytes_=1e300, seconds=1.0, whose="this client", remedy=("", ""))

@@ -1,0 +1,186 @@
+"""Limits of what a SuperLink takes from who has shown nothing: connections, headers, bodies, idle time. On loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from fedsw.deploy.warm import connections
+from fedsw.deploy.warm.connections import Bounded, Patience, door
+
+LIMIT, BODY = 20, 1000
+
+
+class Answers:
+    """An app that reads a body whole, and counts what it was given."""
+
+    def __init__(self) -> None:
+        self.bytes, self.calls = 0, 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.calls += 1
+        more = True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise RuntimeError("gone")
+            self.bytes += len(event.get("body", b""))
+            more = event.get("more_body", False)
+        await connections.respond(send, 200, b"read")
+
+
+class Small(Bounded):
+    most, most_of_others, seconds = BODY, 10, 0.5
+
+
+class Hasty(Patience):
+    seconds = 0.5
+
+
+@pytest.fixture
+def app() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+def port(app: Answers) -> Iterator[int]:
+    """A server within low limits, that counts connections of its own machine too."""
+    guarded = Small(app, lambda scope: (b"signed", b"yes") in scope["headers"])
+    config = uvicorn.Config(
+        guarded, http=Hasty, loop="asyncio", lifespan="off", log_level="critical", h11_max_incomplete_event_size=2000
+    )
+    server = uvicorn.Server(config)
+    with door("127.0.0.1", 0, LIMIT, LIMIT, count_local=True) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        _wait(lambda: server.started)
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join(10)
+
+
+def _wait(condition: Any) -> bool:
+    until = time.monotonic() + 10
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(found)
+
+
+def asked(port: int, head: str, body: bytes = b"") -> bytes:
+    """What comes back for a request, until the server closes."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(f"POST /v1/fleet/give HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode() + body)
+        found = b""
+        with contextlib.suppress(OSError):
+            while part := connection.recv(4096):
+                found += part
+        return found
+
+
+SIGNED, CLOSE = "signed: yes\r\n", "connection: close\r\n"
+
+
+def test_a_body_of_an_admitted_node_is_read(port, app):
+    assert b"200" in asked(port, f"{SIGNED}{CLOSE}content-length: {BODY}\r\n", b"x" * BODY)[:20]
+    assert app.bytes == BODY
+
+
+def test_nothing_is_read_of_who_is_not_admitted(port, app):
+    assert b" 401 " in asked(port, f"content-length: {BODY}\r\n", b"x" * BODY)[:20]
+    assert (app.calls, app.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("stated", [BODY + 1, 500 * 2**20, 10**30])
+def test_a_body_that_states_too_large_a_length_is_refused_before_it_is_read(stated, port, app):
+    answer = asked(port, f"{SIGNED}content-length: {stated}\r\n")[:20]
+    assert (b" 413 " if stated < 10**20 else b" 400 ") in answer, "a length of 31 digits is refused by uvicorn itself"
+    assert (app.calls, app.bytes) == (0, 0)
+
+
+def test_a_body_without_a_length_is_counted_while_it_is_read(port, app):
+    chunk = b"100\r\n" + b"x" * 256 + b"\r\n"
+    assert b" 413 " in asked(port, f"{SIGNED}transfer-encoding: chunked\r\n", chunk * 40)[:20]
+    assert app.bytes <= BODY
+    assert b" 200 " in asked(port, f"{SIGNED}{CLOSE}transfer-encoding: chunked\r\n", chunk * 3 + b"0\r\n\r\n")[:20]
+
+
+def test_a_body_that_stops_is_not_waited_for(port, app):
+    assert b" 408 " in asked(port, f"{SIGNED}content-length: {BODY}\r\n", b"x" * 10)[:20]
+
+
+def test_headers_that_never_end_are_cut(port, app):
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+        connection.sendall(b"POST /v1/fleet/give HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 600)
+        began = connection.recv(20)
+    assert b" 4" in began and app.calls == 0
+
+
+def test_fifty_idle_connections_lock_nobody_out_for_long(port, app):
+    idle = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(50)]
+    for one in idle[::2]:
+        with contextlib.suppress(OSError):
+            one.sendall(b"POST /v1/fleet/give HTTP/1.1\r\n")  # and no end of the headers
+    closed = sum(_is_closed(one) for one in idle)
+    assert closed >= 50 - LIMIT, "those above the limit at once"
+    assert _wait(lambda: all(_is_closed(one) for one in idle)), "the others when their time is over"
+    assert _wait(lambda: b" 200 " in asked(port, f"{SIGNED}{CLOSE}content-length: 1\r\n", b"x")[:20])
+    for one in idle:
+        one.close()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(0.05)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_an_address_has_its_own_limit_and_the_machine_itself_none():
+    with door("127.0.0.1", 0, 100, 3, count_local=True) as listening:
+        listening.listen()
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(4)]
+        kept = [listening.accept()[0] for _ in range(3)]
+        with pytest.raises(ConnectionAbortedError, match=r"too many from 127\.0\.0\.1"):
+            listening.accept()
+        kept.pop().close()
+        clients.append(socket.create_connection(listening.getsockname()))
+        kept.append(listening.accept()[0])
+        for each in (*clients, *kept):
+            each.close()
+    with door("127.0.0.1", 0, 1, 1) as listening:
+        listening.listen()
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(3)]
+        kept = [listening.accept()[0] for _ in range(3)]
+        for each in (*clients, *kept):
+            each.close()
+
+
+def test_other_requests_than_a_node_s_have_a_small_body_but_those_of_the_machine_itself():
+    reached = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    headers = [(b"content-length", b"5000000")]
+    for peer, passes in ((("10.0.0.9", 5), False), (("127.0.0.1", 5), True)):
+        scope = {"type": "http", "path": "/health", "client": peer, "headers": headers}
+        asyncio.run(Bounded(app, lambda scope: False)(scope, lambda: None, send))  # type: ignore[arg-type, return-value]
+        assert bool(reached) == passes
+    assert sent[0]["status"] == 413

@@ -1,0 +1,58 @@
+"""Laws of `fedsw choose`: every answer leads to a run that fedsw accepts, and the page is what the command says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from fedsw.cli.app import main
+from fedsw.experiment import Privacy, load_experiment
+from fedsw.own_data.choice import _FELT, QUESTIONS, Answers, choose, page, strength_of
+from tests.owndata.test_init import folder
+
+ROOT = Path(__file__).resolve().parents[2]
+POSSIBLE = {name: list(answers) for name, (_, answers) in QUESTIONS.items() if answers}
+
+
+@pytest.mark.parametrize("answers", list(itertools.product(*POSSIBLE.values())), ids="-".join)
+def test_what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_said(answers, tmp_path, monkeypatch):
+    given = dict(zip(POSSIBLE, answers, strict=True))
+    found = choose(Answers(**given))
+    assert found.trust in get_args(Privacy.model_fields["trust"].annotation)
+    assert found.trust.endswith("local") or found.trust.startswith("local") or given["sums"] == "server"
+    assert ("stratified" in found.settings.values()) == (found.trust == "central" and given["counts"] == "watched")
+    monkeypatch.chdir(tmp_path)
+    draft, _, *rest = (command.split() for command in found.commands)
+    draft[draft.index("DATA")] = str(folder(tmp_path))
+    for option, column in (("--group", "sex"), ("--target", "income"), ("--unit", "id")):
+        if option in draft:
+            draft[draft.index(option) + 1] = column
+    assert ("--unit" in draft) == (given["rows"] == "several")
+    assert main([*draft[1:], "--from-public"]) == 0
+    changes = [word for word in rest[-1] if "=" in word and not word.startswith("--")]
+    experiment = load_experiment(tmp_path / "own.toml", changes)
+    asked = rest[-1][rest[-1].index("--trust") + 1] if given["product"] == "table" else experiment.privacy.trust
+    assert asked == found.trust
+
+
+def test_more_clients_who_trust_nobody_need_more_records_and_a_server_needs_not():
+    alone = [strength_of(Answers(sums="server", clients=clients)) for clients in (2, 50)]
+    apart = [strength_of(Answers(sums="nobody", clients=clients)) for clients in (2, 50)]
+    assert alone[0] == alone[1] and apart[0] == pytest.approx(5 * apart[1])
+    few = choose(Answers(sums="nobody", records=60, clients=10))
+    assert few.strength < _FELT and few.enough.startswith("not enough")
+
+
+def test_what_nobody_answered_is_the_cautious_answer_and_is_named(capsys):
+    assert main(["choose", "--sums", "server", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumed"] == {"counts": "watched", "rows": "one", "product": "model", "records": 1000}
+    assert found["settings"]["privacy.sampling"] == "stratified" and found["when_not_to_use_fedsw"]
+
+
+def test_the_decision_page_is_the_commands_text():
+    assert (ROOT / "docs" / "choose.md").read_text(encoding="utf-8") == page()

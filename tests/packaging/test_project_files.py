@@ -1,0 +1,123 @@
+"""What surrounds the package says what the package is: versions, stages, systems, and recipes that run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedsw
+from fedsw.cli.app import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"))
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([\w-]+):", text("Makefile"), flags=re.MULTILINE))
+
+
+def linked(name: str) -> list[str]:
+    """The files that a document links to."""
+    return [path for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text(name)) if path]
+
+
+def test_the_workflow_runs_each_stage_of_the_script_once_and_in_its_order():
+    workflow = yaml.safe_load(text(".github/workflows/ci.yml"))
+    (job,) = workflow["jobs"].values()
+    stages = re.findall(r"^make (\S+)$", text(".ci/run"), flags=re.MULTILINE)
+    assert job["strategy"]["matrix"]["stage"] == stages and set(stages) <= targets()
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make ${{ matrix.stage }}"]
+    assert workflow["permissions"] == {"contents": "read"}
+    (python,) = [step["with"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
+    assert f">={python['python-version']}" == PROJECT["requires-python"] and python["cache"] == "pip"
+    assert list(ROOT.glob(python["cache-dependency-path"]))
+
+
+def test_every_hook_before_a_commit_is_a_command_of_make_lint():
+    (here,) = yaml.safe_load(text(".pre-commit-config.yaml"))["repos"]
+    assert here["repo"] == "local", "the versions are those of the lock"
+    commands = " ".join(hook["entry"] for hook in here["hooks"])
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", text("Makefile"), flags=re.MULTILINE)
+    assert recipe is not None
+    for program in re.findall(r"\$\(BIN\)/([\w-]+)", recipe[1]):
+        assert f".venv/bin/{program}" in commands
+    for hook in here["hooks"]:
+        assert hook.get("pass_filenames", True) is False or re.search(hook["exclude"], "docs/data.md")
+
+
+def test_the_version_and_the_licence_are_the_same_wherever_they_stand():
+    citation = yaml.safe_load(text("CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert (citation["title"], citation["version"]) == (PROJECT["name"], PROJECT["version"])
+    assert citation["abstract"] == PROJECT["description"] and citation["license"] == PROJECT["license"]
+    newest, *_ = re.findall(r"^## (\d\S*)", text("CHANGELOG.md"), flags=re.MULTILINE)
+    supported = re.search(r"there is one version, (\d+\.\d+)\.", text("SECURITY.md"))
+    assert newest == PROJECT["version"] == fedsw.__version__
+    assert supported is not None and PROJECT["version"].startswith(f"{supported[1]}.")
+
+
+def test_the_systems_and_the_python_of_the_readme_are_those_of_the_package():
+    classifiers = set(PROJECT["classifiers"])
+    systems = {each for each in classifiers if each.startswith("Operating System")}
+    assert systems == {"Operating System :: POSIX :: Linux", "Operating System :: MacOS"}
+    assert re.search(r"on Linux.*macOS.*Windows is not supported: it has no `fcntl`", text("README.md"), re.DOTALL)
+    python = PROJECT["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {python}" in classifiers and f"Python {python}" in text("README.md")
+    assert not any(each.startswith("License") for each in classifiers), "the licence is an expression"
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda each: each.stem)
+def test_a_template_has_what_a_chooser_shows(template):
+    _, front, body = template.read_text(encoding="utf-8").split("---\n", 2)
+    shown = yaml.safe_load(front)
+    assert shown["name"] and shown["about"] and body.strip()
+    if template.stem in ("bug", "guarantee"):
+        assert "SECURITY.md" in body
+
+
+def test_what_contributing_names_is_there():
+    named = [*linked("CONTRIBUTING.md"), *re.findall(r"`((?:fedsw|tests|docs)/[\w./]*)`", text("CONTRIBUTING.md"))]
+    named += re.findall(r"^(fedsw/\w+/)", text("CONTRIBUTING.md"), flags=re.MULTILINE)
+    assert len(named) > 15
+    for name in named:
+        assert (ROOT / name).exists(), name
+    for stage in re.findall(r"\bmake ([a-z-]+)", text("CONTRIBUTING.md")):
+        assert stage in targets(), stage
+    mutants = " ".join(each.read_text() for each in (ROOT / "tests" / "mutants" / "table").glob("*.toml"))
+    for name in re.findall(r"--only (\S+)", text("CONTRIBUTING.md")):
+        assert f'name = "{name}"' in mutants
+
+
+def test_the_recipes_run_in_python_and_on_the_command_line(tmp_path, monkeypatch, capsys):
+    *recipes, use = re.findall(r"```python\n(.*?)```", text("CONTRIBUTING.md"), flags=re.DOTALL)
+    (experiment,) = re.findall(r"```toml\n(.*?)```", text("CONTRIBUTING.md"), flags=re.DOTALL)
+    (tmp_path / "clinic.py").write_text("\n\n".join(recipes), encoding="utf-8")
+    (tmp_path / "clinic.toml").write_text(experiment, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "clinic", raising=False)
+    importlib.invalidate_caches()
+    names: dict = {}
+    exec(compile(use, "CONTRIBUTING.md", "exec"), names)
+    assert "3 rounds, (1, " in capsys.readouterr().out
+    summary = names["result"].summary
+    assert summary["status"] == "completed" and summary["guarantee"]["trust"] == "central"
+    assert {f"accuracy_by_group.group_{group}" for group in (0, 1)} <= summary["held_out"].keys()
+    settings = names["result"].experiment
+    assert (settings.objective.task, settings.model.kind) == ("clinic:Smoothed", "clinic:network")
+    line = "(experiment=clinic, status=completed, rounds=3, directory=runs/clinic/"
+    assert repr(names["result"]).startswith(f"RunResult{line}") and "(1, 0.0" in repr(names["result"])
+    loaded = fedsw.load(names["result"].directory, allow_modules=["clinic"])
+    assert repr(loaded).startswith("TrainedModel(features=1, experiment=clinic,") and "\n" not in repr(loaded)
+    assert main(["run", "clinic.toml", "training.rounds=1", "--quiet"]) == 0

@@ -1,0 +1,320 @@
+"""Laws of moments that are released before the first round: what leaves, at what cost, once, and what follows."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
+from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
+from fedsw.audit.recorded import audit
+from fedsw.errors import FederationError
+from fedsw.experiment import ExperimentError
+from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
+from fedsw.federation.budgets.split import budget_split
+from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, MomentsAsked, Terms, encode
+from fedsw.federation.node import node as nodes
+from fedsw.federation.node.partition import held_records
+from fedsw.federation.server.moments import unprepared
+from fedsw.federation.trust.moments import client
+from fedsw.runs.observer import NoObserver
+from fedsw.tasks.moments import STEP, sums_of
+from fedsw.tasks.preparation import Preparation
+from fedsw.tasks.problem import Problem
+from tests.federations import Federation, Saboteur, array, numbers, small
+from tests.noises import require_gaussian
+
+LOCAL = ("privacy.trust=local-gradient", "privacy.delta=1e-5")
+FIRST = ("privacy.moments=0.3", "privacy.delta=1e-5")
+ALONE = {"partition-id": 0, "num-partitions": 3}
+SITE = {"partition-id": 0, "num-partitions": 1}
+
+
+class Stopped(Exception):
+    """What ends a run between two rounds."""
+
+
+class StopAfter(NoObserver):
+    """Ends a run when a round is done."""
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+
+    def round_done(self, record):
+        if record["round"] == self._last:
+            raise Stopped
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_remembered():
+    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
+    nodes._nodes.clear()
+    yield
+    nodes._nodes.clear()
+
+
+def exact(chosen):
+    """The moments of all records (cells, u), without noise."""
+    task = Problem.from_experiment(chosen)
+    return sums_of(task, moments_layout(task), held_records(task, SITE).records).double() * STEP
+
+
+def stored(directory):
+    found = json.loads((directory / "moments.json").read_text())
+    return {**found, "values": torch.tensor(found["values"], dtype=torch.float64)}
+
+
+def rows_of(path):
+    with Ledger.open(path, read_only=True) as ledger:
+        return ledger.entries(), ledger.epsilon()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+@pytest.mark.parametrize("asked", ["privacy.epsilon=1.0", "privacy.noise_multiplier=4.0"])
+def test_moments_and_all_rounds_compose_to_the_promised_epsilon(share, rate, asked):
+    chosen = small(f"privacy.moments={share}", "privacy.delta=1e-5", asked, "training.rounds=40")
+    found = shares(chosen, rate=rate, delta=1e-5)
+    both = [(Step(1.0, 1 / found.moments), 1), (Step(rate, 1 / found.rounds), 40)]
+    epsilon = epsilon_by("pld", both, 1e-5)
+    assert found.epsilon * (1 - 1e-4) < epsilon <= found.epsilon * (1 + 1e-9)
+    if rate == 1.0:  # squares of mu add
+        total = 1 / found.moments**2 + 40 / found.rounds**2
+        assert 1 / found.moments**2 / total == pytest.approx(share, rel=1e-3)
+    split = budget_split(chosen, rate=rate, delta=1e-5)
+    assert (split.moments, split.multiplier, split.epsilon) == (found.moments, found.rounds, found.epsilon)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_moments_are_charged_once_and_whole_before_the_rounds(tmp_path, federation, trust):
+    chosen = small(*FIRST, *trust)
+    summary = federation.run(chosen)
+    folder = federation.folder / "run1"
+    ledgers = sorted(folder.glob("clients/*.sqlite")) if trust else [folder / "ledger.sqlite"]
+    assert len(ledgers) == (3 if trust else 1)
+    for path in ledgers:
+        entries, epsilon = rows_of(path)
+        first = [entry for entry in entries if entry.round == 0]
+        assert entries[: len(first)] == first and {entry.sampling_rate for entry in first} == {1.0}
+        assert all(entry.sensitivity >= math.sqrt(2) for entry in first)
+        steps = [(Step(e.sampling_rate, e.sensitivity / e.sigma), 1) for e in entries if e.group == first[0].group]
+        assert len(steps) == 5 and epsilon_by("pld", steps, 1e-5) == pytest.approx(epsilon, rel=1e-6)
+    assert 0.99 * summary["epsilon"] < summary["epsilon_spent"] <= summary["epsilon"] * (1 + 1e-9)
+    assert summary["released_rounds"] == 4
+    assert "one release of moments" in summary["guarantee"]["statement"]
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(federation, trust):
+    chosen, added = small(*FIRST, *trust, "training.rounds=1"), []
+    for _ in range(6):
+        federation.run(chosen)
+        found = stored(federation.folder / f"run{federation.runs}")
+        added.append((found["values"] - exact(chosen)).reshape(-1))
+    least = moments_budget(Problem.from_experiment(chosen), shares(chosen, rate=0.2, delta=1e-5).moments).sigma
+    assert found["sigma"] == pytest.approx(least * (math.sqrt(3) if trust else 1.0), rel=1e-6)
+    require_gaussian(torch.stack(added), found["sigma"])
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_without_noise_moments_are_those_of_all_records_however_they_are_spread(federation, sites):
+    chosen = small("privacy.trust=none", "privacy.moments=0.3", f"federation.sites={sites}")
+    summary = federation.run(chosen)
+    found = stored(federation.folder / "run1")
+    assert torch.equal(found["values"], exact(chosen)) and found["sigma"] == 0.0
+    assert summary["epsilon"] == math.inf and summary["held_out"]["accuracy"] > 0.7
+
+
+def test_seeded_moments_and_models_are_the_same_however_clients_are_spread_over_sites(tmp_path):
+    for trust in ((), LOCAL):
+        values, models = [], []
+        for sites in (1, 3):
+            directory = tmp_path / f"{len(trust)}{sites}"
+            Federation(tmp_path).run(small(*FIRST, *trust, f"federation.sites={sites}", "seed=3"), directory=directory)
+            values.append(stored(directory)["values"])
+            models.append(load_file(directory / "model.safetensors")["0.weight"])
+        assert torch.allclose(*values, atol=1e-9) and torch.allclose(*models, atol=1e-5)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_a_run_with_moments_passes_its_own_audit_and_fails_it_where_they_cost_less(federation, trust):
+    federation.run(small(*FIRST, *trust))
+    folder = federation.folder / "run1"
+    assert audit(folder).passed
+    path = folder / "moments.json"
+    content = json.loads(path.read_text())
+    content["values"][0][0] = content["records"][0] * (math.floor(2**14 * content["counted"]) / 2**14) ** 2
+    content["values"][1][0] = content["records"][1] * (math.floor(2**14 * content["counted"]) / 2**14) ** 2
+    path.write_text(json.dumps(content))
+    assert not audit(folder).passed
+    path.unlink()
+    assert not audit(folder).passed
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_a_run_that_goes_on_has_the_moments_that_it_had_and_ends_with_the_same_bits(tmp_path, trust):
+    chosen = small(*FIRST, *trust, "seed=4")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    Federation(tmp_path).run(chosen, directory=whole)
+    with pytest.raises(Stopped):
+        Federation(tmp_path).run(chosen, directory=cut, observer=StopAfter(2))
+    before, asked = stored(cut), []
+    app = Saboteur(lambda message, context: asked.append(message.metadata.message_type))
+    Federation(tmp_path).run(chosen, directory=cut, resume=True, app=app)
+    assert torch.equal(stored(cut)["values"], before["values"])
+    assert asked and not {MOMENTS.kind, NOISY_MOMENTS.kind} & set(asked)
+    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_moments_that_were_charged_and_lost_are_not_released_again_for_nothing(tmp_path, monkeypatch):
+    def failing(*_):
+        raise OSError(28, "no space left on device")
+
+    chosen, directory = small(*FIRST), tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(Exception, match="space"):
+        patch.setattr("fedsw.federation.server.moments.write_json", failing)
+        Federation(tmp_path).run(chosen, directory=directory)
+    summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    entries, epsilon = rows_of(directory / "ledger.sqlite")
+    assert sum(entry.round == 0 for entry in entries) == 4 and epsilon <= summary["epsilon"] * (1 + 1e-9)
+    assert summary["released_rounds"] < 4 and "stopped" in summary["status"]
+
+
+def test_what_leaves_and_what_a_client_prepares_are_finite_and_in_the_agreed_shape(tmp_path):
+    node = nodes.join(small(*FIRST, *LOCAL).model_dump_json(), "run", 1, ALONE)
+    length = Preparation.length(node.task.features)
+    for wrong in (torch.zeros(length), torch.full((length,), math.nan), torch.ones(length - 1)):
+        with pytest.raises(ValueError, match="preparation"):
+            node.prepare(wrong.double())
+    assert node.task.preparation is None
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
+def test_a_contribution_on_prepared_features_weighs_no_more_than_the_scaled_clips_allow(scale):
+    node = nodes.join(small(*FIRST).model_dump_json(), "run", 1, SITE)
+    p, generator = node.task.features, torch.Generator().manual_seed(0)
+    vector = torch.randn(Preparation.length(p), generator=generator, dtype=torch.float64) * 30
+    vector[-1] = scale
+    raw = node.task.clip
+    node.prepare(vector)
+    assert (node.task.clip.loss, node.task.clip.jacobian) == (scale * raw.loss, scale * raw.jacobian)
+    theta = torch.randn(node.task.parameters, generator=generator, dtype=torch.float64)
+    batch, outputs = node.forward(theta, node.records, 1, 0)
+    q = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    found, _ = node.contribution(batch, q, 0.01)
+    most = scale * (raw.jacobian * float(q.norm(dim=1).sum()) + len(q) * 0.01 * raw.loss)
+    assert 0 < float(torch.linalg.vector_norm(found)) <= most * (1 + 1e-6)
+
+
+def test_a_released_model_answers_for_raw_features_as_the_trained_one_for_prepared_ones(tmp_path):
+    chosen = small(*FIRST, "seed=2", "training.precision=float64")
+    Federation(tmp_path).run(chosen, directory=tmp_path / "run")
+    node = nodes.join(chosen.model_dump_json(), "run", 7, SITE)
+    raw = node.task
+    vector = torch.randn(Preparation.length(raw.features), dtype=torch.float64)
+    vector[-1] = 2.0
+    node.prepare(vector)
+    theta = torch.randn(raw.parameters, dtype=torch.float64)
+    there = node.task.prepared(node.task.build_model(), theta)(node.task.inputs(node.records))
+    folded = raw.prepared(raw.build_model(), unprepared(node.task, theta))(raw.inputs(node.records))
+    assert torch.allclose(there, folded, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda steps: steps + 1, "its moments are none of its records"),
+        (lambda steps: 3 * steps, "its moments are none of its records"),
+        (lambda steps: steps[:, 1:], "unreadable answer"),
+        (lambda steps: -steps, "its moments are none of its records"),
+    ],
+)
+def test_sums_that_records_cannot_make_are_refused_and_never_quoted(federation, caplog, change, reason):
+    def after(message, reply):
+        if message.metadata.message_type == MOMENTS.kind and message.metadata.dst_node_id == 1001:
+            reply.content["arrays"]["steps"] = array(
+                np.ascontiguousarray(change(numbers(reply.content["arrays"]["steps"])))
+            )
+        return reply
+
+    chosen = small(*FIRST, "federation.max_attempts=1")
+    with pytest.raises(FederationError):
+        federation.run(chosen, app=Saboteur(after=after))
+    assert reason in caplog.text and not (federation.folder / "run1" / "moments.json").exists()
+
+
+def test_a_client_gives_exact_moments_to_no_server_that_it_does_not_trust(federation):
+    refused, chosen = [], small(*FIRST, *LOCAL)
+    asked = encode(MomentsAsked(0, 0, torch.ones(1).long()), Terms.of(Problem.from_experiment(chosen), S=1))
+
+    def hook(message, context):
+        if message.metadata.message_type == NOISY_MOMENTS.kind:
+            message.metadata.message_type, message.content = MOMENTS.kind, asked
+
+    def after(message, reply):
+        if message.metadata.message_type == MOMENTS.kind:
+            refused.append(reply.has_error() or "steps" not in reply.content.get("arrays", {}))
+        return reply
+
+    with pytest.raises(FederationError):
+        federation.run(chosen, app=Saboteur(hook, after))
+    assert len(refused) == 3 and all(refused)
+
+
+def test_a_client_answers_nothing_about_moments_in_a_run_that_releases_none():
+    node = nodes.join(small().model_dump_json(), "run", 1, SITE)
+    with pytest.raises(RuntimeError, match="agreed to a run that releases none"):
+        client.steps_of_moments(node, torch.ones(3), np.empty(0, np.int64), bytes(32))
+
+
+def test_a_client_that_is_asked_again_and_again_never_exceeds_its_epsilon(tmp_path):
+    node = nodes.join(small(*FIRST, *LOCAL).model_dump_json(), "run", 1, ALONE)
+    place = tmp_path / "client-0.sqlite"
+    client.noised_moments(node, place, 0, 600)
+    with pytest.raises(AlreadySpent):
+        client.noised_moments(node, place, 0, 600)
+    with pytest.raises(BudgetExhausted):
+        for attempt in range(1, 9):
+            client.noised_moments(node, place, attempt, 600)
+    assert rows_of(place)[1] <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_the_account_sets_aside_moments_and_rounds_and_counts_both(federation, trust):
+    name = f"moments-{len(trust)}"
+    summary = federation.run(small(*FIRST, *trust, f"data.account={name}"))
+    own = name if not trust else f"{name}.client-0"
+    state = DatasetAccount(accounts_folder(), own).state()
+    (run,) = state.runs.values()
+    assert sum(run.steps.values()) == 5 and state.spent(1e-5) == pytest.approx(summary["epsilon"], rel=0.02)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_a_limit_that_the_rounds_alone_would_fit_refuses_the_run_before_anything_is_spent(federation, trust):
+    name = f"limited-moments-{len(trust)}"
+    for own in [name] if not trust else [f"{name}.client-{number}" for number in range(3)]:
+        DatasetAccount(accounts_folder(), own).limit(0.97, 1e-5)
+    with pytest.raises((LimitReached, FederationError), match="would reach epsilon"):
+        federation.run(small(*FIRST, *trust, f"data.account={name}"))
+    assert not list(federation.folder.rglob("*.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (("privacy.trust=local-slices", "objective.task=generation"), "experiment"),
+        (
+            ("model.kind=encoder-decoder", "objective.task=representation", "model.hidden=[4]"),
+            "set privacy.moments to 0",
+        ),
+    ],
+)
+def test_moments_that_nothing_could_use_are_refused_at_load_time(federation, changes, reason):
+    with pytest.raises((ExperimentError, FederationError), match=reason):
+        federation.run(small(*FIRST, *changes))
+    assert not list(federation.folder.glob("run1/ledger.sqlite"))

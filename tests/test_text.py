@@ -1,0 +1,94 @@
+"""Laws of numbers for people: an epsilon or a delta that is claimed is never below the true one, wherever it stands."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsw.text import downward, upward
+
+SOURCES = [*sorted(Path("fedsw").rglob("*.py")), *sorted(Path("benchmarks").rglob("*.py"))]
+FORMS = re.compile(r"^[#0 ,+-]*\d*,?(\.\d+)?[gef%]$")
+NAMED = re.compile(
+    r"epsilon|delta(?!_times)|spent|budget(?!_left)|\bclaim(ed)?\b(?!\.)|all_shown|\bsingle\b", re.IGNORECASE
+)
+ANNOUNCED = re.compile(r"(ε|δ|epsilon|delta)( spent)?( ?(=|of|at|is|≥|≤|to|up to))? ?$")
+NOT_PRINTED = {
+    "simulations/papers/computed/noise.py",  # names of measured values, by the epsilons that a study asks for
+    "simulations/papers/computed/postprocessing.py",
+    "simulations/papers/drawn/errors.py",  # ticks of an axis
+    "fedsw/audit/canaries.py",
+}
+
+
+@given(st.floats(1e-300, 1e300), st.integers(2, 8))
+def test_a_number_is_rounded_to_the_side_that_is_asked_for_and_by_one_unit_at_most(value, digits):
+    up, down = float(upward(value, digits)), float(downward(value, digits))
+    assert down <= value <= up
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    assert up - value <= unit * (1 + 1e-9) and value - down <= unit * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        (1.0, "1", "1"),
+        (0.1 / 300, "0.000334", "0.000333"),
+        (1e-5, "1e-05", "1e-05"),
+        (1.0000001, "1.01", "1"),
+        (9.999, "10", "9.99"),
+        (0.0, "0", "0"),
+        (-0.1234, "-0.123", "-0.124"),
+        ("inf", "∞", "∞"),
+        (math.nan, "–", "–"),
+        (None, "–", "–"),
+    ],
+)
+def test_what_is_written_of_a_number(value, up, down):
+    assert (upward(value), downward(value)) == (up, down)
+
+
+def rounded_to_the_nearest(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where a number that is named like an epsilon or a delta, or announced as one, is written to the nearest digit."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr):
+            if isinstance(node, ast.Call) and named(node, "number") and NAMED.search(ast.unparse(node.args[0])):
+                yield node.lineno, ast.unparse(node)
+            continue
+        before = ""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                form = "" if part.format_spec is None else ast.unparse(part.format_spec).strip("f'\"")
+                written = bool(FORMS.match(form)) or (isinstance(part.value, ast.Call) and named(part.value, "number"))
+                claimed = ANNOUNCED.search(before) or NAMED.search(ast.unparse(part.value))
+                if written and claimed and not before.endswith("-epsilon-"):  # the name of a run
+                    yield part.lineno, ast.unparse(part.value)
+            before = part.value if isinstance(part, ast.Constant) else ""
+
+
+def named(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == name and bool(call.args)
+
+
+def test_no_epsilon_and_no_delta_is_written_to_the_nearest_digit():
+    found = [
+        f"{path}:{line}: {text}"
+        for path in SOURCES
+        if str(path) not in NOT_PRINTED
+        for line, text in rounded_to_the_nearest(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "code", ["f'ε = {x:.3g}'", "f'{epsilon:.4g}'", "number(found.delta)", "f'at δ = {number(x)}'", "f'{budget:g}'"]
+)
+def test_the_search_finds_what_it_looks_for(code):
+    assert list(rounded_to_the_nearest(ast.parse(code)))
