@@ -161,14 +161,14 @@ class RunDirectory:
 
     def begin_attempt(self, round_: int) -> int:
         """The next unused attempt number of a round; on record before anything is sent."""
-        fresh = self._next_attempts().get(round_, 0)
+        fresh = self.next_attempts().get(round_, 0)
         self.keep_attempt(round_, fresh)
         return fresh
 
     def keep_attempt(self, round_: int, attempt: int) -> None:
         """Put an attempt on record, on the disk."""
         path = self.path / ATTEMPTS
-        self._next_attempts()  # which ends a line that was cut short
+        self.next_attempts()  # which ends a line that was cut short
         new = not path.exists()
         with files.opened(path, "a") as file:
             file.write(f"{round_} {attempt}\n")
@@ -197,11 +197,12 @@ class RunDirectory:
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
         """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""
-        known = self._next_attempts()
+        known = self.next_attempts()
         for round_, attempt in spent:
             known[round_] = max(known.get(round_, 0), attempt + 1)
 
-    def _next_attempts(self) -> dict[int, int]:
+    def next_attempts(self) -> dict[int, int]:
+        """The number of the next attempt of every round that was begun."""
         if self._attempts is None:
             self._attempts = {}
             text = self._attempts_log()

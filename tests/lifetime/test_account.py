@@ -190,7 +190,7 @@ def _try(folder, name, results):
 
 def test_of_processes_at_the_same_time_no_more_pass_than_fit(account, tmp_path):
     account.limit(2.0, DELTA)
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork of a process whose threads compute may wait for ever
     results = context.Queue()
     tries = [context.Process(target=_try, args=(tmp_path, str(number), results)) for number in range(3)]
     for one in tries:

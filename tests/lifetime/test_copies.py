@@ -236,3 +236,40 @@ def test_a_run_killed_at_any_point_goes_on_and_its_copies_only_if_nothing_was_re
     assert steps_of(account) == charged + 1
     with pytest.raises(LedgerReplaced):
         limited(account, copy)
+
+
+def test_an_account_whose_last_rows_are_gone_or_older_lets_no_copy_go_on(account, accounts, tmp_path):
+    rows = accounts / "people.heads"
+    with limited(account, tmp_path / "first.sqlite") as ledger:
+        ledger.spend(1, 0, ROUND, 1.0)
+    copy = copied(tmp_path / "first.sqlite", tmp_path / "copy.sqlite")
+    older = shutil.copytree(rows, tmp_path / "older")
+    with limited(account, tmp_path / "first.sqlite") as ledger:
+        for round_ in range(2, 6):
+            ledger.spend(round_, 0, ROUND, 1.0)
+        account.settle("run", cost_of_ledger(ledger), ledger)
+    before = account.state()
+    for put_back in (None, older):
+        shutil.rmtree(rows, ignore_errors=True)
+        if put_back is not None:
+            shutil.copytree(put_back, rows)
+        says = "is missing" if put_back is None else "says release 1, which is not the last one settled"
+        with pytest.raises(LedgerReplaced, match=says):
+            account.require_newest("run", copy)
+        with Ledger.open(copy) as other, pytest.raises(LedgerReplaced, match=says):
+            account.settle("run", cost_of_ledger(other), other)
+    shutil.rmtree(rows)
+    with Ledger.open(copy) as other, pytest.raises(LedgerReplaced, match="is missing"):
+        other.limiter = Reservation(account, "run")
+        other.spend(2, 1, ROUND, 1.0)
+    with Ledger.open(copy) as other, pytest.raises(LedgerReplaced, match="is missing"):
+        account.newest.take_over("run", other)
+    assert account.state() == before
+
+
+def test_the_last_rows_of_a_run_begin_with_its_reservation(account, accounts):
+    assert account.newest.of("run").sequence == 0 and account.newest.of("another") is None
+    account.require_newest("another", accounts / "nothing.sqlite")
+    (accounts / "people.heads").rename(accounts / "elsewhere")
+    with pytest.raises(LedgerReplaced, match="is missing"):
+        account.require_newest("run", accounts / "nothing.sqlite")

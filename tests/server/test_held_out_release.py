@@ -36,12 +36,12 @@ def nobody_is_remembered():
     nodes._nodes.clear()
 
 
+@pytest.mark.parametrize("moments", [(), ("privacy.moments=0.3",)], ids=["", "moments"])
 @pytest.mark.parametrize("sites", [1, 3])
 @pytest.mark.parametrize("regression", [False, True])
-def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, federation, sites, regression):
-    chosen = kept_run(
-        tables(tmp_path / "data", 40, 60, 80), *NOBODY, f"federation.sites={sites}", regression=regression
-    )
+def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, federation, sites, regression, moments):
+    data = tables(tmp_path / "data", 40, 60, 80)
+    chosen = kept_run(data, *NOBODY, *moments, f"federation.sites={sites}", regression=regression)
     summary = federation.run(chosen)
     directory = federation.folder / "run1"
     assert torch.allclose(released(directory)["values"], exact(chosen, directory), atol=1e-5, rtol=0)  # float32 outputs
@@ -70,6 +70,16 @@ def test_what_is_added_to_the_sums_is_noise_of_the_planned_scale_in_every_number
     else:  # of three clients, each at its own epsilon, no larger than the largest
         assert found["sigma"] >= budget.sigma * math.sqrt(3) * (1 - 1e-9)
     require_gaussian(torch.stack(added), found["sigma"])
+
+
+@pytest.mark.parametrize("trust", [(), ("privacy.trust=local-gradient", "training.batch_fraction=0.2")])
+def test_kept_records_are_measured_as_they_are_after_moments_too(tmp_path, federation, trust):
+    little = ("privacy.moments=0.3", "privacy.noise_multiplier=0.05")
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust, *little, regression=True)
+    federation.run(chosen)
+    found = released(federation.folder / "run1")
+    off = (found["values"] - exact(chosen, federation.folder / "run1")).abs().max()
+    assert off < 6 * found["sigma"] < 1.5
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

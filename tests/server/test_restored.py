@@ -290,6 +290,9 @@ def test_what_is_lost_follows_from_ledger_log_and_answers():
     assert lost_attempts(remembered((6, 0, LAST)), [(1, 0)], [(1, 0)], 5) == [(6, 0)]  # after an early stop
     assert lost_attempts(remembered((2, 0, LAST)), [], [], 5, first=0) == [(0, 0), (1, 0), (2, 0)]  # moments came first
     assert lost_attempts(remembered((2, 0, LAST)), [(0, 0), (1, 0)], [], 5, first=0) == [(2, 0)]
+    again = remembered((2, 0, LAST), (2, 1, LAST), (3, 0, FIRST))  # (2, 0) was charged by a server that then died
+    assert lost_attempts(again, [(1, 0), (2, 0)], [(1, 0), (2, 0), (2, 1)], 5) == [(2, 1)]
+    assert lost_attempts(again, [(1, 0), (2, 0), (2, 1)], [(1, 0), (2, 0), (2, 1)], 5) == []
 
 
 def test_no_attempt_has_a_larger_rate_than_a_lost_one_is_charged_at():
@@ -324,3 +327,88 @@ def test_a_new_run_is_asked_nothing_of_the_runs_before_it(machines, tmp_path):
             shutil.rmtree(node)
             node.write_text("no folder")
         machines.run(small("federation.max_attempts=1"), tmp_path / "three")
+
+
+class Liar:
+    """A client app of which one node says at the greeting that it has answered what it has not."""
+
+    def __init__(self, monkeypatch, said: list[list[int]]) -> None:
+        self.told = 0
+        true = Answered.all
+
+        def forged(answered: Answered) -> np.ndarray:
+            if "answered-0-" not in str(answered._place):
+                return true(answered)
+            self.told += 1
+            return np.array(said, dtype=np.int64)
+
+        monkeypatch.setattr(Answered, "all", forged)
+
+
+@pytest.mark.parametrize("said", [[[1, 2**40, 2]], [[1, 0, 2]], [[0, 0, 1]]])
+@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+def test_who_says_that_it_answered_in_a_new_run_is_lost_alone_and_by_name(
+    machines, tmp_path, monkeypatch, caplog, said, trust
+):
+    liar = Liar(monkeypatch, said)
+    summary = machines.run(small("federation.min_clients=2", f"privacy.trust={trust}"), tmp_path / "run")
+    assert liar.told and summary["status"] == "completed" and summary["released_rounds"] == 4
+    assert "client 0 says that it has answered in this run before" in caplog.text
+    assert {line.split()[1] for line in (tmp_path / "run" / "attempts.log").read_text().splitlines()} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [([[1, 10_001, 2]], "attempt 10001 of round 1"), ([[7, 0, 2]], "in round 7 of a run of 4")]
+)
+def test_who_says_that_it_answered_what_nobody_asked_is_lost_when_a_run_goes_on(
+    machines, tmp_path, monkeypatch, caplog, said, why
+):
+    experiment, directory = restored(machines, tmp_path, "federation.min_clients=2", "privacy.delta=1e-5", round_=4)
+    Liar(monkeypatch, said)
+    assert machines.run(experiment, directory, resume=True)["status"] == "completed"
+    assert why in caplog.text
+
+
+def test_who_alone_says_that_something_was_lost_is_named_before_anything_is_charged(machines, tmp_path, monkeypatch):
+    experiment, directory = restored(machines, tmp_path, round_=4)
+    Liar(monkeypatch, [[4, 3, 2]])
+    before = rows(directory)
+    with pytest.raises(LedgerReplaced, match=r"as client 0 of 3 nodes says \(to go on without, take its key away first"):
+        machines.run(experiment, directory, resume=True)
+    assert rows(directory) == before
+
+
+def test_two_nodes_that_claim_one_client_are_both_lost_and_the_others_go_on(machines, tmp_path, caplog):
+    class Claims(Saboteur):
+        def __call__(self, message, context):
+            if context.node_config["partition-id"] == 1 and message.metadata.message_type == "query.hello":
+                context.node_config["partition-id"] = 0
+            return super().__call__(message, context)
+
+    experiment = small("federation.min_clients=1")
+    assert machines.run(experiment, tmp_path / "run", app=Claims())["status"] == "completed"
+    assert "two nodes claim the same partition-id: clients [0]" in caplog.text
+    with pytest.raises(FederationError, match=r"two nodes claim the same partition-id: clients \[0\]"):
+        machines.run(small(), tmp_path / "another", app=Claims())
+
+
+@pytest.mark.parametrize("where", ["environment", "nowhere"])
+def test_a_real_node_remembers_what_it_answered_or_answers_nothing(tmp_path, monkeypatch, where):
+    class Bare(Machines):
+        def run(self, experiment, directory, *, resume=False, **job):
+            configs = [{"partition-id": node, "num-partitions": 3, "trust": "any"} for node in range(3)]
+            grid = InProcessGrid(client_app, configs)
+            try:
+                return federate(grid, Job(experiment, directory, resume=resume, **job))
+            finally:
+                grid.close()
+
+    monkeypatch.delenv("FEDSW_STATE", raising=False)
+    if where == "nowhere":
+        with pytest.raises(FederationError, match="has no folder to write down what it answers"):
+            Bare(tmp_path).run(small(), tmp_path / "run")
+        return
+    monkeypatch.setenv("FEDSW_STATE", str(tmp_path / "state"))
+    experiment, directory = restored(Bare(tmp_path), tmp_path)
+    with pytest.raises(LedgerReplaced, match="are not in its ledger"):
+        Bare(tmp_path).run(experiment, directory, resume=True)

@@ -140,6 +140,8 @@ class DatasetAccount:
             if known is not None and not known.settled and wanted == known.cost:
                 return journal.head
             self._require_room(state, run, wanted, about)
+            if known is None:
+                self.newest.begin(run)
             row = {
                 "kind": "reserved",
                 "run": run,
@@ -175,11 +177,12 @@ class DatasetAccount:
         Raises:
             LedgerReplaced: if so. LedgerDamaged: if it is no ledger.
         """
+        known = self.state().runs.get(run)
         if not ledger.exists():
-            self.newest.require(run, None)
+            self.newest.require(run, None, known)
             return
         with Ledger.open(ledger, read_only=True) as found:
-            self.newest.require(run, found)
+            self.newest.require(run, found, known)
 
     def settle(self, run: str, spent: Counts | Cost, ledger: Chain | None) -> Head:
         """Let a run that has ended count with what it spent, and give back the rest of its reservation.
@@ -196,9 +199,8 @@ class DatasetAccount:
             if run not in state.runs:
                 raise ValueError(f"nothing was reserved for run {run[:12]!r} in the account of {self.data!r}")
             head = None
-            if ledger is None:
-                self.newest.require(run, None)
-            else:
+            self.newest.require(run, ledger, state.runs[run])
+            if ledger is not None:
                 self.newest.follow(run, ledger)
                 head = [ledger.head().sequence, ledger.head().digest]
             row = {"kind": "settled", "run": run, **_as_row(one_cost(spent).counted()), "ledger": head}

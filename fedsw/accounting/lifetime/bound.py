@@ -124,7 +124,7 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
         yield
         return
     run = ledger.identity
-    account.newest.require(run, ledger)
+    account.newest.require(run, ledger, account.state().runs.get(run))
     bind(ledger.path, account, run)
     try:
         account.reserve(run, cost_of_ledger(ledger).and_more(more), about)

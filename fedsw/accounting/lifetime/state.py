@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -128,14 +129,15 @@ class NewestRows:
     """The last row that each run's ledger had when something was released, in a small file a run beside the account.
 
     Guarantee: rows that :meth:`follow` was given for one run lie on one chain, each after the one before. So whatever
-    was released after its row had been taken here is in every ledger that is taken later.
+    was released after its row had been taken here is in every ledger that is taken later. A file that is missing, or
+    older than the account says, stops the run: it is made when the run is first reserved for, and never taken away.
     """
 
     def __init__(self, folder: Path, data: str) -> None:
         self.folder, self._data = folder / f"{data}{_FOLDER}", data
 
     def of(self, run: str) -> Head | None:
-        """The row that is remembered for a run; None before its first release.
+        """The row that is remembered for a run, 0 before its first release; None before it was reserved for.
 
         Raises:
             LedgerDamaged: if the file does not say.
@@ -149,16 +151,37 @@ class NewestRows:
         except (ValueError, LookupError, TypeError) as fault:
             raise LedgerDamaged(f"{path} does not say where the ledger of run {run[:12]!r} ends: {fault}") from None
 
-    def require(self, run: str, ledger: Chain | None) -> None:
+    def begin(self, run: str) -> None:
+        """Make the file of a run that is reserved for the first time, before the account says that it is."""
+        if self.of(run) is None:
+            self._write(run, Head(0, ""))
+
+    def require(self, run: str, ledger: Chain | None, known: TakenRun | None) -> None:
         """Refuse a ledger that does not hold what the run has released; None if there is no ledger.
 
+        Args:
+            known: what the account says of the run; None before it was reserved for.
+
         Raises:
-            LedgerReplaced: for a copy of the run that did not go on, or was put back. LedgerDamaged: as `of`.
+            LedgerReplaced: for a copy of the run that did not go on, or was put back; or if the file is not the newest.
+            LedgerDamaged: as `of`.
         """
         newest = self.of(run)
-        if newest is None or not newest.sequence or (ledger is not None and ledger.passes(newest)):
+        if known is None and newest is None:
             return
-        self._refuse(run, newest, ledger)
+        settled = 0 if known is None or known.ledger is None else known.ledger.sequence
+        if newest is None or newest.sequence < settled:
+            self._refuse_forgotten(run, newest)
+        if newest.sequence and not (ledger is not None and ledger.passes(newest)):
+            self._refuse(run, newest, ledger)
+
+    def _refuse_forgotten(self, run: str, newest: Head | None) -> NoReturn:
+        ends = "is missing" if newest is None else f"says release {newest.sequence}, which is not the last one settled"
+        raise LedgerReplaced(
+            f"{self._file(run)} {ends}: it says where the ledger of run {run[:12]!r} ends, and without it a copy of "
+            f"the run would forget what was released elsewhere. Put {self.folder.name}/ back as it was, from the same "
+            "moment as the account or later; if it is lost, start a new run, which counts by itself"
+        )
 
     def _refuse(self, run: str, newest: Head, ledger: Chain | None) -> NoReturn:
         ends = "is gone" if ledger is None else f"ends at release {ledger.head().sequence} of another course"
@@ -177,30 +200,44 @@ class NewestRows:
             LedgerBusy: as `follow`.
         """
         before = self.of(run)
-        if before is not None and ledger.head().sequence < before.sequence:
+        if before is None:
+            self._refuse_forgotten(run, None)
+        if ledger.head().sequence < before.sequence:
             self._refuse(run, before, ledger)
-        self._remember(run, ledger, look=False)
+        self._write(run, ledger.head())
 
     def follow(self, run: str, ledger: Chain) -> None:
         """Remember a ledger's last row, on the disk, before anything that it paid for is released.
 
         Raises:
-            LedgerReplaced: if the run released elsewhere what is not in this ledger; nothing may then be released.
+            LedgerReplaced: if the run released elsewhere what is not in this ledger, or its file is gone; nothing may
+                then be released.
             LedgerBusy: if another process holds the file for a minute.
         """
-        self._remember(run, ledger, look=True)
+        with self._locked(run):
+            newest = self.of(run)
+            if newest is None:
+                self._refuse_forgotten(run, None)
+            if newest.sequence and not ledger.passes(newest):
+                self._refuse(run, newest, ledger)
+            self._replace(run, ledger.head())
 
-    def _remember(self, run: str, ledger: Chain, *, look: bool) -> None:
+    def _write(self, run: str, head: Head) -> None:
+        with self._locked(run):
+            self._replace(run, head)
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
         path = self._file(run)
         try:
             with files.locked(path.with_suffix(".lock"), _PATIENCE):
-                if look:
-                    self.require(run, ledger)
-                content = {"run": run, **asdict(ledger.head())}
-                files.replace(path, json.dumps(content).encode("ascii"))
+                yield
         except BlockingIOError:
             raise LedgerBusy(f"{path} is held by another process; try again when it ends") from None
+
+    def _replace(self, run: str, head: Head) -> None:
+        files.replace(self._file(run), json.dumps({"run": run, **asdict(head)}).encode("ascii"))
 
     def _file(self, run: str) -> Path:
         return self.folder / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.json"

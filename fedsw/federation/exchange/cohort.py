@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,6 +24,8 @@ from fedsw.tasks.problem import Problem
 Counts = NDArray[np.int64]
 _Read = TypeVar("_Read")
 _POLL_SECONDS = 0.2
+_MOST_FORGOTTEN = 10_000
+"""Attempts of a round that a folder put back from a backup may have forgotten."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +112,17 @@ def totals(present: Sequence[Present]) -> tuple[int, ...]:
     return tuple(int(total) for total in sum(each.sizes.sum(axis=0) for each in present))
 
 
-def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[tuple[Site, ...], list[str]]:
+def gather(
+    grid: Grid, task: Problem, run: str, traffic: Traffic, *, known: Mapping[int, int] | None = None
+) -> tuple[tuple[Site, ...], list[str]]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
     Every node loads and validates the records of its clients here, before anything is spent. One whose answer is
-    unreadable, or that does not answer, is lost for the run, by name; the run begins with the others if they are
-    enough.
+    unreadable, or that does not answer, or that says it has answered what it cannot have, is lost for the run, by
+    name; the run begins with the others if they are enough.
+
+    Args:
+        known: of a run that goes on, the next attempt of each round that its folder has; None for a new run.
 
     Returns:
         The sites, and in a sentence each who was lost.
@@ -127,7 +135,14 @@ def gather(grid: Grid, task: Problem, run: str, traffic: Traffic) -> tuple[tuple
     nodes = _wait_for_nodes(grid, settings)
     requests = [Request(node, greeting(task, run)) for node in nodes]
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
-    sites, lost = _understood(replies, lambda node, reply: site_of(node, reply, task))
+
+    def read(node: int, reply: RecordDict) -> Site:
+        site = site_of(node, reply, task)
+        _refuse_invented(site, task, known)
+        return site
+
+    sites, lost = _understood(replies, read)
+    sites, lost = _without_rivals(sites, lost)
     _require_enough(sum(len(site.clients) for site in sites), settings, lost)
     sites.sort(key=lambda site: int(site.clients[0]))
     _refuse_wrong_clients(task, sites, all_there=not lost)
@@ -250,6 +265,22 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     return Site(node, clients, sizes, ids, spent, kept, joined.answered.numpy())
 
 
+def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
+    """A node that says it has answered what nobody asked: it would number the others' attempts out of their reach."""
+    who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
+    if known is None and len(site.answered):
+        raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
+    last = task.experiment.training.rounds + 1  # that of records kept out of training
+    for round_, attempt, _ in site.answered.tolist():
+        if round_ > last:
+            raise FederationError(f"{who} says that it has answered in round {round_} of a run of {last - 1}")
+        if attempt >= (known or {}).get(round_, 0) + _MOST_FORGOTTEN:
+            raise FederationError(
+                f"{who} says that it has answered attempt {attempt} of round {round_}, {_MOST_FORGOTTEN} or more "
+                "beyond the last one that this run's folder has"
+            )
+
+
 def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
     """A client that states more records of a group than are taken."""
     if bool((beyond := sizes > MOST_RECORDS).any()):
@@ -283,13 +314,19 @@ def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
         return "a client"
 
 
+def _without_rivals(sites: Sequence[Site], lost: Sequence[str]) -> tuple[list[Site], list[str]]:
+    """The sites without those that claim a client that another one claims too: nobody can tell which of them has it."""
+    times = Counter(int(client) for site in sites for client in site.clients)
+    twice = sorted(client for client, count in times.items() if count > 1)
+    if not twice:
+        return list(sites), list(lost)
+    why = f"two nodes claim the same partition-id: clients {twice[:10]}; give each node its own"
+    return [site for site in sites if not np.isin(site.clients, twice).any()], [*lost, why]
+
+
 def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bool) -> None:
-    """Every client is there once, and there are as many as the experiment asks for, or fewer where some were lost."""
+    """There are as many clients as the experiment asks for, or fewer where some were lost."""
     numbers = np.concatenate([site.clients for site in sites])
-    found, times = np.unique(numbers, return_counts=True)
-    if bool((times > 1).any()):
-        twice = found[times > 1][:10].tolist()
-        raise FederationError(f"two nodes claim the same partition-id: clients {twice}; give each node its own")
     wanted = task.experiment.federation.clients
     if len(numbers) > wanted or (all_there and len(numbers) < wanted):
         raise FederationError(

@@ -23,7 +23,7 @@ from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import upward
 
 STATE_VARIABLE = "FEDSW_STATE"
-_REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
+REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
 _SAME_EPSILON = 1e-6  # relative: where it follows from a noise multiplier, the last digits are those of a machine
 
 _HANDLES = 4
@@ -102,18 +102,24 @@ class Promise:
         )
 
 
+def state_folder(node_config: Mapping[str, Any]) -> Path | None:
+    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; None if neither is set."""
+    named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
+    return Path(str(named)) if named else None
+
+
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
     """The file of a client's ledger: in its node's `state-dir`, else in $FEDSW_STATE.
 
     Raises:
         RuntimeError: if neither is set: a ledger in a new place after every start would forget what was spent.
     """
-    named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
-    if not named:
+    named = state_folder(node_config)
+    if named is None:
         raise RuntimeError(
-            f"client {client} has no folder for its privacy ledger; {_REMEDY}, and keep it until this run is over"
+            f"client {client} has no folder for its privacy ledger; {REMEDY}, and keep it until this run is over"
         )
-    return Path(str(named)) / f"client-{client}.sqlite"
+    return named / f"client-{client}.sqlite"
 
 
 def require_writable(path: Path) -> None:
@@ -130,7 +136,7 @@ def require_writable(path: Path) -> None:
     except OSError as fault:
         raise RuntimeError(
             f"client {path.stem.removeprefix('client-')} cannot keep its privacy ledger in {path.parent} "
-            f"({fault.strerror}); {_REMEDY}"
+            f"({fault.strerror}); {REMEDY}"
         ) from None
     if path.exists():
         with Ledger.open(path, read_only=True) as ledger:
@@ -309,7 +315,7 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
     if not close or replace(kept, epsilon=promise.epsilon) != promise:
         raise ValueError(
             f"{path} accounts for another run: it holds {kept} for {', '.join(ledger.groups)}, and this is {promise} "
-            f"for {', '.join(promise.groups)}. Give every run a folder of its own: {_REMEDY}"
+            f"for {', '.join(promise.groups)}. Give every run a folder of its own: {REMEDY}"
         )
 
 

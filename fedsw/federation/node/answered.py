@@ -1,6 +1,7 @@
 """Which attempts a node has answered in a run: it answers each exchange of one once, and tells them at the greeting.
 
-A real node writes them to its state folder, on the disk before the answer leaves; a simulated one has them in memory.
+A real node writes them to its `state-dir` or $FEDSW_STATE, on the disk before the answer leaves; a simulated one has
+them in memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedsw import files
 from fedsw.federation.messages import OUTPUTS, TABLES
+from fedsw.federation.node.account import REMEDY, state_folder
 from fedsw.federation.node.simulated import is_simulated
 
 FIRST, LAST = 1, 2
@@ -47,12 +49,20 @@ class Answered:
 
         Args:
             client: the first of its clients.
+
+        Raises:
+            RuntimeError: if a real node has no folder for them: after a start it would answer for a second time.
         """
-        folder = None if is_simulated(node_config) else node_config.get("state-dir")
-        if not folder:
+        if is_simulated(node_config):
             return cls(None, memory)
+        folder = state_folder(node_config)
+        if folder is None:
+            raise RuntimeError(
+                f"client {client} has no folder to write down what it answers, and after its next start would answer a "
+                f"restored server for a second time; {REMEDY}, and keep it until this run is over"
+            )
         name = f"answered-{client}-{hashlib.sha256(run.encode()).hexdigest()[:16]}.log"
-        return cls(Path(str(folder)) / name, memory)
+        return cls(folder / name, memory)
 
     def note(self, kind: str, round_: int, attempt: int) -> None:
         """Write down that an exchange of an attempt is answered, before the answer leaves.

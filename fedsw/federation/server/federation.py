@@ -90,7 +90,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     task = Problem.from_experiment(job.experiment)
     require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
-    sites, lost = gather(grid, task, name, traffic)
+    sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
     clients = sum(len(site.clients) for site in sites)
     plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, sites)
     selection = directory.read_selection() if job.resume else job.selection

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,18 +35,25 @@ class Remembered:
     Attributes:
         begun: attempts of which some exchange was answered.
         finished: those of which the last exchange was: without that nothing of an attempt is released.
+        by: for each attempt, the first client of every node that says so.
     """
 
     begun: frozenset[Attempt]
     finished: frozenset[Attempt]
+    by: Mapping[Attempt, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, sites: Sequence[Site]) -> Remembered:
+    def of(cls, sites: Sequence[Site]) -> Remembered:
         """What all nodes say together."""
         rows = np.concatenate([site.answered for site in sites]).tolist()
+        by: dict[Attempt, tuple[int, ...]] = {}
+        for site in sites:
+            for attempt in {(round_, attempt) for round_, attempt, _ in site.answered.tolist()}:
+                by[attempt] = (*by.get(attempt, ()), int(site.clients[0]))
         return cls(
             frozenset((round_, attempt) for round_, attempt, _ in rows),
             frozenset((round_, attempt) for round_, attempt, stage in rows if stage == LAST),
+            by,
         )
 
 
@@ -65,13 +72,16 @@ def lost_attempts(
         first: the first of them; 0 where moments are released before.
 
     Returns:
-        In the order of their rounds; of a round before the last one answered, of which nothing is known, one attempt.
+        In the order of their rounds. Of a round before the last one answered, the last attempt is the one that was
+        released: it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
     """
     charged, begun = set(charged), set(begun)
-    found = remembered.finished - charged - begun
-    newest = max((round_ for round_, _ in remembered.begun | begun if round_ <= rounds), default=0)
-    known = {round_ for round_, _ in charged | found}
     numbers = remembered.begun | begun
+    found = set(remembered.finished - charged - begun)
+    newest = max((round_ for round_, _ in numbers if round_ <= rounds), default=0)
+    last = {round_: attempt for round_, attempt in sorted(numbers) if first <= round_ < newest}
+    found |= (set(last.items()) & remembered.finished) - charged
+    known = {round_ for round_, _ in charged | found}
     for missing in set(range(first, newest)) - known:
         found |= {(missing, 1 + max((attempt for round_, attempt in numbers if round_ == missing), default=-1))}
     return sorted(found)
@@ -88,7 +98,7 @@ def take_up(
         LedgerReplaced: if the folder is older than what clients answered, and its operator did not agree that this is
             charged (`RunDirectory.agree_to_charge`); nothing was charged.
     """
-    remembered = Remembered.by(sites)
+    remembered = Remembered.of(sites)
     begun = directory.begun_attempts()
     directory.know_attempts(remembered.begun)
     if ledger is None or not resume:
@@ -99,7 +109,7 @@ def take_up(
     lost = lost_attempts(remembered, charged, begun, experiment.training.rounds, first)
     agreed = directory.agreed_to_charge
     if lost and not agreed:
-        raise LedgerReplaced(_refusal(directory, lost))
+        raise LedgerReplaced(_refusal(directory, lost, remembered, len(sites)))
     for attempt in lost:
         directory.keep_attempt(*attempt)
         _charge(plan, ledger, sites, attempt)
@@ -110,15 +120,25 @@ def take_up(
         directory.forget_agreement()
 
 
-def _refusal(directory: RunDirectory, lost: Sequence[Attempt]) -> str:
+def _refusal(directory: RunDirectory, lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str:
     round_, attempt = lost[-1]
     more = f" and {len(lost) - 1} more attempts" if len(lost) > 1 else ""
     return (
         f"the folder {directory.path} is older than what the clients of its run answered: round {round_}, attempt "
-        f"{attempt}{more} are not in its ledger. A backup was restored, or a copy of the run is resumed, and these "
-        "rounds may have been released. Go on in the folder that was used last; if it is lost, "
-        f"`{command_to_charge(directory.path)}` charges them at the plan's full cost, and goes on with what is left"
+        f"{attempt}{more} are not in its ledger{_said_by(lost, remembered, nodes)}. A backup was restored, or a copy "
+        "of the run is resumed, and these rounds may have been released. Go on in the folder that was used last; if it "
+        f"is lost, `{command_to_charge(directory.path)}` charges them at the plan's full cost, and goes on with what "
+        "is left"
     )
+
+
+def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str:
+    """Which clients say so, where it is not all of them: one that says it alone may be wrong, or lie."""
+    by = sorted({client for attempt in lost for client in remembered.by.get(attempt, ())})
+    if not by or len(by) == nodes:
+        return ""
+    who = f"client {by[0]}" if len(by) == 1 else f"clients {', '.join(map(str, by))}"
+    return f", as {who} of {nodes} nodes say{'s' if len(by) == 1 else ''} (to go on without, take its key away first)"
 
 
 def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:

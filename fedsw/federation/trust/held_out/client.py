@@ -28,7 +28,7 @@ def steps_of_kept(node: Node, theta: Tensor, asked: Tensor, lost: NDArray[np.int
     of each unit is in it, drawn at random.
 
     Args:
-        theta: the released model (r,).
+        theta: the released model (r,), for features as they are: kept records go through no preparation.
         asked: (S,), 1 for each client that is asked.
         lost: positions of clients.
         key: decides on the rows; secret, but in a seeded run.
@@ -40,7 +40,7 @@ def steps_of_kept(node: Node, theta: Tensor, asked: Tensor, lost: NDArray[np.int
     places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
     units = np.concatenate([kept.units_of(place) for place in places]) if places else np.empty(0, dtype=np.int64)
     records = kept.rows_of(np.sort(units), Stream(key))
-    return tally_of_records(node.task, tally, records, node.task.prepared(node.model, theta))
+    return tally_of_records(kept.task, tally, records, kept.task.prepared(node.model, theta))
 
 
 def noised_tally(
@@ -54,7 +54,7 @@ def noised_tally(
 
     Args:
         place: of its ledger.
-        theta: the released model (r,).
+        theta: the released model (r,), for features as they are: kept records go through no preparation.
         federation: records of the whole federation, for a delta such as "0.1/n".
         paid: the payment, where the clients of a site paid together (`tally_due`).
 
@@ -70,7 +70,7 @@ def noised_tally(
         with account.opened(place, due.promise) as ledger:
             paid = pay(ledger, round_, attempt, due.charges, due.sigma, due.parts)
     records = kept.everybody(_stream(node, round_, attempt, "tally rows"))
-    steps = tally_of_records(node.task, tally, records, node.task.prepared(node.model, theta))
+    steps = tally_of_records(kept.task, tally, records, kept.task.prepared(node.model, theta))
     bounded = Bounded(steps.double() * STEP, _budget(node, tally, federation).sensitivity)
     return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "tally noise"))
 
