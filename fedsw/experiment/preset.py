@@ -66,7 +66,7 @@ _BURIED = 0.5
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
-"""Most noise that the penalties may take, in that of the loss alone."""
+"""Noise that the penalties may take in any case, in that of the loss alone."""
 _STEP = 2.0
 """Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
@@ -164,20 +164,26 @@ class Numbers:
         Args:
             share: of the noise that the loss alone would take, in that of loss and penalties.
         """
-        assert self.squares is not None
-        hides = max(1e-12, _HIDES * self.squares.features * self.multiplier * math.sqrt(self.parts) / self.records)
+        hides = self._hides()
         beside = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
         return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
 
-    def jacobian(self, loss: float) -> float:
+    def _hides(self) -> float:
+        """What the noise of the loss alone hides of prepared inputs, beside what the records tell of them."""
+        assert self.squares is not None
+        return max(1e-12, _HIDES * self.squares.features * self.multiplier * math.sqrt(self.parts) / self.records)
+
+    def jacobian(self, loss: float, *, prepared: bool) -> float:
         """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
 
-        It is less where a group is small, and the penalty then draws the groups' outputs together less.
+        It is less where a group is small, and the penalty then draws the groups' outputs together less. On prepared
+        inputs penalties take as much noise as steps can bear unshortened, where that is more.
         """
         own = self.loss * 2 * loss / self.records
         if not (own and self.penalty and self.multiplier):
             return loss / 2
-        return min(loss / 2, _BESIDE * own / self.penalty)
+        beside = max(_BESIDE, _BURIED / self._hides() - 1) if prepared else _BESIDE
+        return min(loss / 2, beside * own / self.penalty)
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -203,10 +209,11 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         own = getattr(settings, section)
         rule[section] |= {name: getattr(own, name) for name in CHOSEN[section] if name in own.model_fields_set}
     training, clip = rule["training"], rule["clip"]
-    clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss']):.3g}"))
+    prepared = bool(share) and numbers.squares is not None
+    clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss'], prepared=prepared):.3g}"))
     if "learning_rate" not in training:
         momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
-        if share and numbers.squares is not None:
+        if prepared:
             rate = numbers.prepared_rate(settings.objective.task, numbers.share(clip["jacobian"], clip["loss"]))
         else:
             rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
