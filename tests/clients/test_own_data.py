@@ -369,7 +369,10 @@ def test_what_a_client_says_of_a_record_is_for_the_terminal_and_never_written(tm
         if (message.metadata.message_type, round_, client) == ("train.outputs", 4, 2):
             raise OSError("gone")
 
-    configs = [{"partition-id": part, "num-partitions": 3, "data-path": str(path)} for part, path in enumerate(tables)]
+    configs = [
+        {"partition-id": part, "num-partitions": 3, "data-path": str(path), "state-dir": str(tmp_path / f"state{part}")}
+        for part, path in enumerate(tables)
+    ]
     grid = InProcessGrid(Saboteur(hook), configs)
     try:
         with pytest.raises(FederationError, match=r"column 'age' is '123\.25'"):

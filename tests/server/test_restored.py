@@ -373,7 +373,8 @@ def test_who_alone_says_that_something_was_lost_is_named_before_anything_is_char
     experiment, directory = restored(machines, tmp_path, round_=4)
     Liar(monkeypatch, [[4, 3, 2]])
     before = rows(directory)
-    with pytest.raises(LedgerReplaced, match=r"as client 0 of 3 nodes says \(to go on without, take its key away first"):
+    says = r"as client 0 of 3 nodes says \(to go on without, take its key away first"
+    with pytest.raises(LedgerReplaced, match=says):
         machines.run(experiment, directory, resume=True)
     assert rows(directory) == before
 
