@@ -35,6 +35,7 @@ from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate, Rounds
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.models import flatten
 from fedsw.objectives.matching import Matching
@@ -254,7 +255,7 @@ class Released:
                 self._theta = flatten(self.task.build_model())
                 availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
                 self._attempts = Counter[int]()
-                self._rounds = Rounds(self._grid, self.plan, self.sites, availability, traffic, self._begin)
+                self._rounds = Rounds(Context(self._grid, self.plan, self.sites, availability, traffic, self._begin))
             self._ledger = Ledger.create(
                 folder / LEDGER,
                 groups=self.task.objective.cells,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fedsw.federation.client.trusting
+import fedsw.federation.trust.central.client
 from fedsw.accounting import Charge, Ledger
 from fedsw.experiment import Experiment
 from fedsw.federation.node.node import batch_key
@@ -93,7 +93,7 @@ class Witness:
 
         _replace(Ledger, "spend", charged)
         _replace(central, "release", released)
-        _replace(fedsw.federation.client.trusting, "batch_key", drawn)
+        _replace(fedsw.federation.trust.central.client, "batch_key", drawn)
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:

@@ -17,6 +17,7 @@ from fedsw.federation.budgets.split import own_batch
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
+from fedsw.federation.messages.table import trusts_of
 from fedsw.tasks.problem import Problem
 from tests.federations import numbers
 
@@ -56,7 +57,7 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
         compared |= {"train.moments", "train.noisy_moments"}
     if not left_open(experiment):
         compared |= {"query.sizes"}
-    of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in exchange.trusts]
+    of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in trusts_of(exchange)]
     return {exchange.kind: exchange for exchange in of_trust if exchange.kind not in compared}
 
 

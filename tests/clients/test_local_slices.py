@@ -7,11 +7,13 @@ import torch
 
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
+from fedsw.federation.budgets.local import release_of
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
+from fedsw.federation.trust.local_release.client import released_records
 from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.federation.trust.local_slices.client import noised_slices, released_records
+from fedsw.federation.trust.local_slices.client import noised_slices
 from fedsw.models import flatten
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
@@ -50,7 +52,7 @@ def test_every_number_of_a_release_has_noise_of_its_own(tmp_path, monkeypatch, m
     for number in range(DRAWS):
         vector, _ = released_records(node, tmp_path / f"client-{number}.sqlite", 1, 0, 60)
         released.append(vector.reshape(-1))
-    scale = local_slices.release_of(node.task.experiment, node.delta(60)).scale
+    scale = release_of(node.task.experiment, node.delta(60)).scale
     (require_laplace if mechanism == "laplace" else require_gaussian)(torch.stack(released), scale)
 
 
@@ -95,7 +97,7 @@ def test_without_a_seed_nothing_of_a_client_follows_from_what_the_server_knows(t
 @pytest.mark.parametrize("base", [SLICES, RELEASE], ids=["slices", "release"])
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, base):
     order, node = [], _node(base)
-    spend, stream = Ledger.spend, local_slices._stream
+    spend, stream = Ledger.spend, Node.own_stream
 
     def drawn(node, round_, attempt, purpose):
         if purpose.endswith("noise"):
@@ -103,7 +105,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, 
         return stream(node, round_, attempt, purpose)
 
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
-    monkeypatch.setattr(local_slices, "_stream", drawn)
+    monkeypatch.setattr(Node, "own_stream", drawn)
     if base is SLICES:
         _slices(node, tmp_path / "client-0.sqlite", 1)
     else:

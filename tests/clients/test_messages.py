@@ -16,6 +16,7 @@ from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
+from fedsw.federation.messages.table import trusts_of
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.federations import SMALL, Federation
 from tests.server.kept_runs import CLASSES
@@ -130,7 +131,7 @@ def test_under_a_local_trust_model_nothing_secret_travels_in_either_direction():
     for exchange in EXCHANGES:
         for kind in (exchange.down, exchange.up):
             names = {field.name for field in fields_of(kind).values() if field.seen is Seen.SECRET}
-            assert not (names and any(is_local(trust) for trust in exchange.trusts)), (kind, names)
+            assert not (names and any(is_local(trust) for trust in trusts_of(exchange))), (kind, names)
             secret |= names
     assert secret == {"counts", "outputs", "cotangents", "contribution", "training-loss", "num-examples", "steps"}
 

@@ -17,6 +17,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.messages import Malformed, Message, OutputsAsked, Terms, fields_of, table
 from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.fields import Limits, Seen, Whole
+from fedsw.federation.messages.table import trusts_of
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
@@ -201,7 +202,7 @@ def test_every_attribute_of_a_message_needs_a_field_of_the_table():
 
 def test_every_trust_model_is_in_the_table_and_a_field_is_optional_exactly_where_it_can_be_missing():
     trusts = typing.get_args(Privacy.model_fields["trust"].annotation)
-    assert {trust for exchange in messages.EXCHANGES for trust in exchange.trusts} == set(trusts)
+    assert {trust for exchange in messages.EXCHANGES for trust in trusts_of(exchange)} == set(trusts)
     for exchange in messages.EXCHANGES:
         for kind in (exchange.down, exchange.up):
             hints = typing.get_type_hints(kind)

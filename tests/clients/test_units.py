@@ -13,6 +13,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node, require_units
 from fedsw.federation.node.partition import Held, held_records
+from fedsw.federation.trust.local_release.client import released_records
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.sketch import client as sketch
 from fedsw.randomness import Stream
@@ -99,7 +100,7 @@ def spied(monkeypatch, module, name: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize("more", [(), ("seed=5",)], ids=["secret", "seeded"])
 def test_records_that_are_released_once_are_one_row_of_each_person(tmp_path, more):
     node = node_of(parse_experiment(RELEASE, ("federation.clients=1", *more)), 9)
-    released, _ = local_slices.released_records(node, tmp_path / "client-0.sqlite", 0, 0, 9)
+    released, _ = released_records(node, tmp_path / "client-0.sqlite", 0, 0, 9)
     assert len(released) == 9 < len(node.records)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import EXCHANGES, Malformed, Terms, declared, fields_of
+from fedsw.federation.messages.table import trusts_of
 from fedsw.tasks.problem import Problem
 from tests.federations import small
 from tests.server.sketch_runs import sketched
@@ -24,7 +25,7 @@ TERMS = {trust: Terms.of(Problem.from_experiment(each), P=3) for trust, each in 
 KINDS = [
     (kind, TERMS[trust])
     for exchange in EXCHANGES
-    for trust in exchange.trusts
+    for trust in trusts_of(exchange)
     if trust in TERMS
     for kind in (exchange.down, exchange.up)
 ]

@@ -160,10 +160,10 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
     monkeypatch.setattr(central, "release", spy)
     keys = []
-    import fedsw.federation.client.trusting
+    from fedsw.federation.trust.central import client
 
-    draw_key = fedsw.federation.client.trusting.batch_key
-    monkeypatch.setattr(fedsw.federation.client.trusting, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])
+    draw_key = client.batch_key
+    monkeypatch.setattr(client, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])
     federation.run(small(), app=Saboteur(after=keep))
     assert len(keys) == 12 and len(hidden) == 8 + 12
     for path in (federation.folder / "run1").iterdir():

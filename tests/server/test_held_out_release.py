@@ -14,6 +14,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY
+from fedsw.federation.messages.table import trusts_of
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records
@@ -257,7 +258,7 @@ def test_a_client_gives_exact_sums_to_no_server_that_it_does_not_trust(tmp_path,
         return reply
 
     chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *LOCAL)
-    assert chosen.privacy.trust not in TALLY.trusts
+    assert chosen.privacy.trust not in trusts_of(TALLY)
     summary = federation.run(chosen, app=Saboteur(hook, after))
     assert summary["held_out"] == {} and all(refused)
 

@@ -86,6 +86,11 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments)
 
 
+def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:
+    """How the budget of a client that holds so many records of every cell is split at that delta."""
+    return budget_split(experiment, rate=sampling_rate(sizes, experiment.training.batch_fraction), delta=delta)
+
+
 def asks_tables(experiment: Experiment) -> bool:
     """Whether ranks are needed at all: with alpha = 0 the contribution has the whole budget."""
     return experiment.objective.alpha > 0

@@ -11,24 +11,23 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsw.accounting.lifetime import NO_NOISE, Cost, Counts
+from fedsw.accounting.lifetime import NO_NOISE
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import left_open, require_settled, same_but_for_chosen
+from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
-from fedsw.federation.client import trusting, trustless
-from fedsw.federation.client.answers import COUNTED, STATE, answered, answered_by, asked_of, ledger_of, state_of_node
-from fedsw.federation.client.refusals import refusing
 from fedsw.federation.messages import Terms
 from fedsw.federation.node import participation
-from fedsw.federation.node.account import Promise, spent_epsilon
+from fedsw.federation.node.account import spent_epsilon
+from fedsw.federation.node.answers import COUNTED, STATE, answered, answered_by, asked_of, ledger_of, state_of_node
 from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.refusals import refusing
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
-from fedsw.federation.trust.local_gradient import client as local_gradient
-from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.federation.trust.sketch import client as sketch
+from fedsw.federation.trust import NAMES
+from fedsw.federation.trust.model import served, served_by_name
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
@@ -89,10 +88,10 @@ def _require_counted(experiment: Experiment) -> None:
         RuntimeError: naming the trust model.
     """
     trust = experiment.privacy.trust
-    if trust not in messages.SIZES.trusts or not left_open(experiment):
+    if trust not in (sized := names_of(gradients=True)) or not left_open(experiment):
         raise RuntimeError(
             f"sizes by group are reported where training.preset chooses by them, under trust "
-            f"{' or '.join(messages.SIZES.trusts)}; this experiment has trust {trust} and leaves "
+            f"{' or '.join(sized)}; this experiment has trust {trust} and leaves "
             f"{'settings' if left_open(experiment) else 'nothing'} to choose"
         )
 
@@ -131,9 +130,8 @@ def hello(message: Message, context: Context) -> Message:
     spent = None
     if privacy.local:
         alone = [node.alone(place) for place in range(len(node.clients))]
-        if privacy.trust == "local-release":
-            for each in alone:
-                local_slices.require_ready(each)
+        for each in alone:
+            served(node.task.experiment).require_ready(each)
         for each in alone:
             _reserve(each, context)
         if privacy.noisy:
@@ -152,41 +150,22 @@ def _reserve(node: Node, context: Context) -> None:
     experiment, client = node.task.experiment, int(node.clients[0])
     account = account_of(experiment, context.node_config, client)
     if account is not None:
-        steps = _planned_of(experiment.privacy.trust)(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
+        steps = served(experiment).planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
         reserve(account, ledger_of(node, context), node.run, experiment, steps)
-
-
-def _planned_of(trust: str) -> Callable[[Node, float], Counts | Cost]:
-    """What a run costs a client's records at most under a local trust model."""
-    if trust == "local-gradient":
-        return local_gradient.planned
-    return sketch.planned if trust == "sketch-local" else local_slices.planned
 
 
 def _spent(node: Node, context: Context) -> float:
     """The epsilon that a client's own ledger has spent."""
-    promise, most = _promise_of(node.task.experiment.privacy.trust), node.delta(0)
-    return spent_epsilon(ledger_of(node, context), lambda delta: promise(node, min(delta, most)))
+    model, most = served(node.task.experiment), node.delta(0)
+    return spent_epsilon(ledger_of(node, context), lambda delta: model.promise(node, min(delta, most)))
 
 
-def _promise_of(trust: str) -> Callable[[Node, float], Promise]:
-    """What a client's ledger accounts for under a local trust model."""
-    if trust == "local-gradient":
-        return local_gradient.promise
-    return sketch.promise if trust == "sketch-local" else local_slices.promise
+def _answer_in_every_trust_model() -> None:
+    """Let the app answer every exchange of the shipped trust models, each by its own handler."""
+    ways = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
+    handlers = {exchange: each for name in NAMES for exchange, each in served_by_name(name).handlers().items()}
+    for exchange, handler in handlers.items():
+        ways[exchange.kind.partition(".")[0]](exchange.action)(handler)
 
 
-app.train(messages.MOMENTS.action)(trusting.exact_moments)
-app.train(messages.OUTPUTS.action)(trusting.outputs)
-app.train(messages.GRADIENTS.action)(trusting.gradients)
-app.train(messages.SUM.action)(trusting.sums)
-app.train(messages.RECORDS_SUM.action)(trusting.sum_of_records)
-app.evaluate(messages.TALLY.action)(trusting.exact_tally)
-
-app.train(messages.NOISY_MOMENTS.action)(trustless.noised_moments)
-app.train(messages.TABLES.action)(trustless.noised_tables)
-app.train(messages.LOCAL_GRADIENTS.action)(trustless.local_gradients)
-app.train(messages.SLICES.action)(trustless.noised_slices)
-app.train(messages.RELEASE.action)(trustless.released_records)
-app.train(messages.SKETCH.action)(trustless.noised_sketch)
-app.evaluate(messages.NOISY_TALLY.action)(trustless.noised_tally)
+_answer_in_every_trust_model()

@@ -21,6 +21,7 @@ from fedsw.federation.messages.exchanges import (
     SUM,
     TABLES,
     TALLY,
+    AnyExchange,
     Exchange,
 )
 from fedsw.federation.messages.fields import Malformed, Seen
@@ -43,6 +44,7 @@ from fedsw.federation.messages.terms import Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
 __all__ = [
+    "AnyExchange",
     "EXCHANGES",
     "GRADIENTS",
     "HELLO",

@@ -1,9 +1,9 @@
-"""Every exchange between server and clients: what goes down, what comes up, and which trust models use it."""
+"""Every exchange between server and clients: what goes down, and what comes up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedsw.federation import wire
 from fedsw.federation.messages.codec import Message
@@ -26,9 +26,6 @@ from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outp
 Down = TypeVar("Down", bound=Message)
 Up = TypeVar("Up", bound=Message)
 
-TRUSTED = ("central", "none")
-EVERYBODY = (*TRUSTED, "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")
-
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
@@ -37,14 +34,12 @@ class Exchange(Generic[Down, Up]):
     Attributes:
         kind: Flower's type of both messages.
         down, up: classes of the two messages.
-        trusts: trust models that use it; a client answers under no other.
         about: what it is for.
     """
 
     kind: str
     down: type[Down]
     up: type[Up]
-    trusts: tuple[str, ...]
     about: str
 
     @property
@@ -57,33 +52,29 @@ SIZES = Exchange(
     wire.SIZES,
     SizesAsked,
     Sizes,
-    (*TRUSTED, "local-gradient"),
     "before the greeting, where `training.preset` has still settings to choose: by these numbers",
 )
 HELLO = Exchange(
-    wire.HELLO, Greeting, Joined, EVERYBODY, "before the first round, and whenever a client that was away is back"
+    wire.HELLO, Greeting, Joined, "before the first round, and whenever a client that was away is back"
 )
 MOMENTS = Exchange(
     wire.MOMENTS,
     MomentsAsked,
     ExactMoments,
-    TRUSTED,
     "once, before the first round, with `privacy.moments`: exact sums over all records, which the server noises",
 )
 NOISY_MOMENTS = Exchange(
     wire.NOISY_MOMENTS,
     NoisyMomentsAsked,
     NoisyMoments,
-    ("local-gradient",),
     "once, before the first round, with `privacy.moments`: sums over all records of a client, which it has noised "
     "itself",
 )
-OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, TRUSTED, "first of an attempt: the outputs of a fresh sample")
+OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, "first of an attempt: the outputs of a fresh sample")
 GRADIENTS = Exchange(
     wire.GRADIENTS,
     GradientsAsked,
     Contribution,
-    TRUSTED,
     "second of an attempt: the contribution of the same sample; there is none where nothing private passes through "
     "the parameters",
 )
@@ -91,7 +82,6 @@ SUM = Exchange(
     wire.SUM,
     SumAsked,
     Contribution,
-    TRUSTED,
     "the only one of an attempt with `objective.alpha = 0` between groups, where no outputs are compared: the "
     "contribution of a fresh sample",
 )
@@ -99,39 +89,34 @@ TABLES = Exchange(
     wire.TABLES,
     TableAsked,
     NoisedTable,
-    ("local-gradient",),
     "first of an attempt: noised histograms of a fresh sample; there is none without a penalty",
 )
 LOCAL_GRADIENTS = Exchange(
     wire.LOCAL_GRADIENTS,
     LocalGradientAsked,
     NoisedContribution,
-    ("local-gradient",),
     "second of an attempt: the noised contribution of the same sample",
 )
 SLICES = Exchange(
     wire.SLICES,
     SlicesAsked,
     NoisedSlices,
-    ("local-slices",),
     "every round, or once: noised random slices of features",
 )
-RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, ("local-release",), "once: privatised records")
+RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, "once: privatised records")
 RECORDS_SUM = Exchange(
     wire.RECORDS_SUM,
     SumOfRecordsAsked,
     SumOfRecords,
-    ("sketch",),
     "once: the exact sum over all records, which the server noises",
 )
 SKETCH = Exchange(
-    wire.SKETCH, SketchAsked, NoisySketch, ("sketch-local",), "once: a sketch that the client has noised itself"
+    wire.SKETCH, SketchAsked, NoisySketch, "once: a sketch that the client has noised itself"
 )
 TALLY = Exchange(
     wire.TALLY,
     TallyAsked,
     ExactTally,
-    TRUSTED,
     'once, after the last round, with `data.held_out_to = "everybody"`: exact sums over the records that were kept '
     "out of training, which the server noises",
 )
@@ -139,12 +124,13 @@ NOISY_TALLY = Exchange(
     wire.NOISY_TALLY,
     NoisyTallyAsked,
     NoisyTally,
-    ("local-gradient",),
     'once, after the last round, with `data.held_out_to = "everybody"`: sums over the records that a client kept out '
     "of training, which it has noised itself",
 )
 
-EXCHANGES: tuple[Exchange[Message, Message], ...] = (  # type: ignore[assignment]
+AnyExchange = Exchange[Any, Any]
+
+EXCHANGES: tuple[AnyExchange, ...] = (
     SIZES,
     HELLO,
     MOMENTS,

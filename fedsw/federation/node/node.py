@@ -182,6 +182,14 @@ class Node:
             self.task = self.task.under(Preparation.of_flat(vector, self.task.features))
             self.batch = None
 
+    def own_stream(self, round_: int, attempt: int, purpose: str) -> Stream:
+        """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+        seed = self.task.experiment.seed
+        if seed is None:
+            return Stream.secure()
+        first = int(self.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
+        return Stream.seeded(seed, purpose, first, round_, attempt)
+
     def units_of(self, place: int) -> NDArray[np.int64]:
         """Numbers (k,) of one client's units, cell by cell."""
         return np.concatenate(

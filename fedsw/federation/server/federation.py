@@ -7,9 +7,9 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from flwr.serverapp import Grid
@@ -22,7 +22,7 @@ from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.held_out import with_held_out
 from fedsw.federation.budgets.moments import FIRST, require_moments
 from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Site, gather
+from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.origin import signing
@@ -34,39 +34,62 @@ from fedsw.federation.server.moments import prepared, release_moments, said_of, 
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise
-from fedsw.federation.trust.central.rounds import Rounds
-from fedsw.federation.trust.held_out.server import LocalTallies, TallyMethod, TrustedTally
-from fedsw.federation.trust.local_gradient import server as local_gradient
-from fedsw.federation.trust.local_release import server as local_release
-from fedsw.federation.trust.local_slices import server as local_slices
-from fedsw.federation.trust.method import Method, Trusted
-from fedsw.federation.trust.moments.server import LocalMoments, MomentsMethod, TrustedMoments
-from fedsw.federation.trust.plan import Plan, make_plan
-from fedsw.federation.trust.sketch import server as sketch
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
+from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
 from fedsw.runs import recovery, telemetry
 from fedsw.runs import trainer as checkpoint
+from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import Names, total_seconds
-from fedsw.runs.observer import Ending, Witness
+from fedsw.runs.observer import Ending, Outcome, Witness
 from fedsw.runs.releases import Releases
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
-
-_PLANS: Mapping[str, Callable[[Problem, Sequence[Site]], Plan]] = {
-    "local-gradient": local_gradient.make_plan,
-    "local-slices": local_slices.make_plan,
-    "local-release": local_release.make_plan,
-    "sketch": sketch.make_plan,
-    "sketch-local": sketch.make_plan,
-}
-
 
 __all__ = ["Job", "federate"]
 
 ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
 """How a run ends that was to release its moments alone; the rest of its budget is not spent."""
+
+
+@dataclass
+class _Run:
+    """A run whose clients have joined and whose plan is made; nothing of it is spent yet.
+
+    Attributes:
+        trust: its trust model; `side` is what that does at the server.
+        lost: who could not be understood at the greeting, a sentence each.
+        new: whether its folder has no settings yet.
+        seconds: of processes before this one; about: what the summary says beside the rounds.
+    """
+
+    job: Job
+    name: str
+    directory: RunDirectory
+    task: Problem
+    trust: Served
+    plan: Plan
+    context: Context
+    side: Side
+    trainer: Trainer
+    evaluator: Evaluator
+    selection: Selection | None
+    lost: Sequence[str]
+    new: bool
+    started: float
+    seconds: float = 0.0
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> int:
+        return sum(len(site.clients) for site in self.context.sites)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.context.ledger
 
 
 def federate(grid: Grid, job: Job) -> dict[str, Any]:
@@ -80,10 +103,39 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
         LedgerReplaced: if the folder is older than what the clients, or the account of the data set, remember of it.
     """
     require_one_client_each(job.experiment)
-    started = time.monotonic()
-    directory = RunDirectory(job.directory)
+    run = _joined(grid, job)
+    path = run.directory.path
+    with (
+        recovery.explaining_storage(path),
+        recovery.held(path),
+        budgeted(run.plan, path, run.name, resume=job.resume) as budget,
+        telemetry.logging_to(path) as log,
+    ):
+        state = _taken_up(run, budget)
+        with run.side:
+            _begin(run, state, log)
+            try:
+                stopped, held_out = _carried_on(run, log)
+            except BaseException as failure:
+                why = describe_failure(failure)
+                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
+                    _conclude(run, why, HeldOut(), log)
+                if isinstance(job.observer, Ending):
+                    with contextlib.suppress(Exception):  # as would an observer's own
+                        job.observer.broke_off(why)
+                raise
+            if (account := budget.settle()) is not None:
+                run.about["account"] = account
+            summary = _conclude(run, stopped, held_out, log)
+    job.observer.finished(summary)
+    return summary
+
+
+def _joined(grid: Grid, job: Job) -> _Run:
+    """Greet the clients and make the plan: all that is refused before anything is spent is refused here."""
+    started, directory, traffic = time.monotonic(), RunDirectory(job.directory), Traffic()
     torch.set_num_threads(job.experiment.federation.threads)
-    traffic, name, spending = Traffic(), directory.name(), Spending()
+    name = directory.name()
     grid = signing(grid, name)
     new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
     job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
@@ -91,145 +143,147 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
-    clients = sum(len(site.clients) for site in sites)
-    plan = _PLANS.get(job.experiment.privacy.trust, make_plan)(task, sites)
+    trust = served(job.experiment)
+    plan = trust.plan(task, sites)
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
         plan = replace(plan, epsilon=selection.epsilon)
-    evaluator = Evaluator(task, job.metrics)
-    trusted = not job.experiment.privacy.local
-    availability = Availability(grid, task, sites, name, traffic, spending)
-    shared = (grid, plan, sites, availability, traffic, directory.begin_attempt)
-    rounds = Rounds(*shared) if trusted and not job.experiment.privacy.sketch else None
-    with (
-        recovery.explaining_storage(directory.path),
-        recovery.held(directory.path),
-        budgeted(plan, directory.path, name, resume=job.resume) as budget,
-        telemetry.logging_to(directory.path) as log,
-    ):
-        state = _take_up(directory, traffic) if job.resume else None
-        earlier = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
-        if new:
-            directory.write_config(job.experiment, job.engine, selection)
-        directory.keep_name(name)
-        described = {**describe_plan(plan, members=clients), "directory": str(job.directory)}
-        ledger = _ledger(directory, plan, state, selection, resume=job.resume) if trusted else None
-        budget.limit(ledger)
-        if job.resume:
-            spending.recall(_reported_before(directory))
-        availability.hear_clients()
-        with _closed_if_refused(ledger):
-            take_up(directory, plan, ledger, sites, budget, resume=job.resume)
-        with _method(shared, plan, directory, rounds, ledger, resume=job.resume) as method:
-            _keep_promise(directory, plan, ledger, resume=job.resume)
-            job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
-            log.info("run begins", extra=_beginning(job, described))
-            for who in lost:
-                log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
-            if job.resume and not job.experiment.privacy.sketch:
-                _restore(trainer, directory, state)
+    availability = Availability(grid, task, sites, name, traffic, Spending())
+    context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
+    return _Run(
+        job, name, directory, task, trust, plan, context, trust.server(context), trainer,
+        Evaluator(task, job.metrics), selection, lost, new, started,
+    )  # fmt: skip
 
-            about: dict[str, Any] = {}
 
-            def conclude(stopped: str, held_out: HeldOut) -> dict[str, Any]:
-                summary = summarise(
-                    job.experiment,
-                    plan,
-                    engine=job.engine,
-                    clients=clients,
-                    stopped=stopped,
-                    released=method.released_rounds(),
-                    spent=method.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
-                    spent_by_client=method.epsilon_by_client(),
-                    held_out=held_out,
-                    seconds=earlier + time.monotonic() - started,
-                    begun=directory.begun(),
-                    selection=selection,
-                    traffic=traffic,
-                    history=directory.read_metrics(),
-                )
-                summary |= about
-                summary["ledger"] = None if ledger is None else asdict(ledger.head())
-                directory.write_summary(summary)
-                log.info("run ended", extra=_ending(summary))
-                return summary
+def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
+    """The state to go on from, with the run's lock held; its ledger is there afterwards, under a trusted server."""
+    job, directory, context = run.job, run.directory, run.context
+    state = _take_up(directory, context.traffic) if job.resume else None
+    run.seconds = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
+    if run.new:
+        directory.write_config(job.experiment, job.engine, run.selection)
+    directory.keep_name(run.name)
+    if not run.trust.local:
+        context.ledger = _ledger(directory, run.plan, state, run.selection, resume=job.resume)
+    budget.limit(run.ledger)
+    if job.resume:
+        context.availability.spending.recall(_reported_before(directory))
+    context.availability.hear_clients()
+    with _closed_if_refused(run.ledger):
+        take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
+    context.earlier = _earlier(run)
+    return state
 
-            try:
-                if isinstance(method, sketch.TrustedSketch | sketch.LocalSketches):
-                    found = synthesise(job, task, method, evaluator, directory, traffic, log)
-                    stopped, held_out, about["sketch"] = found.stopped, found.held_out, found.sketch
-                else:
-                    plan, trainer, stopped, said = _open(job, plan, method, trainer, shared, ledger, directory, log)
-                    about |= said
-                    if not stopped:
-                        stopped = _train(job, method, plan.task, trainer, evaluator, directory, ledger, traffic, log)
-                    released = unprepared(plan.task, trainer.model)
-                    held_out = _write_model(task, released, evaluator, directory)
-                    if job.experiment.data.held_out_released and stopped != ALONE:
-                        held_out, more = measure_kept(
-                            task, lambda: _tallying(shared, ledger), released, trainer.steps, directory, log
-                        )
-                        about |= more
-            except BaseException as failure:
-                why = describe_failure(failure)
-                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    conclude(why, HeldOut())
-                if isinstance(job.observer, Ending):
-                    with contextlib.suppress(Exception):  # as would an observer's own
-                        job.observer.broke_off(why)
-                raise
-            if (account := budget.settle()) is not None:
-                about["account"] = account
-            summary = conclude(stopped, held_out)
-    job.observer.finished(summary)
+
+def _earlier(run: _Run) -> frozenset[int]:
+    """Rounds of which something had arrived before; attempts of a ledger are numbered after."""
+    if run.ledger is not None:
+        run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
+        return frozenset()
+    history = run.directory.read_metrics() if run.job.resume else []
+    return frozenset((run.context.releases.rounds() - {FIRST}) or {int(record["round"]) for record in history})
+
+
+def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:
+    """Keep what was promised, and tell the observer that the run begins, with its ledger open."""
+    _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
+    described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
+    run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
+    log.info("run begins", extra=_beginning(run.job, described))
+    for who in run.lost:
+        log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
+    if run.job.resume and not run.trust.sketched:
+        _restore(run.trainer, run.directory, state)
+
+
+def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+    """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
+    job, task, directory = run.job, run.task, run.directory
+    if run.trust.sketched:
+        found = synthesise(job, task, cast(OneRelease, run.side), run.evaluator, directory, run.context.traffic, log)
+        run.about["sketch"] = found.sketch
+        return found.stopped, found.held_out
+    stopped = _open(run, log) or _train(run, log)
+    released = unprepared(run.plan.task, run.trainer.model)
+    held_out = _write_model(task, released, run.evaluator, directory)
+    if job.experiment.data.held_out_released and stopped != ALONE:
+        held_out, more = measure_kept(
+            task, lambda: run.trust.tally(run.context), released, run.trainer.steps, directory, log
+        )
+        run.about |= more
+    return stopped, held_out
+
+
+def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -> dict[str, Any]:
+    """Write the summary: of a run that ended, or that broke off."""
+    side, ledger, directory = run.side, run.ledger, run.directory
+    summary = summarise(
+        run.job.experiment,
+        run.plan,
+        engine=run.job.engine,
+        clients=run.clients,
+        stopped=stopped,
+        released=side.released_rounds(),
+        spent=side.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
+        spent_by_client=side.epsilon_by_client(),
+        held_out=held_out,
+        seconds=run.seconds + time.monotonic() - run.started,
+        begun=directory.begun(),
+        selection=run.selection,
+        traffic=run.context.traffic,
+        history=directory.read_metrics(),
+    )
+    summary |= run.about
+    summary["ledger"] = None if ledger is None else asdict(ledger.head())
+    directory.write_summary(summary)
+    log.info("run ended", extra=_ending(summary))
     return summary
 
 
-def _train(
-    job: Job,
-    method: Method,
-    task: Problem,
-    trainer: Trainer,
-    evaluator: Evaluator,
-    directory: RunDirectory,
-    ledger: Ledger | None,
-    traffic: Traffic,
-    log: logging.Logger,
-) -> str:
+def _train(run: _Run, log: logging.Logger) -> str:
     """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
+    job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
     planned = job.experiment.training.rounds
     checkpoints = checkpoint.Checkpoints(directory.path)
     for round_ in range(trainer.steps + 1, planned + 1):
         recovery.require_space(directory.path, checkpoints.size)
         try:
-            released = method.round(round_, trainer.theta)
+            released = run.side.round(round_, trainer.theta)
         except BudgetExhausted as exhausted:
             return f"stopped before round {round_}: {exhausted}"
         if isinstance(job.observer, Witness):
             job.observer.released(round_, trainer.theta.clone(), released)
         trainer.step(released.vector)
         checkpoints.save(replace(trainer.state(), ledger=None if ledger is None else ledger.head()))
-        record: dict[str, Any] = {
-            "round": round_,
-            "attempt": released.attempt,
-            "epsilon": released.spent,
-            "sigma": released.sigma,
-            "snr": signal_to_noise(released.vector, released.sigma),
-            "gradient_norm": math.sqrt(float(released.vector.square().sum())),
-            "clients": released.clients,
-            "bytes_up": traffic.up,
-            "bytes_down": traffic.down,
-        }
-        if by_client := method.epsilon_by_client():
-            record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
+        record = _record(run, round_, released)
         if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
-            record["held_out"] = evaluator.metrics(unprepared(task, trainer.model))
+            record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
         if job.experiment.unsafe_metrics and released.training_loss is not None:
             record["training_loss"] = released.training_loss
         directory.append_metrics(record)
         log.info("round released", extra=_round_line(record))
         job.observer.round_done(record)
     return "completed"
+
+
+def _record(run: _Run, round_: int, released: Outcome) -> dict[str, Any]:
+    """A line of metrics.jsonl: functions of what was released, and what travelled."""
+    traffic = run.context.traffic
+    record: dict[str, Any] = {
+        "round": round_,
+        "attempt": released.attempt,
+        "epsilon": released.spent,
+        "sigma": released.sigma,
+        "snr": signal_to_noise(released.vector, released.sigma),
+        "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+        "clients": released.clients,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+    }
+    if by_client := run.side.epsilon_by_client():
+        record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
+    return record
 
 
 def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
@@ -239,82 +293,21 @@ def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: 
     return evaluator.write_outputs(model, directory)
 
 
-def _method(
-    shared: tuple[Any, ...],
-    plan: Plan,
-    directory: RunDirectory,
-    rounds: Rounds | None,
-    ledger: Ledger | None,
-    *,
-    resume: bool,
-) -> Method:
-    """The trust model's method for a round. Under local trust every client keeps its own ledger.
-
-    Args:
-        shared: what every method asks clients with.
-    """
-    trust = plan.task.experiment.privacy.trust
-    if ledger is None:
-        releases = Releases(directory.releases)
-        history = directory.read_metrics() if resume else []
-        before = (releases.rounds() - {FIRST}) or {int(record["round"]) for record in history}
-        own = (*shared, before)
-        if trust == "local-gradient":
-            return local_gradient.LocalGradient(*own)
-        if trust == "local-slices":
-            return local_slices.LocalSlices(releases, *own)
-        if trust == "sketch-local":
-            return sketch.LocalSketches(releases, *own)
-        return local_release.LocalRelease(releases, *own)
-    directory.know_attempts({(entry.round, entry.attempt) for entry in ledger.entries()})
-    if rounds is not None:
-        return Trusted(rounds, plan, ledger)
-    charged: tuple[Any, ...] = (*shared, ledger)
-    return sketch.TrustedSketch(*charged)
-
-
-def _open(
-    job: Job,
-    plan: Plan,
-    method: Method,
-    trainer: Trainer,
-    shared: tuple[Any, ...],
-    ledger: Ledger | None,
-    directory: RunDirectory,
-    log: logging.Logger,
-) -> tuple[Plan, Trainer, str, dict[str, Any]]:
-    """Release moments where the run does, and let plan, method and trainer go on from them; or why it stops there.
-
-    The last is what the summary says of them.
-    """
-    if not job.experiment.privacy.moments:
-        return plan, trainer, "", {}
+def _open(run: _Run, log: logging.Logger) -> str:
+    """Release moments where the run does, and let plan, side and trainer go on from them; or why it stops there."""
+    if not run.job.experiment.privacy.moments:
+        return ""
     try:
-        moments = release_moments(plan, lambda: _opening(shared, ledger, directory), directory, log)
+        moments = release_moments(run.plan, lambda: run.trust.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
-        return plan, trainer, f"stopped before round 1: {exhausted}", {}
-    ready, start = prepared(plan, moments)
-    assert isinstance(method, Trusted | local_gradient.LocalGradient)  # no other has rounds that follow moments
-    method.prepare(ready)
-    alone = directory.stops_after_moments(resumed=job.resume)
-    begun = trainer if trainer.steps else Trainer(start, job.experiment.training)
-    return ready, begun, ALONE if alone else "", {"moments": said_of(plan, moments)}
-
-
-def _opening(shared: tuple[Any, ...], ledger: Ledger | None, directory: RunDirectory) -> MomentsMethod:
-    """How the moments of all records are released: by whoever has the ledgers."""
-    if ledger is None:
-        return LocalMoments(Releases(directory.releases), *shared, ())
-    charged: tuple[Any, ...] = (*shared, ledger)
-    return TrustedMoments(*charged)
-
-
-def _tallying(shared: tuple[Any, ...], ledger: Ledger | None) -> TallyMethod:
-    """How records that were kept out of training are measured: by whoever has the ledgers."""
-    if ledger is None:
-        return LocalTallies(*shared, ())
-    charged: tuple[Any, ...] = (*shared, ledger)
-    return TrustedTally(*charged)
+        return f"stopped before round 1: {exhausted}"
+    asked, (ready, start) = run.plan, prepared(run.plan, moments)
+    cast(Prepared, run.side).prepare(ready)  # no other has rounds that follow moments
+    alone = run.directory.stops_after_moments(resumed=run.job.resume)
+    if not run.trainer.steps:
+        run.trainer = Trainer(start, run.job.experiment.training)
+    run.plan, run.about["moments"] = ready, said_of(asked, moments)
+    return ALONE if alone else ""
 
 
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
 from fedsw.federation.budgets.held_out import tally_of
-from fedsw.federation.trust.held_out.server import TallyMethod
+from fedsw.federation.trust.model import TallySide
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
@@ -22,7 +22,7 @@ from fedsw.tasks.problem import Problem
 
 def measure_kept(
     task: Problem,
-    method: Callable[[], TallyMethod],
+    method: Callable[[], TallySide],
     theta: Tensor,
     steps: int,
     directory: RunDirectory,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.federation.budgets.moments import FIRST, moments_layout
-from fedsw.federation.trust.moments.server import MomentsMethod
+from fedsw.federation.trust.model import MomentsSide
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
 from fedsw.runs import recovery
@@ -26,7 +26,7 @@ from fedsw.tasks.problem import Problem
 
 
 def release_moments(
-    plan: Plan, method: Callable[[], MomentsMethod], directory: RunDirectory, log: logging.Logger
+    plan: Plan, method: Callable[[], MomentsSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has.
 

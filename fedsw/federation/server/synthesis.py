@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
-from fedsw.federation.trust.sketch.server import SketchMethod
+from fedsw.federation.trust.model import OneRelease
 from fedsw.models.labelled import generate, proportions_of
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
@@ -42,7 +42,7 @@ class Synthesis:
 def synthesise(
     job: Job,
     task: Problem,
-    method: SketchMethod,
+    method: OneRelease,
     evaluator: Evaluator,
     directory: RunDirectory,
     traffic: Traffic,
@@ -94,7 +94,7 @@ def settings_of(task: Problem) -> Settings:
     return Settings(task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction)
 
 
-def _obtained(job: Job, task: Problem, method: SketchMethod, directory: RunDirectory) -> StoredSketch:
+def _obtained(job: Job, task: Problem, method: OneRelease, directory: RunDirectory) -> StoredSketch:
     """The run's sketch. Under `sketch` one that is stored is the only one there will be; under `sketch-local` clients
     that were missing are asked, and a pool that grew is learnt from anew."""
     law = law_of_problem(task)
@@ -122,7 +122,7 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     return reweighed(sketch.proportions, proportions), proportions
 
 
-def _record(progress: Progress, stored: StoredSketch, method: SketchMethod, traffic: Traffic) -> dict[str, Any]:
+def _record(progress: Progress, stored: StoredSketch, method: OneRelease, traffic: Traffic) -> dict[str, Any]:
     """A line of metrics.jsonl: functions of the released sketch alone."""
     record: dict[str, Any] = {
         "round": progress.step,
@@ -140,7 +140,7 @@ def _record(progress: Progress, stored: StoredSketch, method: SketchMethod, traf
     return record
 
 
-def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: SketchMethod) -> dict[str, Any]:
+def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: OneRelease) -> dict[str, Any]:
     """What the summary says of the sketch, and how far from it the generator's samples are."""
     sketch = stored.sketch
     features, cells = generate(network, proportions_of(network), _JUDGED)

@@ -6,21 +6,20 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Member, Site, too_few
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.availability import Away
+from fedsw.federation.exchange.cohort import Member, too_few
+from fedsw.federation.exchange.exchange import Fault, Request, exchange
 from fedsw.federation.messages import Exchange, Refusal, Terms
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.trust.context import Context
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
@@ -31,36 +30,26 @@ _Up = TypeVar("_Up", bound=messages.Release)
 
 
 class LocalMethod(ABC):
-    """Runs rounds in which every client protects its own records; a `Method`.
+    """Runs rounds in which every client protects its own records; a `Side`.
 
     There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
     that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
     the run stops: a fresh attempt would charge everybody who answered again, so that is for the operator to decide
     (`fedsw resume` makes one), and `federation.max_attempts` is not used here.
 
-    Args:
-        begin: the next unused attempt number of a round.
-        rounds: those of which something had arrived before the run was resumed.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        plan: Plan,
-        sites: Sequence[Site],
-        availability: Availability,
-        traffic: Traffic,
-        begin: Callable[[int], int],
-        rounds: Iterable[int],
-    ) -> None:
-        self._grid, self._task, self._sites, self._traffic, self._begin = grid, plan.task, sites, traffic, begin
-        self._members = tuple(member for site in sites for member in site.members)
-        self._of_node = {site.node: site for site in sites}
-        self._plan, self._availability, self._spending = plan, availability, availability.spending
-        settings = plan.task.experiment.federation
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._grid, self._traffic, self._begin = context.grid, context.traffic, context.begin
+        self._plan, self._task, self._sites = context.plan, context.plan.task, context.sites
+        self._members = tuple(member for site in self._sites for member in site.members)
+        self._of_node = {site.node: site for site in self._sites}
+        self._availability, self._spending = context.availability, context.availability.spending
+        settings = self._task.experiment.federation
         self._least = settings.min_clients or settings.clients
         self._timeout = settings.timeout
-        self._rounds = set(rounds)
+        self._rounds = set[int]()
         self._exhausted = Away()
         self._used_up: set[int] = set()
         self._lost: dict[int, str] = {}
@@ -97,7 +86,13 @@ class LocalMethod(ABC):
         """Rounds in which at least one noised release arrived."""
         return len(self._rounds)
 
-    def __enter__(self) -> LocalMethod:
+    @property
+    def _releases(self) -> Releases:
+        """What clients released once, stored in the run's folder."""
+        return self._context.releases
+
+    def __enter__(self) -> Self:
+        self._rounds |= self._context.earlier
         return self
 
     def __exit__(

@@ -8,44 +8,34 @@ noise comes from a key stream and exact arithmetic there, and checkpoint and mes
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedsw.errors import FederationError
 from fedsw.federation import messages
-from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Present, Site, too_few
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import Broadcast, Contribution, Exchange, GradientsAsked, OutputsAsked, SumAsked, Terms
+from fedsw.federation.exchange.cohort import Present
+from fedsw.federation.exchange.exchange import Fault
+from fedsw.federation.messages import Broadcast, Contribution, GradientsAsked, OutputsAsked, SumAsked, Terms
 from fedsw.federation.trust.central.rows import (
     Part,
     cut_by_site,
     mean_loss,
     most_rows,
     stacked_outputs,
-    who_is_in,
     within_bounds,
 )
+from fedsw.federation.trust.collect import Collector, who_is_in
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, prepared_by
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
-from fedsw.runs.telemetry import event
 from fedsw.tasks.public_side import public_side_of
 from fedsw.tasks.sensitivity import sensitivities
 from fedsw.transport.sliced import spread
-
-_log = logging.getLogger("fedsw.server")
-_Down = TypeVar("_Down", bound=messages.Message)
-_Up = TypeVar("_Up", bound=messages.Message)
 
 
 @dataclass(frozen=True)
@@ -78,23 +68,13 @@ class Rounds:
     checked of its contribution is the sum of their bounds.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        plan: Plan,
-        sites: Sequence[Site],
-        availability: Availability,
-        traffic: Traffic,
-        begin: Callable[[int], int],
-    ) -> None:
-        self._grid, self._plan, self._sites, self._traffic, self._begin = grid, plan, sites, traffic, begin
-        settings, slicing = plan.task.experiment.federation, plan.task.experiment.slicing
-        self._availability, self._prepared = availability, prepared_by(plan)
+    def __init__(self, context: Context) -> None:
+        plan = context.plan
+        slicing = plan.task.experiment.slicing
+        self._plan, self._prepared = plan, prepared_by(plan)
         self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
-        self._clients = sum(len(site.clients) for site in sites)
-        self._least = settings.min_clients or settings.clients
-        self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+        self._collector = Collector(context, kept="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: Plan) -> None:
         """Ask for prepared features, with clips in their scale, from now on."""
@@ -106,23 +86,17 @@ class Rounds:
         Raises:
             FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
         """
-        lost = Away()
-        for _ in range(self._max_attempts):
-            present = self._availability.present(self._least, without=lost)
-            self._require_enough(round_, present, self._availability.away.joined(lost))
-            aggregate = self._attempt(round_, self._begin(round_), theta, present, lost)
+        for attempt, present in self._collector.attempts(round_):
+            aggregate = self._attempt(round_, attempt, theta, present)
             if aggregate is not None:
                 return aggregate
-        reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
-        raise FederationError(f"{reason}. {lost.describe(self._sites)}", recorded=reason)
+        raise self._collector.gave_up(round_)
 
-    def _attempt(
-        self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present], lost: Away
-    ) -> Aggregate | None:
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Aggregate | None:
         plan, task = self._plan, self._plan.task
         settled = draw(plan, present, round_=round_, attempt=attempt)
         if task.objective.alpha == 0 and self._public_side is None:
-            return self._uncompared(settled, round_, attempt, theta, present, lost)
+            return self._uncompared(settled, round_, attempt, theta, present)
         rows = most_rows(plan, settled, present)
         terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
@@ -130,7 +104,7 @@ class Rounds:
             OutputsAsked(model, round_, attempt, torch.from_numpy(counts), length, self._prepared)
             for counts, length in zip(settled.counts, rows, strict=True)
         ]
-        outputs = self._exchange(messages.OUTPUTS, present, asked, terms, lost)
+        outputs = self._collector.ask(messages.OUTPUTS, present, asked, terms)
         if len(outputs) < len(present):
             return None
         theta_directions = task.all_directions(round_, attempt)
@@ -145,12 +119,12 @@ class Rounds:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
         weight, own = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
         asked_for = [GradientsAsked(model, q, round_, attempt, weight, self._prepared) for q in own]
-        answers = self._exchange(messages.GRADIENTS, present, asked_for, terms, lost)
-        parts = self._parts(present, settled, answers, own, weight, lost)
+        answers = self._collector.ask(messages.GRADIENTS, present, asked_for, terms)
+        parts = self._parts(present, settled, answers, own, weight)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 
     def _uncompared(
-        self, settled: Draw, round_: int, attempt: int, theta: Tensor, present: Sequence[Present], lost: Away
+        self, settled: Draw, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]
     ) -> Aggregate | None:
         """An attempt without a penalty: one exchange, and no outputs, which nobody would look at."""
         task = self._plan.task
@@ -160,9 +134,9 @@ class Rounds:
             SumAsked(model, round_, attempt, torch.from_numpy(counts), weight, self._prepared)
             for counts in settled.counts
         ]
-        answers = self._exchange(messages.SUM, present, asked, terms, lost)
+        answers = self._collector.ask(messages.SUM, present, asked, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
-        parts = self._parts(present, settled, answers, unused, weight, lost)
+        parts = self._parts(present, settled, answers, unused, weight)
         bounds = sensitivities(task, settled.batch, [1.0 for _ in task.compared])
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
@@ -177,7 +151,7 @@ class Rounds:
         parts: Sequence[Part],
     ) -> Aggregate | None:
         """The sum of the sites' contributions on top of `total`; None if too few clients are in it."""
-        if (answered := sum(part.clients for part in parts)) < self._least:
+        if (answered := sum(part.clients for part in parts)) < self._collector.least:
             return None
         for part in parts:
             total += part.vector
@@ -223,7 +197,6 @@ class Rounds:
         answers: Mapping[int, Contribution],
         cotangents: Sequence[Tensor],
         weight: float,
-        lost: Away,
     ) -> list[Part]:
         """What the sites that answered within their clients' bounds contribute, in client order."""
         task, parts = self._plan.task, []
@@ -232,63 +205,19 @@ class Rounds:
                 continue
             there = who_is_in(each, answer)
             if there is None:
-                self._lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"), lost)
+                self._collector.lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"))
                 continue
             if not bool(there.all()):
                 rows = np.concatenate([np.repeat(there, column) for column in counts.T])
                 own = own[torch.from_numpy(rows)]
             most = SLACK * task.most_pulled(own, weight)
-            clients = int((there & each.here).sum())
-            parts.append(Part(each.site, answer, answer.vector.to(task.device), most, clients))
+            parts.append(Part(each.site, answer, answer.vector.to(task.device), most, int(there.sum())))
         kept = []
         for part, within in zip(parts, within_bounds(parts), strict=True):
             if within:
                 kept.append(part)
             else:  # neither number is shown: both are un-noised functions of records
-                self._lose(part.site, Fault("its contribution weighs more than allowed, above its clip bound"), lost)
+                self._collector.lose(
+                    part.site, Fault("its contribution weighs more than allowed, above its clip bound")
+                )
         return kept
-
-    def _exchange(
-        self,
-        kind: Exchange[_Down, _Up],
-        present: Sequence[Present],
-        asked: Sequence[_Down],
-        terms: Sequence[Terms],
-        lost: Away,
-    ) -> dict[int, _Up]:
-        """Ask every site, and read the answers, by node; who does not answer, or not what was asked, is lost."""
-        requests = [
-            Request(each.site.node, messages.encode(own, known))
-            for each, own, known in zip(present, asked, terms, strict=True)
-        ]
-        replies = exchange(
-            self._grid, kind.kind, requests, group=kind.kind, timeout=self._timeout, traffic=self._traffic
-        )
-        answers = {}
-        for each, known in zip(present, terms, strict=True):
-            reply = replies[each.site.node]
-            if isinstance(reply, RecordDict):
-                try:
-                    answers[each.site.node] = messages.decode(kind.up, reply, known)
-                    continue
-                except messages.Malformed as fault:
-                    reply = Fault(f"unreadable answer: {fault}")
-            self._lose(each.site, reply, lost)
-        return answers
-
-    def _lose(self, site: Site, fault: Fault, lost: Away) -> None:
-        lost.lose(site, fault.reason)
-        self._availability.away.lose(site, fault.reason)
-        first, last = int(site.clients[0]), int(site.clients[-1])
-        lines = event("client lost", client=first, code=fault.code)
-        who = f"client {first}" if first == last else f"site of clients {first} to {last}"
-        _log.warning("%s lost: %s", who, fault.reason, extra=lines)
-
-    def _require_enough(self, round_: int, present: Sequence[Present], away: Away) -> None:
-        if (count := clients_of(present)) < self._least:
-            left = too_few(round_, count, self._clients, self._least)
-            raise FederationError(
-                f"{left}. {away.describe(self._sites)} The checkpoint and the ledger are kept: mend the clients, then "
-                "resume the run",
-                recorded=left,
-            )

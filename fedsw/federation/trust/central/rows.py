@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation.exchange.cohort import Present, Site, totals
@@ -34,16 +33,6 @@ def within_bounds(parts: Sequence[Part]) -> list[bool]:
     verdicts = torch.stack([torch.linalg.vector_norm(part.vector) <= part.most for part in parts])
     found: list[bool] = verdicts.cpu().tolist()
     return found
-
-
-def who_is_in(present: Present, answer: Contribution) -> NDArray[np.bool_] | None:
-    """Which of the site's clients are in its contribution, (S,); None if it names lost ones that it does not have."""
-    there = np.ones(len(present.here), dtype=bool)
-    lost = answer.lost.numpy()
-    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
-        return None
-    there[lost] = False
-    return there
 
 
 def stacked_outputs(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:

@@ -6,14 +6,18 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import PART, HeldOutBudget, held_out_budget, tally_of
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node import account
-from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient.client import promise
+from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
+from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust.model import served
 from fedsw.privacy.release import Bounded, Paid, Released, pay, release_paid
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.sketches.law import STEP
@@ -78,7 +82,8 @@ def noised_tally(
 def tally_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
     """What this client pays for it, for a payment together with others."""
     _, tally = _kept(node)
-    budget, promised = _budget(node, tally, federation), promise(node, node.delta(federation))
+    budget = _budget(node, tally, federation)
+    promised = served(node.task.experiment).promise(node, node.delta(federation))
     return account.Due(place, promised, round_, attempt, budget.charges((GROUP,)), budget.sigma, [budget.part])
 
 
@@ -99,7 +104,8 @@ def _kept(node: Node) -> tuple[Node, Tally]:
 
 def _budget(node: Node, tally: Tally, federation: int) -> HeldOutBudget:
     delta = node.delta(federation)
-    return held_out_budget(node.task.experiment, tally, promise(node, delta).epsilon, delta)
+    epsilon = served(node.task.experiment).promise(node, delta).epsilon
+    return held_out_budget(node.task.experiment, tally, epsilon, delta)
 
 
 def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
@@ -108,3 +114,26 @@ def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
     if seed is None:
         return Stream(os.urandom(KEY_BYTES))
     return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
+
+
+def answer_exactly(message: Message, context: Context) -> Message:
+    """After the last round: exact sums over the kept records of the clients that are asked."""
+    node, asked = fresh(messages.TALLY, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    key = batch_key(node.task, asked.round, asked.attempt)
+    steps = steps_of_kept(node, asked.theta.tensor(), asked.asked, lost, key)
+    return answered(messages.ExactTally(steps, torch.from_numpy(lost)), node, message)
+
+
+def answer_noised(message: Message, context: Context) -> Message:
+    """`local-gradient`, after the last round: sums over a client's kept records, noised by itself, charged to it."""
+
+    def release(node: Node, asked: messages.NoisyTallyAsked, paid: Paid | None = None) -> messages.NoisyTally:
+        place, theta = ledger_of(node, context), asked.theta.tensor()
+        found = noised_tally(node, place, theta, asked.round, asked.attempt, asked.records, paid)
+        return messages.NoisyTally(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.NoisyTallyAsked) -> account.Due:
+        return tally_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
+
+    return released(messages.NOISY_TALLY, message, context, release, each_pays(due, release))

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import Ledger
 from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import held_out_budget, tally_of
-from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.messages import Broadcast, ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked, Terms
-from fedsw.federation.trust.exact_sums import Answer, ExactSums, Once
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.exact_sums import ExactSums, Once, SiteSums
 from fedsw.federation.trust.local import LocalMethod, describe
-from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Bounded, release
 from fedsw.runs.observer import Outcome
 from fedsw.sketches.law import STEP
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import Tally
-
-
-class TallyMethod(Protocol):
-    """How kept records are measured once: an `Outcome` with the noised sums (groups, t), flat."""
-
-    @property
-    def records(self) -> NDArray[np.int64]:
-        """Kept records of each group in the sums, (groups,); public. Known after `round`."""
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange, at the released model `theta` (r,)."""
 
 
 class TrustedTally:
@@ -47,22 +31,12 @@ class TrustedTally:
     Who does not answer is not in the sums; attempts with too few are made again, and cost nothing.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        plan: Plan,
-        sites: Sequence[Site],
-        availability: Availability,
-        traffic: Traffic,
-        begin: Callable[[int], int],
-        ledger: Ledger,
-    ) -> None:
-        self._plan, self._ledger, self._tally = plan, ledger, _tally(plan.task)
-        self._shared = (grid, plan, sites, availability, traffic, begin)
+    def __init__(self, context: Context) -> None:
+        self._plan, self._context, self._tally = context.plan, context, _tally(context.plan.task)
         self.records = np.zeros(self._tally.groups, dtype=np.int64)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `TallyMethod`.
+        """See `fedsw.federation.trust.model.TallySide`.
 
         Raises:
             BudgetExhausted: if kept records were charged for before; nothing is then released.
@@ -75,7 +49,7 @@ class TrustedTally:
             return TallyAsked(model, number, attempt, asked)
 
         sums: ExactSums[TallyAsked, ExactTally] = ExactSums(
-            *self._shared, kind=messages.TALLY, request=request, fault=self._fault
+            self._context, kind=messages.TALLY, request=request, fault=self._fault
         )
         attempt, found = sums.collect(round_)
         steps = torch.stack([answer.steps for answer in found]).sum(dim=0)
@@ -83,12 +57,12 @@ class TrustedTally:
         budget = held_out_budget(plan.task.experiment, self._tally, epsilon, plan.delta)
         charges = budget.charges(plan.task.objective.cells)
         bounded = Bounded(steps.double() * STEP, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
-        released = release(bounded, Once(budget.multiplier, plan), self._ledger)
+        released = release(bounded, Once(budget.multiplier, plan), self._context.charged)
         self.records = np.sum([_kept(answer) for answer in found], axis=0)
         clients = sum(int(answer.there.sum()) for answer in found)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)
 
-    def _fault(self, answer: Answer) -> str | None:
+    def _fault(self, answer: SiteSums) -> str | None:
         records = torch.from_numpy(_kept(answer))
         if self._tally.fits(answer.steps, records):
             return None
@@ -98,8 +72,8 @@ class TrustedTally:
 class LocalTallies(LocalMethod):
     """`local-gradient`: every client sends sums over its kept records that it has noised itself; they are added up."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.records = np.zeros(_tally(self._task).groups, dtype=np.int64)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
@@ -134,7 +108,7 @@ def _tally(task: Problem) -> Tally:
     return tally
 
 
-def _kept(answer: Answer) -> NDArray[np.int64]:
+def _kept(answer: SiteSums) -> NDArray[np.int64]:
     """Kept records of each group of the clients that are in an answer, (groups,)."""
     kept = answer.site.kept
     assert kept is not None

@@ -208,8 +208,7 @@ def _own(node: Node) -> tuple[int, ...]:
 
 def budget_of(node: Node, delta: float) -> split.BudgetSplit:
     """How this client's budget is split at that delta."""
-    rate = split.sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
-    return split.budget_split(node.task.experiment, rate=rate, delta=delta)
+    return split.budget_of(node.task.experiment, node.sizes, delta)
 
 
 def _noise(node: Node, request: Request, divided: split.BudgetSplit) -> split.Noise:

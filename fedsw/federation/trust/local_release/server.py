@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,12 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import ReleaseAsked, ReleasedRecords, Terms
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.observer import Outcome
-from fedsw.runs.releases import Releases
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import Adversary, learner_of
 from fedsw.transport.denoise import wavelet_denoise
@@ -53,16 +52,14 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
 class LocalRelease(LocalMethod):
     """One exchange; then rounds of post-processing in which a generator learns from the privatised records.
 
-    Args:
-        releases: the released records, "released" in its space (N_c, p); who is among them is not asked again.
+    The released records are stored, "released" in its space (N_c, p); who is among them is not asked again.
     """
 
-    def __init__(self, releases: Releases, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._release = release_of(self._task.experiment, self._plan.delta)
         self._learner = learner_of(self._task)
         self._adversary = Adversary(self._task) if self._task.experiment.local.adversarial else None
-        self._releases = releases
         self._target: Tensor | None = None
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:

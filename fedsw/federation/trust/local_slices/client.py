@@ -1,47 +1,28 @@
-"""Trust models `local-slices` and `local-release` at a client: features are charged, noised, and only then sent."""
+"""Trust model `local-slices` at a client: slices of features are charged, noised, and only then sent."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import Context, Message
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
-from fedsw.accounting.profiles import stated_step
-from fedsw.accounting.stated import Pure
 from fedsw.data import Records
-from fedsw.federation.budgets.local import (
-    SlicesPlan,
-    local_accountant,
-    release_charge,
-    release_epsilon,
-    release_of,
-    slices_plan,
-)
+from fedsw.federation import messages
+from fedsw.federation.budgets.local import SlicesPlan, slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.node import account
+from fedsw.federation.node.answers import each_pays, ledger_of, released
 from fedsw.federation.node.node import Node
 from fedsw.privacy.release import Paid, pay, release_paid
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
-from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.transport.flow import Slices
 from fedsw.transport.sliced import project
-
-
-def require_ready(node: Node) -> None:
-    """Refuse, at the greeting, a run whose guarantee this client could not give.
-
-    Raises:
-        ValueError: naming the setting.
-    """
-    experiment = node.task.experiment
-    if experiment.privacy.trust == "local-release":
-        release_of(experiment, node.delta(0))
 
 
 def noised_slices(
@@ -87,7 +68,7 @@ def noised_slices(
             paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     slices = _bounded(node, plan, features, round_, attempt)
-    released = release_paid(slices.bounded, paid, plan.part.name, _stream(node, round_, attempt, "slices noise"))
+    released = release_paid(slices.bounded, paid, plan.part.name, node.own_stream(round_, attempt, "slices noise"))
     return slices.released(released), released.spent
 
 
@@ -98,57 +79,14 @@ def slices_due(node: Node, place: Path, round_: int, attempt: int, federation: i
     return account.Due(place, promise(node, delta), round_, attempt, [plan.charge], plan.sigma, [plan.part])
 
 
-def release_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
-    """What this client pays for the release of its records, for a payment together with others."""
-    delta = node.delta(federation)
-    release = release_of(node.task.experiment, delta)
-    charges = [release_charge(release)]
-    return account.Due(place, promise(node, delta), round_, attempt, charges, release.scale, [release.part])
-
-
-def released_records(
-    node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
-) -> tuple[Tensor, float]:
-    """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
-
-    Where a unit is declared, one row of each unit is released, drawn at random.
-
-    Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn.
-
-    Args:
-        paid: the payment, where the clients of a site paid together (`release_due`).
-
-    Raises:
-        BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
-    """
-    delta = node.delta(federation)
-    release = release_of(node.task.experiment, delta)
-    if paid is None:
-        with account.opened(place, promise(node, delta)) as ledger:
-            paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
-    records = node.everybody(_stream(node, round_, attempt, "release rows"))
-    features = flushing_to_zero(node.task.inputs)(records).cpu() - node.task.experiment.clip.centre
-    noise = _stream(node, round_, attempt, "release noise")
-    released = release_paid(release.bounded(features), paid, release.part.name, noise)
-    return release.released(released), released.spent
-
-
 def promise(node: Node, delta: float) -> account.Promise:
     """What this client's ledger accounts for in this run, at that delta."""
-    experiment = node.task.experiment
-    released = experiment.privacy.trust == "local-release"
-    epsilon = release_epsilon(experiment, delta) if released else _plan(node, delta).epsilon
-    return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+    experiment, epsilon = node.task.experiment, _plan(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
 
 
 def planned(node: Node, delta: float) -> Counts:
     """What all planned releases cost this client's records at that delta, or a smaller one."""
-    experiment = node.task.experiment
-    if experiment.privacy.trust == "local-release":
-        release = release_of(experiment, delta)
-        mu = release_charge(release).sensitivity / release.scale
-        pure = experiment.local.mechanism == "laplace"
-        return lifetime.planned(stated_step(Pure(mu)) if pure else Step(1.0, mu), 1)
     plan = _plan(node, delta)
     return lifetime.planned(Step(plan.rate, plan.diameter / plan.sigma, slicing=plan.slicing), plan.releases)
 
@@ -166,13 +104,13 @@ def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attemp
         radius=radius,
         k=plan.slicing.k,
         scheme=plan.slicing.scheme,
-        directions_stream=DirectionStream(_stream(node, round_, attempt, "slices directions")),
+        directions_stream=DirectionStream(node.own_stream(round_, attempt, "slices directions")),
     )
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
     count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
-    stream = _stream(node, round_, attempt, "slices batch")
+    stream = node.own_stream(round_, attempt, "slices batch")
     keys = stream.words(len(node.units))
     return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)
 
@@ -197,10 +135,21 @@ def _fraction(node: Node) -> float:
     return node.task.experiment.training.batch_fraction
 
 
-def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
-    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
-    seed = node.task.experiment.seed
-    if seed is None:
-        return Stream(os.urandom(KEY_BYTES))
-    first = int(node.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
-    return Stream.seeded(seed, purpose, first, round_, attempt)
+def answer_slices(message: Message, context: Context) -> Message:
+    """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
+
+    def release(node: Node, asked: messages.SlicesAsked, paid: Paid | None = None) -> messages.NoisedSlices:
+        theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
+        place = ledger_of(node, context) if node.task.experiment.privacy.noisy else None
+        request = (asked.round, asked.attempt, asked.records)
+        slices, spent = noised_slices(node, place, theta, *request, paid)
+        public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
+        directions = None if public else slices.directions
+        return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
+
+    def due(node: Node, asked: messages.SlicesAsked) -> account.Due | None:
+        if not node.task.experiment.privacy.noisy:
+            return None
+        return slices_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
+
+    return released(messages.SLICES, message, context, release, each_pays(due, release))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,12 @@ from fedsw.federation.budgets.local import slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, NoisedSlices, SlicesAsked, Terms
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
-from fedsw.runs.releases import Releases
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import learner_of
 from fedsw.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
@@ -57,14 +56,12 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
 class LocalSlices(LocalMethod):
     """Gradients of a sliced distance to noised slices (DP-SWD), or steps of a particle flow towards them.
 
-    Args:
-        releases: the slices of a one-release flow; who is among them is not asked again.
+    The slices of a one-release flow are stored; who is among them is not asked again.
     """
 
-    def __init__(self, releases: Releases, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._learner = learner_of(self._task)
-        self._releases = releases
         self._stored: list[Slices] = []
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:

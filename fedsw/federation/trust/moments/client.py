@@ -6,15 +6,19 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.moments import FIRST, PART, MomentsBudget, moments_budget, moments_layout
-from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.budgets.split import GROUP, budget_of
 from fedsw.federation.node import account
-from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient.client import budget_of, promise
+from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
+from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust.model import served
 from fedsw.privacy.release import Bounded, Paid, Released, pay, release_paid
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.tasks.moments import STEP, Layout, sums_of
@@ -73,7 +77,8 @@ def noised_moments(node: Node, place: Path, attempt: int, federation: int, paid:
 
 def moments_due(node: Node, place: Path, attempt: int, federation: int) -> account.Due:
     """What this client pays for its moments, for a payment together with others."""
-    budget, promised = _budget(node, federation), promise(node, node.delta(federation))
+    budget = _budget(node, federation)
+    promised = served(node.task.experiment).promise(node, node.delta(federation))
     charges = [*budget.charges((GROUP,)), *idle(node.task.experiment)]
     return account.Due(place, promised, FIRST, attempt, charges, budget.sigma, [budget.part])
 
@@ -92,7 +97,7 @@ def _layout(node: Node) -> Layout:
 
 def _budget(node: Node, federation: int) -> MomentsBudget:
     _layout(node)
-    budget = moments_budget(node.task, budget_of(node, node.delta(federation)).moments)
+    budget = moments_budget(node.task, budget_of(node.task.experiment, node.sizes, node.delta(federation)).moments)
     assert budget is not None
     return budget
 
@@ -103,3 +108,25 @@ def _stream(node: Node, attempt: int, purpose: str) -> Stream:
     if seed is None:
         return Stream(os.urandom(KEY_BYTES))
     return Stream.seeded(seed, purpose, int(node.clients[0]), FIRST, attempt)
+
+
+def answer_exactly(message: Message, context: Context) -> Message:
+    """Before the first round: exact sums over all records of the clients that are asked."""
+    node, asked = fresh(messages.MOMENTS, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    key = batch_key(node.task, asked.round, asked.attempt)
+    steps = steps_of_moments(node, asked.asked, lost, key)
+    return answered(messages.ExactMoments(steps, torch.from_numpy(lost)), node, message)
+
+
+def answer_noised(message: Message, context: Context) -> Message:
+    """`local-gradient`, before the first round: sums over a client's records, noised by itself, charged to it."""
+
+    def release(node: Node, asked: messages.NoisyMomentsAsked, paid: Paid | None = None) -> messages.NoisyMoments:
+        found = noised_moments(node, ledger_of(node, context), asked.attempt, asked.records, paid)
+        return messages.NoisyMoments(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.NoisyMomentsAsked) -> account.Due:
+        return moments_due(node, ledger_of(node, context), asked.attempt, asked.records)
+
+    return released(messages.NOISY_MOMENTS, message, context, release, each_pays(due, release))

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
 
 import torch
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.moments import moments_budget, moments_layout
-from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.messages import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked, Terms
-from fedsw.federation.trust.exact_sums import Answer, ExactSums, Once
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.exact_sums import ExactSums, Once, SiteSums
 from fedsw.federation.trust.local import LocalMethod, column_sums
-from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Bounded, release
 from fedsw.runs.observer import Outcome
-from fedsw.runs.releases import Releases
 from fedsw.tasks.moments import STEP, Layout
 from fedsw.tasks.problem import Problem
-
-
-class MomentsMethod(Protocol):
-    """How the moments of all records are released once: an `Outcome` with the noised sums (cells, u), flat."""
-
-    @property
-    def records(self) -> tuple[int, ...]:
-        """Records of each cell in the sums; public. Known after `round`."""
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange; the model `theta` (r,) is not looked at."""
 
 
 class TrustedMoments:
@@ -45,25 +28,15 @@ class TrustedMoments:
     Who does not answer is not in the sums; attempts with too few are made again, and cost nothing.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        plan: Plan,
-        sites: Sequence[Site],
-        availability: Availability,
-        traffic: Traffic,
-        begin: Callable[[int], int],
-        ledger: Ledger,
-    ) -> None:
-        self._plan, self._ledger, self._layout = plan, ledger, _layout(plan.task)
+    def __init__(self, context: Context) -> None:
+        self._plan, self._context, self._layout = context.plan, context, _layout(context.plan.task)
         self._sums: ExactSums[MomentsAsked, ExactMoments] = ExactSums(
-            grid, plan, sites, availability, traffic, begin,
-            kind=messages.MOMENTS, request=MomentsAsked, fault=self._fault,
-        )  # fmt: skip
+            context, kind=messages.MOMENTS, request=MomentsAsked, fault=self._fault
+        )
         self.records: tuple[int, ...] = ()
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `MomentsMethod`.
+        """See `fedsw.federation.trust.model.MomentsSide`.
 
         Raises:
             BudgetExhausted: if moments were charged for before; nothing is then released.
@@ -76,12 +49,12 @@ class TrustedMoments:
         assert budget is not None
         charges = [*budget.charges(plan.task.objective.cells), *idle(experiment)]
         bounded = Bounded(steps.double() * STEP, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
-        released = release(bounded, Once(plan.moments, plan), self._ledger)
+        released = release(bounded, Once(plan.moments, plan), self._context.charged)
         self.records = column_sums(_sizes(answer).tolist() for answer in found)
         clients = sum(int(answer.there.sum()) for answer in found)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)
 
-    def _fault(self, answer: Answer) -> str | None:
+    def _fault(self, answer: SiteSums) -> str | None:
         if self._layout.fits(answer.steps, _sizes(answer)):
             return None
         return "its moments are none of its records"
@@ -90,13 +63,11 @@ class TrustedMoments:
 class LocalMoments(LocalMethod):
     """`local-gradient`: every client sends moments that it has noised itself, once; those that came are added up.
 
-    Args:
-        releases: the clients' moments, "noised" (cells, u) with "sigma"; who is among them is not asked again.
+    The clients' moments are stored, "noised" (cells, u) with "sigma"; who is among them is not asked again.
     """
 
-    def __init__(self, releases: Releases, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._releases = releases
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.records: tuple[int, ...] = ()
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
@@ -121,6 +92,6 @@ def _layout(task: Problem) -> Layout:
     return layout
 
 
-def _sizes(answer: Answer) -> Tensor:
+def _sizes(answer: SiteSums) -> Tensor:
     """Records of each cell of the clients that are in an answer, (c,)."""
     return torch.from_numpy(answer.site.sizes[answer.there].sum(axis=0))

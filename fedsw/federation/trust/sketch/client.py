@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
+from fedsw.federation import messages
 from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.node import account
-from fedsw.federation.node.node import Node
+from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.privacy.release import Paid, Released, pay, release_paid
-from fedsw.randomness import KEY_BYTES, Stream
+from fedsw.randomness import Stream
 from fedsw.sketches.law import STEP
 from fedsw.sketches.sensitivity import bounded_sketch
 from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketch_of_records, sketcher_of
@@ -73,10 +75,10 @@ def noised_sketch(
         budget = _budget(node, delta)
         with account.opened(place, promise(node, delta)) as ledger:
             paid = pay(ledger, round_, attempt, [budget.charge], budget.sigma, [budget.part])
-    records = node.everybody(_stream(node, round_, attempt, "sketch rows"))
+    records = node.everybody(node.own_stream(round_, attempt, "sketch rows"))
     features, cells = inputs_of(node.task, records), cells_of(node.task, records)
     bounded = bounded_sketch(sketcher_of(node.task), features, cells, round=round_, attempt=attempt)
-    return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "sketch noise"))
+    return release_paid(bounded, paid, PART, node.own_stream(round_, attempt, "sketch noise"))
 
 
 def sketch_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
@@ -102,10 +104,23 @@ def _budget(node: Node, delta: float) -> SketchBudget:
     return sketch_budget(node.task.experiment, law_of_problem(node.task), delta)
 
 
-def _stream(node: Node, round_: int, attempt: int, purpose: str) -> Stream:
-    """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
-    seed = node.task.experiment.seed
-    if seed is None:
-        return Stream(os.urandom(KEY_BYTES))
-    first = int(node.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
-    return Stream.seeded(seed, purpose, first, round_, attempt)
+def answer_exactly(message: Message, context: Context) -> Message:
+    """`sketch`: the exact sum over all records of the clients that are asked."""
+    node, asked = fresh(messages.RECORDS_SUM, message, context)
+    lost = node.lost(asked.round, asked.attempt)
+    steps = steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt))
+    return answered(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
+
+
+def answer_noised(message: Message, context: Context) -> Message:
+    """`sketch-local`: the sketch of all of a client's records, noised by itself, charged to its ledger."""
+
+    def release(node: Node, asked: messages.SketchAsked, paid: Paid | None = None) -> messages.NoisySketch:
+        place = ledger_of(node, context)
+        found = noised_sketch(node, place, asked.round, asked.attempt, asked.records, paid)
+        return messages.NoisySketch(found.spent, found.value, found.sigma)
+
+    def due(node: Node, asked: messages.SketchAsked) -> account.Due:
+        return sketch_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
+
+    return released(messages.SKETCH, message, context, release, each_pays(due, release))

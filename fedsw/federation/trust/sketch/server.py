@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import torch
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedsw.accounting import Ledger
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.sketches import sketch_budget
-from fedsw.federation.exchange.availability import Availability
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.messages import NoisySketch, SketchAsked, SumOfRecordsAsked, Terms
-from fedsw.federation.trust.exact_sums import Answer, ExactSums
+from fedsw.federation.trust.context import AtServer, Context
+from fedsw.federation.trust.exact_sums import ExactSums, SiteSums
 from fedsw.federation.trust.local import LocalMethod
-from fedsw.federation.trust.method import AtServer, Method
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import release
 from fedsw.runs.observer import Outcome
-from fedsw.runs.releases import Releases
 from fedsw.sketches.law import STEP
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.sensitivity import bounded_sum, require_sum
@@ -33,18 +27,6 @@ from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 
 _log = logging.getLogger("fedsw.server")
-
-
-class SketchMethod(Method, Protocol):
-    """A trust model whose one round releases a sketch: an `Outcome` with its numbers, flat."""
-
-    @property
-    def records(self) -> int:
-        """How many records are in the released sketch; public. Known after `round`."""
-
-    @property
-    def records_by_client(self) -> Mapping[int, int]:
-        """The same of every client whose own sketch is there; empty where the server has their sum alone."""
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -73,23 +55,11 @@ class TrustedSketch(AtServer):
     cost every record again.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        plan: Plan,
-        sites: Sequence[Site],
-        availability: Availability,
-        traffic: Traffic,
-        begin: Callable[[int], int],
-        ledger: Ledger,
-    ) -> None:
-        super().__init__(ledger)
-        self._plan = plan
-        self._law = law_of_problem(plan.task)
-        self._sums = ExactSums(
-            grid, plan, sites, availability, traffic, begin,
-            kind=messages.RECORDS_SUM, request=SumOfRecordsAsked, fault=self._fault,
-        )  # fmt: skip
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._plan = context.plan
+        self._law = law_of_problem(context.plan.task)
+        self._sums = ExactSums(context, kind=messages.RECORDS_SUM, request=SumOfRecordsAsked, fault=self._fault)
         self.records = 0
         self.records_by_client: Mapping[int, int] = {}
 
@@ -109,7 +79,7 @@ class TrustedSketch(AtServer):
         clients = sum(int(answer.there.sum()) for answer in found)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)
 
-    def _fault(self, answer: Answer) -> str | None:
+    def _fault(self, answer: SiteSums) -> str | None:
         try:
             require_sum(self._law, _total(answer), _records(answer))
         except ValueError:  # its words hold numbers of the sum, which is no release
@@ -120,14 +90,12 @@ class TrustedSketch(AtServer):
 class LocalSketches(LocalMethod):
     """`sketch-local`: every client sends one sketch that it has noised itself; those that came are added up.
 
-    Args:
-        releases: the clients' sketches, "noised" (cells, F + 1) with "sigma"; who is among them is not asked again.
-            Whoever is missing is asked whenever the run goes on, so that late clients can be added.
+    The clients' sketches are stored, "noised" (cells, F + 1) with "sigma"; who is among them is not asked again.
+    Whoever is missing is asked whenever the run goes on, so that late clients can be added.
     """
 
-    def __init__(self, releases: Releases, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._releases = releases
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._law = law_of_problem(self._task)
 
     @property
@@ -165,11 +133,11 @@ class LocalSketches(LocalMethod):
         )
 
 
-def _total(answer: Answer) -> Tensor:
+def _total(answer: SiteSums) -> Tensor:
     """A site's sum, (cells, F + 1) float64."""
     return answer.steps.to(torch.float64) * STEP
 
 
-def _records(answer: Answer) -> int:
+def _records(answer: SiteSums) -> int:
     """How many records are in it."""
     return int(answer.site.sizes[answer.there].sum())

@@ -1,4 +1,4 @@
-"""What a node answers a trusted server: outputs and contributions of a batch, exact sums."""
+"""Trust models `central` and `none` at a client: the outputs and the contribution of a fresh batch, WITHOUT NOISE."""
 
 from __future__ import annotations
 
@@ -9,21 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.client.answers import answered, fresh, node_of, note, state_of_node
+from fedsw.federation.node.answers import answered, fresh, node_of, note, state_of_node
 from fedsw.federation.node.node import Batch, Node, batch_key
-from fedsw.federation.trust.held_out import client as held_out
-from fedsw.federation.trust.moments import client as moments
-from fedsw.federation.trust.sketch import client as sketch
 from fedsw.subnormal import flushing_to_zero
-
-
-def exact_moments(message: Message, context: Context) -> Message:
-    """Before the first round: exact sums over all records of the clients that are asked."""
-    node, asked = fresh(messages.MOMENTS, message, context)
-    lost = node.lost(asked.round, asked.attempt)
-    key = batch_key(node.task, asked.round, asked.attempt)
-    steps = moments.steps_of_moments(node, asked.asked, lost, key)
-    return answered(messages.ExactMoments(steps, torch.from_numpy(lost)), node, message)
 
 
 def outputs(message: Message, context: Context) -> Message:
@@ -89,23 +77,6 @@ def _contribution(
     if node.task.experiment.unsafe_metrics:
         return messages.Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
     return messages.Contribution(vector, torch.from_numpy(lost), None, None)
-
-
-def sum_of_records(message: Message, context: Context) -> Message:
-    """`sketch`: the exact sum over all records of the clients that are asked."""
-    node, asked = fresh(messages.RECORDS_SUM, message, context)
-    lost = node.lost(asked.round, asked.attempt)
-    steps = sketch.steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt))
-    return answered(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
-
-
-def exact_tally(message: Message, context: Context) -> Message:
-    """After the last round: exact sums over the kept records of the clients that are asked."""
-    node, asked = fresh(messages.TALLY, message, context)
-    lost = node.lost(asked.round, asked.attempt)
-    key = batch_key(node.task, asked.round, asked.attempt)
-    steps = held_out.steps_of_kept(node, asked.theta.tensor(), asked.asked, lost, key)
-    return answered(messages.ExactTally(steps, torch.from_numpy(lost)), node, message)
 
 
 def _sparse(counts: NDArray[np.int64]) -> bytes:

@@ -9,12 +9,13 @@ from typing import Any, Protocol, TypeVar, cast
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted
+from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation import messages, wire
-from fedsw.federation.client.refusals import reason_of
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node.account import Due, ledger_path, paid_together
 from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.refusals import reason_of
 from fedsw.privacy.release import Paid
 
 STATE = "fedsw"
@@ -147,8 +148,9 @@ def _joined(exchange: Exchange[Down, Up], context: Context) -> Node:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = state_of_node(context)
     node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
-    if (agreed := node.task.experiment.privacy.trust) not in exchange.trusts:
-        trusts = " or ".join(exchange.trusts)
+    agreed = node.task.experiment.privacy.trust
+    if exchange.kind not in trust_model(agreed).exchanges():
+        trusts = " or ".join(name for name, each in trust_models().items() if exchange.kind in each.exchanges())
         raise RuntimeError(f"this message belongs to trust {trusts}; this node agreed to {agreed}")
     return node
 

@@ -1,0 +1,125 @@
+"""Trust models by name: what must be known of one to check an experiment. Each is an object, found in one registry."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedsw.experiment.registry import is_reference, load_object
+from fedsw.settings import ExperimentError
+
+if TYPE_CHECKING:
+    from fedsw.experiment.choices import Settings
+    from fedsw.experiment.load import Experiment
+    from fedsw.experiment.sections import Privacy
+
+SHIPPED = "fedsw.federation.trust"
+"""The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
+
+Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
+"""What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
+
+
+class TrustModel:
+    """Who is trusted with what, and who adds the noise: the facts that settings are checked against.
+
+    What a trust model does in a federation is in `fedsw.federation.trust.model.Served`, which its object is, too.
+
+    Attributes:
+        name: what `privacy.trust` says, and what its words are found under.
+        compares: what a task may compare its private outputs with.
+        local: whether every client protects its own records, from the server too, and keeps its own ledger.
+        noised: whether a run with a finite epsilon adds noise; it does under all but `none`.
+        sketched: whether records leave once, as a sum of cosines and sines, for a generator to learn from.
+        gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
+            these alone.
+        sized: whether the sizes of groups are public.
+        why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
+    """
+
+    name: ClassVar[str]
+    compares: ClassVar[frozenset[Comparison]]
+    local: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
+    sketched: ClassVar[bool] = False
+    gradients: ClassVar[bool] = False
+    why_not: ClassVar[str] = "the task does not go with it"
+    trusted_with: ClassVar[str]
+    """Who is trusted, and with what."""
+    leaves: ClassVar[str]
+    """What leaves a client."""
+    adds_noise: ClassVar[str]
+    """Who adds the noise."""
+    protects: ClassVar[str]
+    """Who is protected, against whom."""
+
+    def releases(self, experiment: Experiment) -> int:
+        """How often a run releases something of a record."""
+        return experiment.training.rounds
+
+    def accountant(self, experiment: Experiment) -> str:
+        """The accountant of its ledgers."""
+        return experiment.privacy.accountant
+
+    def exchanges(self) -> tuple[str, ...]:
+        """The types of its messages; a client answers no others, but for the greeting."""
+        return ()
+
+    def misfit(self, settings: Settings) -> str | None:
+        """What of an experiment's settings does not go with it, with the remedy; None if everything does."""
+        return None
+
+    def without_noise(self, privacy: Privacy) -> str | None:
+        """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
+        return None
+
+
+_known: dict[str, TrustModel] = {}
+
+
+def trust_models() -> Mapping[str, TrustModel]:
+    """All trust models by name: the shipped ones, and those that were registered."""
+    shipped = importlib.import_module(SHIPPED)
+    for name in shipped.NAMES:
+        if name not in _known:
+            module = importlib.import_module(f"{SHIPPED}.{name.replace('-', '_')}")
+            _known[name] = module.TRUST_MODEL
+    return _known
+
+
+def register(model: TrustModel) -> TrustModel:
+    """Make a trust model known by its name, in this process; `privacy.trust = "module:name"` needs no registration.
+
+    Raises:
+        ExperimentError: if another one has the name.
+    """
+    if trust_models().get(model.name, model) is not model:
+        raise ExperimentError(f"there is a trust model {model.name!r}; give yours another name")
+    _known[model.name] = model
+    return model
+
+
+def trust_model(name: str) -> TrustModel:
+    """A trust model by its name, or by `module:name`, whose module is imported.
+
+    Raises:
+        ExperimentError: if there is none, or what has the name is no trust model.
+    """
+    if (found := trust_models().get(name)) is not None:
+        return found
+    if not is_reference(name):
+        raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")
+    thing = load_object(name, what="privacy.trust")
+    if not isinstance(thing, TrustModel):
+        raise ExperimentError(f"privacy.trust {name!r} names {thing!r}, which is no fedsw.TrustModel")
+    return thing
+
+
+def names_of(*, gradients: bool | None = None, comparison: Comparison | None = None) -> tuple[str, ...]:
+    """The names of trust models whose rounds release gradients, or that compare what a task does."""
+    return tuple(
+        name
+        for name, model in trust_models().items()
+        if (gradients is None or model.gradients == gradients) and (comparison is None or comparison in model.compares)
+    )

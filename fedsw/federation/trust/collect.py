@@ -1,0 +1,152 @@
+"""Asking sites, reading what they answer, losing who does not, and whether enough are left: for every trust model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.errors import FederationError
+from fedsw.federation import messages
+from fedsw.federation.exchange.availability import Away
+from fedsw.federation.exchange.cohort import Present, Site, too_few
+from fedsw.federation.exchange.exchange import Fault, Request, exchange
+from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.plan import clients_of
+from fedsw.runs.telemetry import event
+
+_log = logging.getLogger("fedsw.server")
+_Down = TypeVar("_Down", bound=messages.Message)
+_Up = TypeVar("_Up", bound=messages.Message)
+
+
+class Collector:
+    """Asks the sites of a run, in attempts, each with a number that no other attempt of its round ever had.
+
+    Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
+    has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
+    on; whoever was lost in a round is not asked in its further attempts.
+
+    Args:
+        kept: what is kept when too few clients are left, for the message.
+
+    Attributes:
+        least: clients that are enough.
+    """
+
+    def __init__(self, context: Context, *, kept: str) -> None:
+        self._context, self._kept = context, kept
+        settings = context.plan.task.experiment.federation
+        self.least = settings.min_clients or settings.clients
+        self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+        self._lost = Away()
+
+    def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
+        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough.
+
+        Raises:
+            FederationError: when fewer clients than `federation.min_clients` are there.
+        """
+        availability, self._lost = self._context.availability, Away()
+        for _ in range(self._max_attempts):
+            present = availability.present(self.least, without=self._lost)
+            self.require_enough(round_, clients_of(present), availability.away.joined(self._lost))
+            yield self._context.begin(round_), present
+
+    def gave_up(self, round_: int) -> FederationError:
+        """What to raise when the last attempt came to nothing."""
+        reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
+        return FederationError(f"{reason}. {self._lost.describe(self._context.sites)}", recorded=reason)
+
+    def require_enough(self, round_: int, count: int, away: Away) -> None:
+        """Refuse to go on with fewer clients than `federation.min_clients`.
+
+        Raises:
+            FederationError: naming who is away.
+        """
+        if count < self.least:
+            left = too_few(round_, count, sum(len(site.clients) for site in self._context.sites), self.least)
+            raise FederationError(
+                f"{left}. {away.describe(self._context.sites)} {self._kept}: mend the clients, then resume the run",
+                recorded=left,
+            )
+
+    def ask(
+        self,
+        kind: Exchange[_Down, _Up],
+        present: Sequence[Present],
+        asked: Sequence[_Down],
+        terms: Sequence[Terms],
+        fault: Callable[[Present, _Up], str | None] = lambda each, answer: None,
+    ) -> dict[int, _Up]:
+        """Ask every site, and read the answers, by node; who does not answer, or not what was asked, is lost.
+
+        Args:
+            asked: the message to each site.
+            terms: what is known of each answer beforehand.
+            fault: why an answer that can be read cannot be right; None if it can. It never quotes it.
+        """
+        requests = [
+            Request(each.site.node, messages.encode(own, known))
+            for each, own, known in zip(present, asked, terms, strict=True)
+        ]
+        replies = exchange(
+            self._context.grid,
+            kind.kind,
+            requests,
+            group=kind.kind,
+            timeout=self._timeout,
+            traffic=self._context.traffic,
+        )
+        answers: dict[int, _Up] = {}
+        for each, known in zip(present, terms, strict=True):
+            answer = read(kind, replies[each.site.node], known)
+            if not isinstance(answer, Fault) and (wrong := fault(each, answer)) is not None:
+                answer = Fault(wrong)
+            if isinstance(answer, Fault):
+                self.lose(each.site, answer)
+            else:
+                answers[each.site.node] = answer
+        return answers
+
+    def lose(self, site: Site, fault: Fault) -> None:
+        """Count a site as lost: for this round, and until it has answered another greeting."""
+        self._lost.lose(site, fault.reason)
+        self._context.availability.away.lose(site, fault.reason)
+        first, last = int(site.clients[0]), int(site.clients[-1])
+        lines = event("client lost", client=first, code=fault.code)
+        who = f"client {first}" if first == last else f"site of clients {first} to {last}"
+        _log.warning("%s lost: %s", who, fault.reason, extra=lines)
+
+
+def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _Up | Fault:
+    """What a reply says, or why nothing that was asked for."""
+    if isinstance(reply, Fault):
+        return reply
+    try:
+        return messages.decode(kind.up, reply, terms)
+    except messages.Malformed as fault:
+        return Fault(f"unreadable answer: {fault}")
+
+
+class Partial(Protocol):
+    """An answer that says which of its site's clients are not in it."""
+
+    @property
+    def lost(self) -> Tensor:
+        """Positions of clients, (L,)."""
+
+
+def who_is_in(each: Present, answer: Partial) -> NDArray[np.bool_] | None:
+    """Which of a site's clients are in its answer, (S,); None if it names lost ones that it does not have."""
+    there, lost = each.here.copy(), answer.lost.numpy()
+    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
+        return None
+    there[lost] = False
+    return there
