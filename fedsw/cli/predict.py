@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsw import files
 from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
 from fedsw.text import json_text, number
 
@@ -50,8 +51,8 @@ def predict_command(
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("w", newline="", encoding="utf-8") as file:
+        files.new_folder(output.parent)
+        with files.opened(output, "w") as file:
             write_columns(file, found)
     if as_json:
         echo(json_text(_plain(model, found, output)))
