@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,7 @@ def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> N
 
 
 def opened(path: Path, mode: str = "wb") -> IO[Any]:
-    """A private file, open to be written; one that is there is made private.
+    """A private file, open to be written; one that is there is made private, unless it is a device or a pipe.
 
     Args:
         mode: as of `open`: "wb" or "w" for a new content, "ab" or "a" to go on.
@@ -57,7 +58,8 @@ def opened(path: Path, mode: str = "wb") -> IO[Any]:
 
     def opener(name: str, flags: int) -> int:
         handle = os.open(name, flags, PRIVATE)
-        os.fchmod(handle, PRIVATE)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            os.fchmod(handle, PRIVATE)
         return handle
 
     encoding = None if "b" in mode else "utf-8"
@@ -71,9 +73,21 @@ def private(path: Path) -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner can enter, with its parents as usual; one that is there is closed to others."""
-    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
-    path.chmod(PRIVATE_FOLDER)
+    """Make a folder that only its owner can enter, as `new_folder`; one that is there is closed to others."""
+    new_folder(path).chmod(PRIVATE_FOLDER)
+    return path
+
+
+def new_folder(path: Path) -> Path:
+    """Make a folder and what is missing above it, each for its owner alone; those that are there stay as they are.
+
+    `Path.mkdir` gives its mode to the last folder only, and leaves to the umask who enters the others.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+    if not missing:
+        path.mkdir(exist_ok=True)  # which refuses a file
     return path
 
 

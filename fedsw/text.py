@@ -6,6 +6,7 @@ import difflib
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -15,10 +16,26 @@ _ROUND_OFF = 1e-9
 MOST_SHOWN = 500
 """Letters of a text from another machine that are shown here, or of one of ours that is sent there."""
 
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys or a reader does not see: control characters but for new lines, and turns of direction."""
+
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """JSON of a nested value; infinities become "inf" or "-inf" and NaN becomes null."""
-    return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    """JSON of a nested value; infinities become "inf" or "-inf" and NaN becomes null.
+
+    What a terminal would obey in a text is written as \\uXXXX, so that JSON can be printed.
+    """
+    text = json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def harmless(text: object, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    """A text of any length and any number of lines without what a terminal obeys.
+
+    For all that is printed: titles, statuses and names in a folder were written by whoever made it, and an escape
+    sequence among them could colour, hide or replace what a reader sees.
+    """
+    return _COMMANDS.sub(instead, str(text))
 
 
 def to_float(value: Any) -> float | None:

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedsw import files
 from fedsw.text import downward, json_text, upward
 
 if TYPE_CHECKING:
@@ -86,14 +87,13 @@ class Finding:
 
     def write(self, folder: Path) -> list[Path]:
         """Keep `finding.json`, and `finding.png` where there is a figure, in a folder; returns the files."""
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / "finding.json"]
-        files[0].write_text(json_text(self.as_dict()) + "\n", encoding="utf-8")
+        written = [files.new_folder(folder) / "finding.json"]
+        files.replace(written[0], (json_text(self.as_dict()) + "\n").encode())
         if self.draw is not None:
             from fedsw.report.figures import save
 
-            files.append(save(self.draw(), folder / "finding.png"))
-        return files
+            written.append(save(self.draw(), folder / "finding.png"))
+        return written
 
 
 def read_finding(path: Path) -> dict[str, Any]:

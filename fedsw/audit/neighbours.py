@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw import files
 from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
@@ -238,7 +239,8 @@ class Released:
     """
 
     def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
-        folder.mkdir(parents=True)
+        files.new_folder(folder.parent)
+        folder.mkdir(mode=files.PRIVATE_FOLDER)
         clients = experiment.federation.clients
         alone = experiment.federation.model_copy(update={"sites": clients})
         experiment = experiment.model_copy(update={"federation": alone})

@@ -242,7 +242,7 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
     from fedsw.audit.canaries import Attacker
     from fedsw.tasks.problem import Problem
 
-    torch.set_num_threads(experiment.federation.threads)
+    torch.set_num_threads(experiment.federation.cores)
     task, rounds = Problem.from_experiment(experiment), experiment.training.rounds
     records = _records(task)
     first = pairs.draw(task, records, count)

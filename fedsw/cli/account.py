@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def account_command(
     folder = _folder(accounts)
     records = [account_record(found, delta) for found in accounts_in(folder)]
     if as_json:
-        typer.echo(json_text({"folder": str(folder), "accounts": records}))
+        echo(json_text({"folder": str(folder), "accounts": records}))
     elif records:
-        Console().print(accounts_view(records))
+        Screen().print(accounts_view(records))
     else:
-        typer.echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
+        echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
 
 
 @account.command("show")
@@ -66,9 +66,9 @@ def show_command(
         return
     record = together_record(found, delta)
     if as_json:
-        typer.echo(json_text(record))
+        echo(json_text(record))
     else:
-        Console().print(together_view(record))
+        Screen().print(together_view(record))
 
 
 @account.command("limit")
@@ -103,9 +103,9 @@ def settle_command(
 
     settled = settle_run(run)
     if as_json:
-        typer.echo(json_text({"settled": settled}))
+        echo(json_text({"settled": settled}))
     else:
-        typer.echo("\n".join(f"{name}: settled" for name in settled))
+        echo("\n".join(f"{name}: settled" for name in settled))
 
 
 def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
@@ -113,9 +113,9 @@ def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
 
     record = account_record(found, delta)
     if as_json:
-        typer.echo(json_text(record))
+        echo(json_text(record))
     else:
-        Console().print(account_view(record))
+        Screen().print(account_view(record))
 
 
 def _existing(data: str, accounts: Path | None) -> DatasetAccount:

@@ -8,9 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, data_dir_setting
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    DataDir,
+    Epsilon,
+    Json,
+    Quiet,
+    Runs,
+    Set,
+    Settings,
+    data_dir_setting,
+    echo,
+)
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -74,12 +86,12 @@ def audit_command(
     name = Path(target).stem if attacked else Path(found.subject).name
     files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
     if as_json:
-        typer.echo(json_text({**found.as_dict(), "files": [str(path) for path in files]}))
+        echo(json_text({**found.as_dict(), "files": [str(path) for path in files]}))
     elif quiet:
-        typer.echo(files[0].parent)
+        echo(files[0].parent)
     else:
-        Console().print(found.screen())
-        Console().print("\n".join(map(str, files)), style="cyan", highlight=False)
+        Screen().print(found.screen())
+        Screen().print("\n".join(map(str, files)), style="cyan", highlight=False)
     if not found.passed:
         raise typer.Exit(1)
 

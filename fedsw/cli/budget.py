@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import in_parts
+from fedsw.cli.options import echo, in_parts
+from fedsw.report.console import Screen
 from fedsw.text import downward, json_text, upward
 
 _STEPS = 50
@@ -95,7 +95,7 @@ def budget_command(
     if not compare:
         del report["accountants"]
     if as_json:
-        typer.echo(json_text(report))
+        echo(json_text(report))
     else:
         _print(report)
 
@@ -141,7 +141,7 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
 from fedsw.text import json_text
 
 
@@ -26,6 +26,6 @@ def bundle_command(
         write_bundle(folder)
     if as_json:
         written = None if folder is None else str(folder)
-        typer.echo(json_text({"sha256": bundle_hash(), "files": sorted(bundle_files()), "directory": written}))
+        echo(json_text({"sha256": bundle_hash(), "files": sorted(bundle_files()), "directory": written}))
     else:
-        typer.echo(bundle_hash())
+        echo(bundle_hash())

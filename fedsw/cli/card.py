@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.cli.options import RUNS, Json, Run, Runs, echo
 from fedsw.text import json_text
 
 
@@ -28,4 +28,4 @@ def card_command(
     from fedsw.use.card import write_card
 
     path = write_card(find_run(run, runs), output)
-    typer.echo(json_text({"card": str(path)}) if as_json else str(path))
+    echo(json_text({"card": str(path)}) if as_json else str(path))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 Host = Annotated[list[str], typer.Option("--host", metavar="NAME", help="A name or address of the server's machine.")]
@@ -30,9 +30,9 @@ def certs_command(
     server, nodes = write_federation(out, host, clients)
     until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"
     if as_json:
-        typer.echo(json_text({"server": str(server), "clients": [str(node) for node in nodes], "until": until}))
+        echo(json_text({"server": str(server), "clients": [str(node) for node in nodes], "until": until}))
         return
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(f"{server}  → the server's machine ({', '.join(host)})")
     for node in nodes:
         console.print(f"{node}  → {node.name}'s machine")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import DataDir, Json, Name, Settings, data_dir_setting
+from fedsw.cli.options import DataDir, Json, Name, Settings, data_dir_setting, echo
+from fedsw.report.console import Screen
 
 
 def check_command(
@@ -48,8 +48,8 @@ def check_command(
         except ExperimentError as fault:  # settings that do not go with so many records
             found = replace(found, together=(*found.together, str(fault)))
     if as_json:
-        typer.echo(json_text(as_plain(chosen, found, cost)))
+        echo(json_text(as_plain(chosen, found, cost)))
     else:
-        Console(highlight=False).print(examination_view(chosen, found, cost))
+        Screen(highlight=False).print(examination_view(chosen, found, cost))
     if not found.fits:
         raise typer.Exit(2)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
+from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.own_data.choice import Answers, Choice
@@ -35,22 +36,21 @@ def choose_command(
     Says which commands follow, and whether the data are enough, too. What no option answers is asked at a terminal;
     where nobody is there, the cautious answer is taken and named.
     """
-    from rich.console import Console
 
     from fedsw.own_data import choice
     from fedsw.text import json_text
 
     if page:
-        typer.echo(choice.page(), nl=False)
+        echo(choice.page(), nl=False)
         return
     given = {"sums": sums, "counts": counts, "rows": rows, "product": product, "records": records}
     known, assumed = _answered(given, asking=sys.stdin.isatty() and not as_json)
     answers = choice.Answers(**known, clients=clients, columns=columns, epsilon=epsilon)
     found = choice.choose(answers)
     if as_json:
-        typer.echo(json_text({**found.plain(), "assumed": assumed}))
+        echo(json_text({**found.plain(), "assumed": assumed}))
     else:
-        Console(highlight=False).print(_view(answers, found, assumed), markup=False)
+        Screen(highlight=False).print(_view(answers, found, assumed))
 
 
 def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -73,7 +73,7 @@ def _ask(question: str, possible: Mapping[str, str], default: Any) -> Any:
     from click import Choice as OneOf
 
     for name, meaning in possible.items():
-        typer.echo(f"  {name}: {meaning}", err=True)
+        echo(f"  {name}: {meaning}", err=True)
     kind: Any = OneOf(list(possible)) if possible else int
     return typer.prompt(question, default=default, type=kind, err=True)
 

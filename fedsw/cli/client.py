@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from fedsw.cli.options import STATE, DataDir
+from fedsw.cli.options import STATE, DataDir, echo
 
 _Value = TypeVar("_Value")
 
@@ -94,7 +94,7 @@ def client_command(
 
     if init:
         write_node_file(output)
-        typer.echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
+        echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
         return
     file = NodeFile() if config is None else read_node_file(config)
     if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
@@ -127,7 +127,7 @@ def client_command(
     )
 
     def say(text: str) -> None:
-        typer.echo(f"fedsw: {text}", err=True)
+        echo(f"fedsw: {text}", err=True)
 
     say(f"this client takes part in {choice_of(node.node_config)}")
     keep_connected(node, state / "flower", stock=plain, say=say)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting
+from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     table = make_table(folder)
     files = [str(path) for path in [*write_table(folder, table), *draw_table(folder, table)]]
     if as_json:
-        typer.echo(json_text({**table, "directory": str(folder), "files": files}))
+        echo(json_text({**table, "directory": str(folder), "files": files}))
     elif quiet:
-        typer.echo(folder)
+        echo(folder)
     else:
-        Console().print(table_view(table))
-        Console().print("\n".join(files), style="cyan", highlight=False, soft_wrap=True)
+        Screen().print(table_view(table))
+        Screen().print("\n".join(files), style="cyan", highlight=False, soft_wrap=True)
     if table["failed"]:
-        typer.echo(
+        echo(
             f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "
             f"`fedsw compare --resume {folder}` runs them again",
             err=True,
@@ -137,9 +137,9 @@ def _list(*, as_json: bool) -> None:
             name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
         }
         about = {name: method.what for name, method in methods().items()}
-        typer.echo(json_text({"tasks": found, "methods": about}))
+        echo(json_text({"tasks": found, "methods": about}))
     else:
-        Console().print(tasks_view())
+        Screen().print(tasks_view())
 
 
 def _new_folder(runs: Path, grid: Grid) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import RUNS, Clients, Json, Quiet, Runs, Seed
+from fedsw.cli.options import RUNS, Clients, Json, Quiet, Runs, Seed, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 
@@ -42,9 +42,9 @@ def demo_command(
         table = run_demo(folder, progress)
     plots = [str(path) for path in draw_demo(folder)]
     if as_json:
-        typer.echo(json_text({**table, "directory": str(folder), "plots": plots}))
+        echo(json_text({**table, "directory": str(folder), "plots": plots}))
     elif quiet:
-        typer.echo(folder)
+        echo(folder)
     else:
-        Console().print(demo_table(table["rows"], caption=CAPTION))
-        Console().print("\n".join([str(folder / "table.json"), *plots]), style="cyan", highlight=False)
+        Screen().print(demo_table(table["rows"], caption=CAPTION))
+        Screen().print("\n".join([str(folder / "table.json"), *plots]), style="cyan", highlight=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import AllowModule, Json
+from fedsw.cli.options import AllowModule, Json, echo
+from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.sketches.drift import Drift
@@ -40,7 +41,7 @@ def distance_command(
     if as_json:
         lines = [{**names, **_numbers(drift)} for names, drift in found]
         key = "columns" if by_column else "distances"
-        typer.echo(json_text({"directory": str(run), "confidence": confidence, key: lines}))
+        echo(json_text({"directory": str(run), "confidence": confidence, key: lines}))
     else:
         _show(found, confidence, by_column=by_column)
 
@@ -74,7 +75,6 @@ def _numbers(drift: Drift) -> dict[str, Any]:
 
 
 def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     subject = "each column's values" if by_column else "records"
@@ -86,7 +86,7 @@ def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
         verdict = "yes" if drift.differ else "not shown"
         view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(view)
     console.print(
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, echo
+from fedsw.report.console import Screen
 
 
 def evaluate_command(
@@ -25,14 +26,12 @@ def evaluate_command(
     """
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from fedsw.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.files import find_run
     from fedsw.text import json_text
 
     found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
     if as_json:
-        typer.echo(json_text([asdict(each) for each in found]))
+        echo(json_text([asdict(each) for each in found]))
     else:
-        Console(highlight=False).print(evaluated_view(found))
+        Screen(highlight=False).print(evaluated_view(found))

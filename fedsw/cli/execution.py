@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
-
-from fedsw.cli.options import RunInterrupted, RunStopped
+from fedsw.cli.options import RunInterrupted, RunStopped, echo
 from fedsw.experiment.stored import modules_of
+from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
 from fedsw.report.progress import RunProgress
 from fedsw.report.screens import summary_panel
@@ -63,11 +61,11 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
 
     require_remembered(directory, missing_ok=True)
     if as_json:
-        typer.echo(json_text(run_summary(directory)))
+        echo(json_text(run_summary(directory)))
     elif quiet:
-        typer.echo(directory)
+        echo(directory)
     else:
-        Console().print(summary_panel(read_run(directory)))
+        Screen().print(summary_panel(read_run(directory)))
 
 
 def run_summary(directory: Path) -> dict[str, Any]:
@@ -103,7 +101,7 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = go_on()
-        typer.echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
+        echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
         raise RunInterrupted from None
     except Exception as fault:
         from fedsw.errors import FederationError
@@ -119,7 +117,7 @@ def _draw(directory: Path, allow_modules: Collection[str]) -> None:
     try:
         draw_run(directory, allow_modules)
     except Exception as fault:
-        typer.echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
+        echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
 
 
 def _describe(directory: Path) -> None:
@@ -129,7 +127,7 @@ def _describe(directory: Path) -> None:
     try:
         write_card(directory)
     except Exception as fault:
-        typer.echo(f"fedsw: warning: the model card of {directory} could not be written: {fault}", err=True)
+        echo(f"fedsw: warning: the model card of {directory} could not be written: {fault}", err=True)
 
 
 def _kept(command: str) -> str:

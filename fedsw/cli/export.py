@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
 from fedsw.text import json_text
 
 
@@ -32,6 +32,6 @@ def export_command(
     model = load(run, runs=runs, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
     if as_json:
-        typer.echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
+        echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
     else:
-        typer.echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")
+        echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")

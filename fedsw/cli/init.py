@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fedsw.cli.options import echo
+
 _Columns = list[str] | None
 
 
@@ -100,7 +102,7 @@ def init_command(
     found = draft(asked, name=_name(output))
     output.write_text(found.text, encoding="utf-8")
     rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"
-    typer.echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
+    echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 
 
 def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
@@ -113,7 +115,7 @@ def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, f
         raise ExperimentError(f"{path} is there already; --force writes over it, or name another file")
     names, _ = read_header(places(folder)[0].table)
     path.write_text(template(names, {column: role for role, column in roles.items() if column}), encoding="utf-8")
-    typer.echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
+    echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 
 def _ask(question: str) -> str:

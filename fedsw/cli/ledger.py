@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-from rich.console import Console
-
-from fedsw.cli.options import RUNS, Json, Run, Runs
+from fedsw.cli.options import RUNS, Json, Run, Runs, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 
@@ -20,6 +18,6 @@ def ledger_command(run: Run, runs: Runs = RUNS, as_json: Json = False) -> None:
 
     account = read_ledger(find_run(run, runs))
     if as_json:
-        typer.echo(json_text(account))
+        echo(json_text(account))
     else:
-        Console().print(ledger_report(account))
+        Screen().print(ledger_report(account))

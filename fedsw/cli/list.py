@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
-
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -21,9 +19,9 @@ def list_command(as_json: Json = False) -> None:
 
     experiments = shipped_experiments()
     if as_json:
-        typer.echo(json_text([_listed(experiment) for experiment in experiments]))
+        echo(json_text([_listed(experiment) for experiment in experiments]))
     else:
-        Console().print(experiments_table(experiments))
+        Screen().print(experiments_table(experiments))
 
 
 def _listed(experiment: Experiment) -> dict[str, Any]:

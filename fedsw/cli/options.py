@@ -21,6 +21,7 @@ import click
 import typer
 
 from fedsw.engines.driver import Engine
+from fedsw.text import harmless
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -70,6 +71,11 @@ MomentsAlone = Annotated[
 RUNS = Path("runs")
 STATE = Path("client-state")
 """Where `fedsw client` keeps what must outlive it, if no --state-dir says so."""
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, of a stranger's folder perhaps, without what a terminal would obey."""
+    typer.echo(harmless(text), err=err, nl=nl)
 
 
 def data_dir_setting(folder: Path) -> str:
@@ -177,15 +183,19 @@ def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> in
     except Exception as fault:
         return _with_command(arguments, fault, report_fault(fault, debug=debug))
     if code == _INTERRUPTED:  # typer makes it of an interruption
-        print("fedsw: interrupted", file=sys.stderr)
+        _say("fedsw: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _say(text: str, *, file: TextIO | None = None) -> None:
+    print(harmless(text), file=file)
 
 
 def _with_command(arguments: Sequence[str], fault: Exception, code: int) -> int:
     """Print the whole command that allows what was refused; returns `code`."""
     if modules := getattr(fault, "modules", ()):
         more = [word for name in modules for word in ("--allow-module", name)]
-        print(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", file=sys.stderr)
+        _say(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", file=sys.stderr)
     return code
 
 
@@ -194,15 +204,15 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
     if debug:
         raise fault
     if isinstance(fault, click.exceptions.NoArgsIsHelpError):
-        print(fault.format_message())
+        _say(fault.format_message())
         return 2
     if isinstance(fault, click.ClickException):
         where = getattr(fault, "ctx", None)
         path = where.command_path if where is not None else "fedsw"
-        print(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", file=sys.stderr)
+        _say(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", file=sys.stderr)
         return 2
     if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
-        print(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", file=sys.stderr)
+        _say(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", file=sys.stderr)
         return 2
     if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
         fault = ValueError(
@@ -211,9 +221,9 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         )
     bad_input = isinstance(fault, ValueError | FileNotFoundError)
     plain = bad_input or isinstance(fault, RunStopped | OSError)
-    print(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", file=sys.stderr)
+    _say(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", file=sys.stderr)
     if not plain:
-        print("fedsw: --debug shows where it happened", file=sys.stderr)
+        _say("fedsw: --debug shows where it happened", file=sys.stderr)
     return 2 if bad_input else 1
 
 
@@ -258,7 +268,7 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        print(f"fedsw: warning: {message}", file=file or sys.stderr)
+        _say(f"fedsw: warning: {message}", file=file or sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli.options import Json
+from fedsw.cli.options import Json, echo
 
 persons = typer.Typer(no_args_is_help=True, help="Count the persons that clients have in common, by hashes.")
 
@@ -31,7 +31,7 @@ def digest_command(
     content = digests(table, schema, key_file)
     write_secret(output, content)
     count = len(content.splitlines()) - 1
-    typer.echo(f"{output}: hashes of {count} persons; whoever has the key, too, can try identifiers on it")
+    echo(f"{output}: hashes of {count} persons; whoever has the key, too, can try identifiers on it")
 
 
 @persons.command("compare")
@@ -49,10 +49,10 @@ def compare_command(
             {"files": [str(each.one), str(each.other)], "persons": each.persons, "common": each.common}
             for each in found
         ]
-        typer.echo(json_text({"pairs": plain}))
+        echo(json_text({"pairs": plain}))
     else:
         for each in found:
             sizes = f"of {each.persons[0]} and {each.persons[1]}"
-            typer.echo(f"{each.one} and {each.other}: {each.common} persons in common, {sizes}")
+            echo(f"{each.one} and {each.other}: {each.common} persons in common, {sizes}")
     if any(each.common for each in found):
         raise typer.Exit(2)

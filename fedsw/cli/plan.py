@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import AllowModule, Clients, DataDir, Epsilon, Json, Quiet, Settings, data_dir_setting
+from fedsw.cli.options import AllowModule, Clients, DataDir, Epsilon, Json, Quiet, Settings, data_dir_setting, echo
+from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
@@ -48,7 +49,6 @@ def plan_command(
     of the law that a run's released moments tell, in place of a public one: whether it is worth going on with costs
     nothing more.
     """
-    from rich.console import Console
 
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
@@ -77,7 +77,7 @@ def plan_command(
         require_possible(chosen, task_of(chosen))
         by_group, assumed = _sizes(chosen, records)
         table = None
-    console = Console(stderr=True, quiet=quiet or as_json or not Console(stderr=True).is_terminal)
+    console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
         done = 0
 
@@ -91,9 +91,9 @@ def plan_command(
     if picture is not None:
         draw_plan(found, picture)
     if as_json:
-        typer.echo(json_text(as_plain(found)))
+        echo(json_text(as_plain(found)))
     else:
-        Console(highlight=False).print(planned_view(found))
+        Screen(highlight=False).print(planned_view(found))
 
 
 def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs
+from fedsw import files
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ def predict_command(
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
     found = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
-        typer.echo(f"fedsw: warning of the run: {warning}", err=True)
+        echo(f"fedsw: warning of the run: {warning}", err=True)
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("w", newline="", encoding="utf-8") as file:
+        files.new_folder(output.parent)
+        with files.opened(output, "w") as file:
             write_columns(file, found)
     if as_json:
-        typer.echo(json_text(_plain(model, found, output)))
+        echo(json_text(_plain(model, found, output)))
     elif output is None:
         write_columns(sys.stdout, found)
     else:
-        typer.echo(f"{output}: {_words(model, found)}")
+        echo(f"{output}: {_words(model, found)}")
 
 
 def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, ChargeLost, Json, Quiet, Runs, Settings, Stock
+from fedsw.cli.options import RUNS, AllowModule, ChargeLost, Json, Quiet, Runs, Settings, Stock, echo
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
@@ -44,7 +44,7 @@ def server_command(
 
     if experiment is None and resume is None:
         with serving(certs, home, port=port, stock=stock) as link:
-            typer.echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
+            echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
             while link.process.poll() is None:
                 time.sleep(_LOOK_SECONDS)
             raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")

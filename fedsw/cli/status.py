@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import RUNS, STATE, Json, Runs
+from fedsw.cli.options import RUNS, STATE, Json, Runs, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text, number, upward
 
 if TYPE_CHECKING:
@@ -56,15 +57,15 @@ def status_command(
     if not watch:
         found = read_status(directory)
         if as_json:
-            typer.echo(json_text(found.as_dict()))
+            echo(json_text(found.as_dict()))
         else:
-            Console().print(status_view(found))
+            Screen().print(status_view(found))
         return
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _follow(directory, every, lambda found: typer.echo(json_text(found.as_dict(), indent=None)))
+            _follow(directory, every, lambda found: echo(json_text(found.as_dict(), indent=None)))
         else:
-            with Live(console=Console(), auto_refresh=False) as live:
+            with Live(console=Screen(), auto_refresh=False) as live:
                 _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
 
 
@@ -78,9 +79,9 @@ def _show_client(folder: Path, *, as_json: bool, watch: bool) -> None:
         )
     found = read_client_status(folder.expanduser())
     if as_json:
-        typer.echo(json_text(found.as_dict()))
+        echo(json_text(found.as_dict()))
     else:
-        Console().print(client_view(found))
+        Screen().print(client_view(found))
 
 
 def client_view(status: ClientStatus) -> RenderableType:

@@ -19,7 +19,9 @@ from fedsw.cli.options import (
     Seed,
     Settings,
     data_dir_setting,
+    echo,
 )
+from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.data import Records
@@ -152,7 +154,6 @@ def _write(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from rich.console import Console
 
     from fedsw import files
     from fedsw.data.codes import records_of_table
@@ -176,17 +177,17 @@ def _write(
         shown = {"table": str(output), "card": str(beside), "rows": rows, "directory": str(run)}
         shown["epsilon_spent"] = found.summary["epsilon_spent"]
         shown["held_out"] = None if compared is None else compared.plain()
-        typer.echo(json_text(shown))
+        echo(json_text(shown))
     elif quiet:
-        typer.echo(output)
+        echo(output)
     else:
         statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
-        Console(highlight=False).print(
+        Screen(highlight=False).print(
             f"{output}: {rows} rows. {statement}\n{beside}: what the table keeps and what not."
         )
         said = None if compared is None else compared.usefulness
         if said is not None:
-            Console(highlight=False).print(said.verdict, style="bold red" if said.useless else "")
+            Screen(highlight=False).print(said.verdict, style="bold red" if said.useless else "")
         elif compared is None:
-            Console(highlight=False).print(_UNKNOWN)
-        Console(highlight=False).print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")
+            Screen(highlight=False).print(_UNKNOWN)
+        Screen(highlight=False).print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fedsw.cli.options import RUNS, DataDir, Json, Name, Runs, Settings, data_dir_setting
+from fedsw.cli.options import RUNS, DataDir, Json, Name, Runs, Settings, data_dir_setting, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tune_command(
         else _on_twins(found, most, name, sign, show=not as_json)
     )
     if as_json:
-        typer.echo(json_text(record))
+        echo(json_text(record))
 
 
 def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, sh
         tried: list[Tried] = search(found, score_on_twins(sizes, metric, sign), most=most, said=said)
     record = tried_record(tried, metric, sign)
     if show:
-        Console().print(tried_view(record))
+        Screen().print(tried_view(record))
     return record
 
 
@@ -91,7 +91,7 @@ def _on_records(
     law = with_mean(expected)
     if show:
         cost = cost_of(found, law)
-        Console().print(
+        Screen().print(
             cost_view(
                 cost.epsilon,
                 cost.delta,
@@ -107,5 +107,5 @@ def _on_records(
         chosen.directory, chosen.candidate.settings, sign * chosen.score, metric, chosen.cost.epsilon, chosen.cost.delta
     )
     if show:
-        Console().print(selected_view(record))
+        Screen().print(selected_view(record))
     return record

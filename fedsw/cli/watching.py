@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw.cli.options import echo
+
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
     from fedsw.runs.observer import Observer
@@ -57,7 +59,7 @@ def watched(
                 stack.enter_context(logging_to_stderr())
             if port is not None:
                 endpoint = stack.enter_context(MetricsEndpoint(port))
-                typer.echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
+                echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
                 more.append(endpoint)
             return start(Observers(observer, *more) if more else observer)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsw import files
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.catalogue import shipped
 from fedsw.report.figures import save
@@ -36,7 +37,7 @@ def start_demo(runs: Path, *, clients: int, rounds: int | None, seed: int | None
     while folder.exists():
         attempt += 1
         folder = runs / "demo" / f"{stamp}-{attempt}"
-    folder.mkdir(parents=True)
+    files.new_folder(folder)
     settings = {"clients": clients, "rounds": rounds, "seed": seed}
     write_json(folder / "table.json", {"experiment": _EXPERIMENT, "settings": settings, "rows": []})
     return folder

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsw import files
 from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own, methods
 from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
@@ -129,7 +130,7 @@ def make_grid(
 
 def write_grid(folder: Path, grid: Grid) -> None:
     """Put the grid into its folder, with every cell's experiment as it runs."""
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    files.new_folder(folder / "cells")
     cells = [
         {
             "id": cell.id,

@@ -25,7 +25,7 @@ from fedsw.experiment import Experiment
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import write_json
 from fedsw.runs.intervals import LEVEL, Interval, normal, standard_error, student
-from fedsw.text import json_text, measured, number, to_float, upward
+from fedsw.text import harmless, json_text, measured, number, to_float, upward
 
 
 def table_view(table: Mapping[str, Any]) -> RenderableType:
@@ -232,7 +232,7 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
         flat = {column: row[column] for column in _COLUMNS}
         for name, value in row["metrics"].items():
             flat |= {f"{name}_{part}": value.get(part) for part in ("mean", "sd", "low", "high")}
-        writer.writerow({key: "" if value is None else value for key, value in flat.items()})
+        writer.writerow({key: "" if value is None else harmless(value) for key, value in flat.items()})
     files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
 

@@ -328,7 +328,8 @@ def fresh_directory(parent: Path) -> Path:
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         directory = parent / f"{stamp}{suffix}"
         try:
-            directory.mkdir(parents=True, mode=files.PRIVATE_FOLDER)
+            files.new_folder(parent)
+            directory.mkdir(mode=files.PRIVATE_FOLDER)
             return directory
         except FileExistsError:
             continue

@@ -68,7 +68,7 @@ def new_panels(rows: int, columns: int, *, size: tuple[float, float], **options:
 
 def save(figure: Figure, path: Path, *, most: int = MOST_BYTES) -> Path:
     """Write a figure as a PNG file of at most `most` bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.new_folder(path.parent)
     drawn = BytesIO()
     figure.savefig(drawn, format="png")
     files.replace(path, compact(drawn.getvalue(), most=most), durable=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedsw.report.console import Screen
 from fedsw.text import measured, number, to_float, upward
 
 _NAMES = {
@@ -80,7 +80,7 @@ class Display:
     """
 
     def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),

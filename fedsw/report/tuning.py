@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from fedsw.report.console import Screen
 from fedsw.text import number, upward
 
 
@@ -48,7 +49,7 @@ class Tried(Protocol):
 @contextmanager
 def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
     """A bar that counts the tries of a search that is free."""
-    with Progress(console=Console(stderr=True), disable=not show, transient=True) as progress:
+    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
         task = progress.add_task("trying settings on public twins", total=total)
         yield lambda tried: progress.advance(task)
 
@@ -59,7 +60,7 @@ def waiting(*, show: bool) -> Iterator[None]:
     if not show:
         yield
         return
-    with Console(stderr=True).status("comparing private runs; how many is secret"):
+    with Screen(stderr=True).status("comparing private runs; how many is secret"):
         yield
 
 

@@ -127,7 +127,7 @@ def kept_account(directory: Path) -> DatasetAccount | None:
 
 def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
     """Remember the account's last row in the run's folder: an older copy of the account is then seen to be one."""
-    directory.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+    files.new_folder(directory)
     write_json(directory / ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
 

@@ -158,7 +158,7 @@ class Sketcher(nn.Module):
         _require_records(features, cells, self.law)
         self._require_precision(features)
         self.eval()
-        size = chunk or max(1, _CHUNK_NUMBERS // self.coordinates)
+        size = chunk or chunk_of(self.coordinates)
         blocks = torch.arange(self.law.cells, device=features.device)
         total = torch.zeros((self.law.cells, self.coordinates + 1), dtype=torch.float64, device=features.device)
         for start in range(0, len(features), size):
@@ -255,6 +255,11 @@ def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
 def members_of(cells: Tensor, count: int) -> Tensor:
     """Which rows are in which cell, (count, m) bool, of cells (m,)."""
     return cells.unsqueeze(0) == torch.arange(count, device=cells.device).unsqueeze(1)
+
+
+def chunk_of(coordinates: int) -> int:
+    """How many records are measured at a time, of so many coordinates: an array of them has about 8 million numbers."""
+    return max(1, _CHUNK_NUMBERS // coordinates)
 
 
 def count_steps(law: Law) -> int:

@@ -193,6 +193,12 @@ class Scattering:
         return math.ceil(side / step)
 
 
+def circle_of(side: int, scales: int) -> int:
+    """Pixels of the circle that an image of a side stands on among zeros, a multiple of 2^scales."""
+    step = 1 << scales
+    return step * (math.ceil(side / step) + 1)
+
+
 def filter_bank(side: int, scales: int, orientations: int) -> tuple[Tensor, Tensor]:
     """Fourier transforms of a Gaussian low-pass along one axis, and of Morlet wavelets; all of them real.
 
@@ -255,8 +261,7 @@ def _morlet(line: Tensor, scale: int, angle: float, orientations: int) -> Tensor
 class _Scattered(nn.Module):
     def __init__(self, chosen: Scattering, side: int, places: int) -> None:
         super().__init__()
-        step = 2**chosen.scales
-        around = step * (places + 1)
+        step, around = 2**chosen.scales, circle_of(side, chosen.scales)
         low, waves = filter_bank(around, chosen.scales, chosen.orientations)
         kernel = torch.fft.ifft(low).real * math.sqrt(step)
         # A place is the middle of a square of 2^scales pixels: the image begins half a square after the first place.

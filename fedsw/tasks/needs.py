@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
-from fedsw.tasks.sketched import cells_of_sketch, feature_map, table_of
+from fedsw.tasks.costs import FLOPS, NORMAL_SECONDS, Part, of_waves
+from fedsw.tasks.sketched import cells_of_sketch, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
 
@@ -166,32 +168,15 @@ def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str
 
 GIB = 2.0**30
 YEAR = 365.25 * 86_400.0
-_FLOPS = 5e10
-"""Operations that a core does in a second, at most."""
 _ROUND_SECONDS = 5e-4
 """A round, at least: its charge is put on the disk."""
+_SORTED_SECONDS = 1e-8
+"""A number among those that are sorted, at least."""
 _COPIES, _SUMS = 3, 2
 """Of a model: its parameters as they came, loaded and flat; and contributions in float64."""
 _IMAGES = 30_000
 _ENCODER_FLOPS = 6e6
 _CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one setting takes.
-
-    Attributes:
-        setting: its name.
-        value: as it is written.
-        bytes: of memory, at once.
-        seconds: of all rounds.
-    """
-
-    setting: str
-    value: object
-    bytes: float = 0.0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -213,13 +198,13 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     found = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
     for part in measured:
-        found += _of_sketch(experiment, part, shape, cells_of_sketch(experiment, shape))
+        found += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training
     if spec.source in ("synthetic", "ring", "gaussians"):
         for name in ("records", "test_records"):
             found.append(Part(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
     if spec.encoded is not None:
-        seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / _FLOPS
+        seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / FLOPS
         found.append(Part("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
     found.append(Part("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
     return found
@@ -309,7 +294,7 @@ def _passed(model: torch.nn.Module, spec: Model, task: Task, shape: Shape, param
     width = spec.latent if task.facts.other_side == "generator" else shape.features
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     try:
-        with torch.device("meta"), FlopCounterMode(display=False) as counted:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counted:
             model.eval()(torch.empty((1, width)))
         return float(sum(seen)), float(counted.get_total_flops())
     except Exception:  # a generator that is called with cells, or a network of more than one input
@@ -322,8 +307,8 @@ def _passed(model: torch.nn.Module, spec: Model, task: Task, shape: Shape, param
 def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[Part]:
     size, training = model_size(experiment, task, shape), experiment.training
     item, rounds = _item(experiment), planned_releases(experiment)
-    threads = min(experiment.federation.threads, os.cpu_count() or 1) * (1000 if training.device == "cuda" else 1)
-    passes = 3 * rounds * size.flops / (_FLOPS * threads)
+    threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
+    passes = 3 * rounds * size.flops / (FLOPS * threads)
     yield Part(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
     held = min(rows, training.micro_batch) * size.activations * 2 * item
     chosen = "batch_fraction" if training.batch_size is None else "batch_size"
@@ -345,31 +330,22 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
     dimension = task.dimension(shape, experiment.model)
     if isinstance(dimension, int):
         k = 1 if dimension < 2 else experiment.slicing.directions
-        yield Part("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k)
+        spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
+        spent *= planned_releases(experiment)
+        yield Part("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
         tables = 16.0 * experiment.local.bins * k * len(shape.groups)
         bins = Part("local.bins", experiment.local.bins, tables)
         yield bins if experiment.local.bins >= k else Part("slicing.directions", k, tables)
 
 
-def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, cells: int) -> Iterator[Part]:
-    coded = table_of(experiment)
+def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[Part]:
+    coded, cells = table_of(experiment), cells_of_sketch(experiment, shape)
     if part.kind == "table" and coded is not None:
         width = float(ranges(coded)[-1][1])
-        yield Part("sketch.bins", part.bins, 16.0 * cells * width * width / 2)
-        return
-    if part.kind == "code":
-        return
-    try:
-        width = float(feature_map(part).width(len(part.columns) or shape.features))
-    except ValueError:
-        return  # which is said where the law is made
-    name = "pairs" if part.kind == "gaussian" else "directions"
-    waves = float(part.pairs if part.kind == "gaussian" else part.directions * part.harmonics)
-    yield Part(f"sketch.{name}", getattr(part, name), 24.0 * getattr(part, name) * width + 32.0 * cells * waves)
-    if part.map == "convolutions":
-        yield Part("sketch.filters", part.filters, 16.0 * part.filters * part.kernel**2 + 8.0 * width)
-    if part.map == "scattering":
-        yield Part("sketch.orientations", part.orientations, 16.0 * part.scales * part.orientations * shape.features)
+        yield Part("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
+    elif part.kind != "code":
+        with suppress(ValueError):  # which is said where the law is made
+            yield from of_waves(part, len(part.columns) or shape.features, cells, rows)
 
 
 def _item(experiment: Experiment) -> int:

@@ -14,7 +14,7 @@ from fedsw.markdown import render, table
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import CARD, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import json_text, measured, number, upward
+from fedsw.text import harmless, json_text, measured, number, upward
 
 _PAGE = """\
 # {{ name }}{% if title %}: {{ title }}{% endif %}
@@ -94,7 +94,7 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
             "shows how far it is"
         )
     place = directory / CARD if path is None else path
-    files.replace(place, card(record).encode())
+    files.replace(place, harmless(card(record)).encode())
     return place
 
 

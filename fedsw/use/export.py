@@ -9,7 +9,7 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
             f"the exported model answers otherwise than the run's, by up to {differing:.2g}: its code depends on "
             "values or on the number of records; use fedsw.load(run)"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.new_folder(path.parent)
     beside = path.with_name(f"{path.name}.json")
     files.replace(path, content)
     files.replace(beside, (json_text(_about(model, kind)) + "\n").encode())
@@ -132,7 +132,7 @@ _LEAST, _MOST = 1e-4, 1e9
 _QUOTED = '[",\r\n]'
 
 
-def write_columns(file: TextIO, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
     """Write columns of equal length (n,) under their names, some thousand rows at a time."""
     try:
         arrow: Any = importlib.import_module("pyarrow.compute")

@@ -21,15 +21,33 @@ from fedsw.experiment import Experiment
 from fedsw.federation import messages
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.local import Release
 from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.server.kept_runs import LOCAL, kept_run, tables
 from tests.server.sketch_runs import sketched
+from tests.server.test_local_slices import FLOW, RELEASE, SLICES
+from tests.server.test_local_slices import experiment as of_shape
 
 GRADIENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "federation.clients=2")
-SLICES = small("privacy.trust=local-gradient", "objective.alpha=0", "privacy.epsilon=8.0", "federation.clients=2")
+ALONE = small("privacy.trust=local-gradient", "objective.alpha=0", "privacy.epsilon=8.0", "federation.clients=2")
 SKETCH = sketched("privacy.trust=sketch-local", "federation.clients=2")
+MOMENTS = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "privacy.moments=0.2", "federation.clients=2")
+TWO = "federation.clients=2"
+RUNS = {
+    "two exchanges": GRADIENT,
+    "one exchange": ALONE,
+    "slices": of_shape(SLICES, TWO),
+    "a flow": of_shape(FLOW, TWO),
+    "a flow of one release": of_shape(FLOW, "local.algorithm=flow-one-release", TWO),
+    "records": of_shape(RELEASE, TWO),
+    "moments": MOMENTS,
+    "a tally of kept records": None,
+    "a sketch": SKETCH,
+}
+ONCE = {"a flow of one release", "records", "moments", "a tally of kept records", "a sketch"}
 
 
 class Stock:
@@ -66,6 +84,14 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     trust, settings = node.task.experiment.privacy.trust, node.task.experiment
     if trust == "sketch-local":
         return [(messages.SKETCH, messages.SketchAsked(1, attempt, 600))]
+    if trust == "local-release":
+        return [(messages.RELEASE, messages.ReleaseAsked(1, attempt, 600))]
+    if trust == "local-slices":
+        return [(messages.SLICES, messages.SlicesAsked(1, attempt, 600, None))]
+    if settings.privacy.moments:
+        return [(messages.NOISY_MOMENTS, messages.NoisyMomentsAsked(0, attempt, 600))]
+    if settings.data.held_out_released:
+        return [(messages.NOISY_TALLY, messages.NoisyTallyAsked(node.theta, 3, attempt, 120))]
     cells = len(node.task.objective.cells)
     sizes = (120,) * cells
     if settings.objective.alpha == 0:
@@ -80,21 +106,31 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     ]
 
 
-@pytest.mark.parametrize("experiment", [GRADIENT, SLICES, SKETCH], ids=["two exchanges", "one exchange", "a sketch"])
-def test_a_process_without_the_state_of_the_one_before_answers_no_attempt_again(experiment, tmp_path):
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_process_without_the_state_of_the_one_before_answers_no_attempt_again(name, tmp_path):
     """Two answers would be two noises for one charge: their mean has less than what the charge is for."""
-    node = Stock(experiment, tmp_path)
-    attempts = (0,) if experiment is SKETCH else (0, 1)
+    node = Stock(RUNS[name] or kept_run(tables(tmp_path / "data", 60, 60), *LOCAL, clients=2), tmp_path / "state")
+    attempts = (0,) if name in ONCE else (0, 1)
     for attempt in attempts:
         *first, (kind, last) = requests(node, attempt)
         for each, asked in first:
             assert node.ask(each, asked) is None
             assert _says_already(node.ask(each, asked, kept=False))
         assert node.ask(kind, last, kept=False) is None
+        charged = node.charges()
         assert _says_already(node.ask(kind, last))
         for each, asked in first:
             assert _says_already(node.ask(each, asked))
-    assert node.charges() == [(1, attempt) for attempt in attempts]
+        assert node.charges() == charged
+    assert set(node.charges()) == {(last.round, attempt) for attempt in attempts}
+
+
+def test_every_exchange_in_which_a_client_pays_is_here(tmp_path):
+    kept = kept_run(tables(tmp_path / "data", 60, 60), *LOCAL, clients=2)
+    nodes = [Stock(each or kept, tmp_path / name) for name, each in RUNS.items()]
+    asked = {kind.kind for node in nodes for kind, _ in requests(node)}
+    paid = {each.kind for each in messages.EXCHANGES if issubclass(each.up, Release)}
+    assert asked == paid
 
 
 def _says_already(why: str | None) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -26,6 +28,7 @@ from fedsw.tasks import needs
 from fedsw.tasks.needs import GIB, model_size
 from fedsw.tasks.own import task_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import law_of
 from tests.federations import numbers, small
 
 RUN = "0123456789abcdef" * 2
@@ -102,13 +105,103 @@ def test_a_small_greeting_never_makes_a_client_build_what_it_has_no_room_for(tmp
         (IMAGES, ("sketch.kind=cramer", "sketch.directions=100000000"), "sketch.directions is 100000000"),
         (IMAGES, ("sketch.map=convolutions", "sketch.kernel=100001"), "sketch.filters is 16"),
         (IMAGES, ("sketch.map=convolutions", "sketch.filters=100000000"), "sketch.pairs is 600"),
-        (IMAGES, ("sketch.map=scattering", "sketch.orientations=1000000000"), "sketch.pairs is 600"),
+        (
+            IMAGES,
+            ("sketch.pairs=2000", "sketch.map=scattering", "sketch.orientations=180", "sketch.order=2"),
+            "sketch.pairs",
+        ),
+        (IMAGES, ("sketch.kind=cramer", "sketch.harmonics=8000000"), "sketch.harmonics is 8000000"),
     ],
 )
 def test_every_kind_of_model_and_sketch_has_an_estimate(raw, settings, setting):
     asked = parse_experiment(raw, settings)
     with pytest.raises(ExperimentError, match=f"{setting.replace('[', '.')}.*this client (has|gives it)"):
         require_room(asked, {**OWN, "max-memory": "4"})
+
+
+SCATTERING = ("sketch.map=scattering", "sketch.scales=3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("sketch.orientations=30000", *SCATTERING), "sketch.orientations: Input should be less than or equal to 180"),
+        (("sketch.scales=100", "sketch.map=scattering"), "sketch.scales: Input should be less than or equal to 32"),
+        (("sketch.bandwidths=[" + "1.0," * 65 + "]",), "sketch.bandwidths: 65 bandwidths are given; there are at most"),
+        (("sketch.also=[" + "{pairs=4}," * 65 + "]",), "sketch.also: 65 parts are given; there are at most 64"),
+        (("model.hidden=[" + "1," * 101 + "]",), "model.hidden: 101 layers are given; there are at most 100"),
+        (("federation.threads=200000",), "federation.threads: Input should be less than or equal to 1024"),
+        (("federation.threads=100000000000",), "federation.threads: Input should be less than or equal to 1024"),
+    ],
+)
+def test_numbers_of_parts_and_threads_have_a_limit_that_is_said(settings, said):
+    """No estimate holds what is made one by one: a greeting of 2 kB took a client 3.9 GiB, and another its process."""
+    with pytest.raises(ExperimentError) as refused:
+        parse_experiment(IMAGES, settings)
+    assert said in str(refused.value)
+    parse_experiment(IMAGES, (*SCATTERING, "sketch.orientations=180", "sketch.bandwidths=[" + "1.0," * 64 + "]"))
+    small(MLP, "model.hidden=[" + "1," * 100 + "]", "federation.threads=1024")
+
+
+@pytest.mark.parametrize(
+    ("settings", "least", "most"),
+    [
+        ((*SCATTERING, "sketch.orientations=180", "sketch.pairs=4"), 40 * 540 * 256, 1.0),
+        ((*SCATTERING, "sketch.orientations=16", "sketch.pairs=4", "sketch.order=2"), 40 * 48 * 256, 1.0),
+        (("sketch.pairs=40000",), 8 * 64 * 40_000, 1.0),
+        (("sketch.kind=cramer", "sketch.harmonics=2000", "sketch.directions=20"), 8 * 64 * 40_000, 1.0),
+    ],
+)
+def test_a_sketch_is_estimated_by_what_making_it_takes(settings, least, most):
+    """Memory is that of the bank and the frequencies; the time, never far above what it takes, and never nothing."""
+    asked = parse_experiment(IMAGES, settings)
+    parts = needs.parts_of(asked, task_of(asked), stated_shape(asked))
+    started = time.perf_counter()
+    law_of(asked, stated_shape(asked)).drawn(torch.float32)
+    taken = time.perf_counter() - started
+    own = [part for part in parts if part.setting.startswith("sketch.")]
+    assert sum(part.bytes for part in own) >= least
+    assert taken / 200 < sum(part.seconds for part in own) < most * (taken + 0.05)
+
+
+@pytest.mark.parametrize("settings", [("sketch.pairs=400000",), (*SCATTERING, "sketch.orientations=180")])
+def test_the_time_that_public_maps_and_frequencies_take_is_limited(settings):
+    asked = parse_experiment(IMAGES, ("sketch.pairs=4", *settings))
+    with pytest.raises(ExperimentError, match=r"^sketch\.\w+ is .*this client gives it 0\.01 s"):
+        require_room(asked, {**OWN, "max-seconds": "0.01"})
+
+
+def test_drawing_directions_anew_every_round_takes_time():
+    asked = small(MLP, "objective.task=regression", "slicing.directions=100000", "training.rounds=100000")
+    assert _slicing(asked).seconds > 1_000 > 100 > _slicing(small("slicing.directions=50")).seconds
+
+
+def _slicing(asked: Experiment) -> needs.Part:
+    parts = needs.parts_of(asked, task_of(asked), stated_shape(asked))
+    return next(part for part in parts if part.setting == "slicing.directions")
+
+
+def test_a_client_computes_with_no_more_threads_than_it_has_cores(tmp_path, monkeypatch):
+    """torch ends the process where it is given more threads than a machine can start."""
+    given: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    asked = small("federation.threads=1000")
+    monkeypatch.setattr(nodes, "held_records", never("this far"))
+    greeted(asked, tmp_path)
+    assert given[0] == min(1000, os.cpu_count() or 1) == asked.federation.cores < 1000
+
+
+def test_the_estimate_of_a_deep_network_keeps_nothing_of_it():
+    """A graph of 20 000 layers ended the process when it was freed; nothing is kept to be differentiated."""
+    asked = small(MLP, "model.hidden=[" + "1," * 100 + "]")
+    seen: list[bool] = []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *given: seen.append(torch.is_grad_enabled()))
+    try:
+        model_size.cache_clear()
+        require_room(asked, OWN)
+    finally:
+        hook.remove()
+    assert seen and not any(seen)
 
 
 def test_a_setting_that_this_machine_has_no_room_for_is_refused_to_its_own_operator_too():

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import uvicorn
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+from flwr.superlink.dependencies import linkstate
 
 from fedsw.deploy.warm import connections
-from fedsw.deploy.warm.connections import Bounded, Patience, door
+from fedsw.deploy.warm.connections import Bounded, Patience, door, signed_by_a_node
 
 LIMIT, BODY = 20, 1000
 
@@ -38,7 +45,7 @@ class Answers:
 
 
 class Small(Bounded):
-    most, most_of_others, seconds = BODY, 10, 0.5
+    most, most_of_others, seconds, seconds_of_others = BODY, 10, 0.5, 1.0
 
 
 class Hasty(Patience):
@@ -115,6 +122,76 @@ def test_a_body_without_a_length_is_counted_while_it_is_read(port, app):
 
 def test_a_body_that_stops_is_not_waited_for(port, app):
     assert b" 408 " in asked(port, f"{SIGNED}content-length: {BODY}\r\n", b"x" * 10)[:20]
+
+
+def trickled(port: int, path: str, head: str) -> bytes:
+    """What comes back for a body of ten bytes that takes 2.5 seconds, none of them a pause."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\n{head}{CLOSE}content-length: 10\r\n\r\n".encode())
+        with contextlib.suppress(OSError):
+            for _ in range(10):
+                time.sleep(0.25)
+                connection.sendall(b"x")
+        with contextlib.suppress(OSError):
+            return connection.recv(20)
+    return b""
+
+
+def test_a_stranger_s_body_that_trickles_is_cut_and_a_node_s_is_not(port, app):
+    """A byte every half minute would hold a connection for three weeks."""
+    assert b" 408 " in trickled(port, "/v1/fleet/activate-node", "")
+    assert app.bytes < 10
+    assert b" 200 " in trickled(port, "/v1/fleet/give", SIGNED)
+
+
+def signed(key: Any, *, stamp: str, by: Any = None, over: str | None = None) -> dict[str, Any]:
+    """A request whose headers are signed with a key, at a time."""
+    signature = sign_message((by or key)[0], (stamp if over is None else over).encode("ascii"))
+    headers = {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key[1])),
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature),
+        TIMESTAMP_HEADER: stamp.encode("ascii"),
+    }
+    named = [(name.lower().encode("ascii"), value) for name, value in headers.items()]
+    return {"type": "http", "method": "POST", "path": "/v1/fleet/give", "headers": named}
+
+
+class Admitted:
+    """A link state that knows one node."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = public_key_to_bytes(key[1])
+
+    def get_node_id_by_public_key(self, key: bytes) -> int | None:
+        return 7 if key == self._key else None
+
+
+def test_headers_are_a_node_s_only_with_its_key_its_signature_and_the_time(monkeypatch):
+    own, other = generate_key_pairs(), generate_key_pairs()
+    monkeypatch.setattr(linkstate, "get_linkstate", lambda request: Admitted(own))
+    fresh, old = now().isoformat(), (now() - datetime.timedelta(hours=1)).isoformat()
+    later = (now() + datetime.timedelta(hours=1)).isoformat()
+    assert signed_by_a_node(signed(own, stamp=fresh))
+    refused = {
+        "unsigned": {"type": "http", "headers": []},
+        "a key that is not admitted": signed(other, stamp=fresh),
+        "an admitted key, and another's signature": signed(own, stamp=fresh, by=other),
+        "a signature of another time": signed(own, stamp=fresh, over=old),
+        "a time that is over": signed(own, stamp=old),
+        "a time to come": signed(own, stamp=later),
+        "no time": signed(own, stamp="now"),
+    }
+    for missing in range(3):
+        whole = signed(own, stamp=fresh)
+        refused[f"without header {missing}"] = {
+            **whole,
+            "headers": [*whole["headers"][:missing], *whole["headers"][missing + 1 :]],
+        }
+    for place, value in ((0, b"x"), (0, b64encode(b"no key")), (1, b"%"), (1, b64encode(b"")), (2, b"\xff")):
+        whole = signed(own, stamp=fresh)
+        whole["headers"][place] = (whole["headers"][place][0], value)
+        refused[f"header {place} is {value!r}"] = whole
+    assert [why for why, scope in refused.items() if signed_by_a_node(scope)] == []
 
 
 def test_headers_that_never_end_are_cut(port, app):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, Privacy
 from fedsw.federation import wire
 from fedsw.runs.files import LOG, read_lines
 from tests.federations import Saboteur, small
 from tests.server.local_runs import client_of, kind_of
 from tests.server.sketch_runs import sketched
+from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
 FEWER = ("federation.min_clients=2", "federation.timeout=5.0")
 LOCAL = ("privacy.epsilon=8.0", "data.records=1200", "training.rounds=2", *FEWER)
@@ -21,6 +23,11 @@ RUNS: dict[str, Experiment] = {
     "none": small("privacy.trust=none", "training.rounds=3", *FEWER),
     "no penalty": small("objective.alpha=0", "training.rounds=3", *FEWER),
     "local-gradient": small("privacy.trust=local-gradient", *LOCAL),
+    "local-slices": experiment(SLICES, *FEWER),
+    "flow": experiment(FLOW, *FEWER),
+    "flow of one release": experiment(FLOW, "local.algorithm=flow-one-release", *FEWER),
+    "local-release": experiment(RELEASE, *FEWER),
+    "moments first": small("privacy.moments=0.2", "training.rounds=2", *FEWER),
     "sketch": sketched(*FEWER),
     "sketch-local": sketched("privacy.trust=sketch-local", *FEWER),
 }
@@ -40,6 +47,10 @@ def garbage(seed: int, message: Message) -> object:
     return dice.choice([Message(content, reply_to=message)] * 3 + [None, "no message", content])
 
 
+def test_every_trust_model_is_here():
+    assert {each.privacy.trust for each in RUNS.values()} == set(get_args(Privacy.model_fields["trust"].annotation))
+
+
 @pytest.mark.parametrize("name", list(RUNS))
 def test_a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on(name, federation):
     sent = []
@@ -55,3 +66,21 @@ def test_a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on(name, 
     assert summary["status"] == "completed" and sent
     lost = [each for each in read_lines(federation.folder / "run" / LOG) if each["event"] == "client lost"]
     assert {each["client"] for each in lost} == {1}
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_greeting_that_is_answered_with_garbage_costs_its_sender_alone(name, federation, caplog):
+    """It is planned without it; what is no message at all is a client that refuses (`test_replies`)."""
+    sent = []
+
+    class Spoiler(Saboteur):
+        def __call__(self, message, context):
+            if client_of(context) != 1 or kind_of(message) not in (wire.HELLO, wire.SIZES):
+                return super().__call__(message, context)
+            tried = (garbage(seed, message) for seed in range(len(sent) + len(name), 1000))
+            sent.append(next(each for each in tried if isinstance(each, Message)))
+            return sent[-1]
+
+    summary = federation.run(RUNS[name], app=Spoiler(), directory=federation.folder / "run")
+    assert sent and (summary["status"], summary["clients"]) == ("completed", 2)
+    assert "greeting is unreadable" in caplog.text and "the run begins without it" in caplog.text

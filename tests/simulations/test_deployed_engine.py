@@ -25,6 +25,7 @@ from fedsw.deploy.superlink import SuperLink
 from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.engines.deployed import local_federation
 from fedsw.engines.driver import resume, run
+from fedsw.runs.files import found_json
 from tests.federations import small
 from tests.processes import interruptible, mark, of_this_test
 from tests.simulations.conftest import Watcher
@@ -80,7 +81,7 @@ def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
 
 
-@pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
     command = [script("fedsw"), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
@@ -104,6 +105,7 @@ def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_
     if killed != signal.SIGKILL:
         assert process.returncode == 128 + killed and f"fedsw resume {directory}" in said
         assert not any((directory / "deployment").glob("keys/*")), "secrets go with the processes"
+        assert "Traceback" not in said and found_json(directory / "summary.json")["released_rounds"] > 0
     if killed == signal.SIGKILL:
         released = len(metrics[0].read_text().splitlines())
         shortened = (directory / "config.json").read_text().replace("100000", str(released + 3))

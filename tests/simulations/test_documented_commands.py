@@ -124,6 +124,30 @@ def test_the_image_is_made_of_what_the_index_has_with_known_hashes_and_of_no_oth
         assert blocks and all("==" in block and "--hash=sha256:" in block for block in blocks)
 
 
+@pytest.mark.parametrize(
+    ("base", "fits"),
+    [
+        (f"docker.io/library/python@sha256:{'0f' * 32}", True),
+        (f"python:3.11-slim@sha256:{'0f' * 32}", True),
+        ("docker.io/library/python:3.11-slim", False),
+        ("", False),
+        ("python@sha256:", False),
+        (f"python@sha256:{'0f' * 31}", False),
+        (f"python@sha256:{'0f' * 32} AS other", False),
+        (f"@sha256:{'0f' * 32}", False),
+    ],
+)
+def test_the_image_begins_with_a_base_that_is_named_by_digest_or_with_none(base, fits):
+    """The first step after FROM, as the builder's shell runs it."""
+    lines = (ROOT / "clients" / "Containerfile").read_text(encoding="utf-8").splitlines()
+    asked, step = lines[lines.index("FROM ${BASE}") + 1 :][:2]
+    assert asked == "ARG BASE" and step.startswith("RUN ")
+    done = subprocess.run(
+        ["sh", "-c", step.removeprefix("RUN ")], env={"BASE": base, "PATH": "/usr/bin:/bin"}, stderr=-1
+    )
+    assert (done.returncode == 0) == fits and (fits or b"name the image by digest" in done.stderr)
+
+
 def test_locks_are_of_the_versions_that_are_tested_together():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     known = {re.sub("[_.]", "-", name.lower()): version for name, version in pins.items()}

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
+from fedsw.experiment import load_experiment
+from fedsw.experiment.catalogue import find_experiment
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import found_json
 from fedsw.use.card import write_card
 from tests.processes import interruptible
@@ -39,33 +42,58 @@ def test_a_run_is_its_owners_alone_whatever_the_umask(tmp_path, open_to_all, mon
     assert main([*arguments, "--runs", str(runs)]) == 0
     (directory,) = (runs / "fair-classification").iterdir()
     write_card(directory)
-    found = [directory, *directory.rglob("*"), *(tmp_path / "accounts").rglob("*")]
+    found = [*runs.rglob("*"), runs, *(tmp_path / "accounts").rglob("*")]
     assert {path.suffix for path in found} >= {".png", ".json", ".jsonl", ".safetensors", ".npz", ".md", ".log"}
     open_ = {str(path) for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077}
-    assert not {path for path in open_ if Path(path).is_file()} and stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert not open_
     assert any(path.suffix == ".sqlite" for path in found)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
-)
-def test_a_signal_ends_a_run_with_a_summary_from_which_it_goes_on(tmp_path, number):
-    rounds = ["training.rounds=2000", "evaluate_every=2000"]
-    run = [*COMMAND, "run", "fair-classification", *SMALL, *rounds, "--quiet", "--runs", str(tmp_path)]
+SIGNALS = [
+    signal.SIGTERM,
+    *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT)),
+]
+LONG_RUN = ["training.rounds=2000", "evaluate_every=2000"]
+
+
+def stopped(words: list[str], runs: Path, number: signal.Signals) -> Path:
+    """The folder of a run that a signal ended in order, some rounds after its command began."""
     process = subprocess.Popen(
-        run, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=interruptible
+        [*COMMAND, *words, "--quiet"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=interruptible,
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.rglob("metrics.jsonl")) and time.monotonic() < deadline and process.poll() is None:
+    while not list(runs.rglob("metrics.jsonl")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    (directory,) = (tmp_path / "fair-classification").iterdir()
+    (directory,) = (runs / "fair-classification").iterdir()
     assert process.returncode == 128 + number, said
-    assert "Traceback" not in said and "goes on from there" in said
+    assert "Traceback" not in said and f"fedsw resume {directory}` goes on from there" in said
     summary = found_json(directory / "summary.json")
     assert summary["status"].startswith("failed") or "interrupted" in summary["status"]
     assert 0 < summary["released_rounds"] < 2000 and (directory / "ledger.sqlite").exists()
+    return directory
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_run_with_a_summary_from_which_it_goes_on(tmp_path, number):
+    stopped(["run", "fair-classification", *SMALL, *LONG_RUN, "--runs", str(tmp_path)], tmp_path, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_a_resumed_run_likewise(tmp_path, number):
+    """Of one that had written its settings, and released nothing yet."""
+    directory = tmp_path / "fair-classification" / "run"
+    directory.mkdir(parents=True)
+    RunDirectory(directory).write_config(
+        load_experiment(find_experiment("fair-classification"), [*SMALL, *LONG_RUN]), "inprocess"
+    )
+    assert stopped(["resume", str(directory)], tmp_path, number) == directory
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored():

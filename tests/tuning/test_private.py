@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -206,7 +208,13 @@ def test_the_command_searches_on_the_records_and_says_what_it_cost(account, tmp_
     own.write_text(OWN.replace('source = "files"', 'source = "files"\nheld_out = "held/train.csv"'))
     line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.1,2.0"]
     line += ["--on-records", "--expected-runs", "1.1", "--runs", str(tmp_path / "runs")]
-    assert main([*line, "--json"]) == 0
+    before = os.umask(0)
+    try:
+        assert main([*line, "--json"]) == 0
+    finally:
+        os.umask(before)
+    folders = [path for path in (tmp_path / "runs").rglob("*") if path.is_dir()]
+    assert not [path for path in (tmp_path / "runs", *folders) if stat.S_IMODE(path.stat().st_mode) & 0o077]
     found = json.loads(capsys.readouterr().out)
     assert found["best"][0] in ("training.learning_rate=0.1", "training.learning_rate=2.0")
     (run,) = account.state().runs.values()

@@ -4,7 +4,8 @@ They are uvicorn's own where it has some, and here where it has none. Loaded by 
 
 * A connection is counted from its first packet, before TLS: in all, and by address. One too many is closed at once. The
   SuperLink's own machine is not counted: its server app is never locked out.
-* A handshake, the headers of a request and every next part of a body have some seconds each.
+* A handshake, the headers of a request and every next part of a body have some seconds each; so has the whole body of
+  a request that is not signed by a node.
 * A body is read when the request's headers are signed with the key of an admitted node, and up to MOST_BYTES of it; one
   that states a larger length is refused before a byte of it is read. Other requests have a small one.
 """
@@ -14,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import binascii
 import datetime
+import math
 import os
 import resource
 import socket
 import threading
+import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -36,6 +39,8 @@ BY_ADDRESS = "FEDSW_CONNECTIONS_BY_ADDRESS"
 HANDSHAKE_SECONDS = 10.0
 HEADER_SECONDS = 20.0
 PART_SECONDS = 30.0
+SECONDS_OF_OTHERS = 60.0
+"""Of a whole body of who is no admitted node: one that trickles keeps nothing open for hours."""
 KEPT_SECONDS = 30
 _SPARE_FILES = 128
 _FLEET = "/v1/fleet/"
@@ -145,7 +150,8 @@ class Bounded:
         known: whether the headers of a request to the nodes' interface are signed by an admitted node.
     """
 
-    most, most_of_others, seconds = MOST_BYTES, MOST_BYTES_OF_OTHERS, PART_SECONDS
+    most, most_of_others = MOST_BYTES, MOST_BYTES_OF_OTHERS
+    seconds, seconds_of_others = PART_SECONDS, SECONDS_OF_OTHERS
 
     def __init__(self, app: Any, known: Callable[[Any], bool] | None = None) -> None:
         self._app, self._known = app, known or signed_by_a_node
@@ -163,7 +169,8 @@ class Bounded:
         if not fleet and is_local(scope.get("client")):
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self.most if known else self.most_of_others, self.seconds)
+        limits = (self.most, math.inf) if known else (self.most_of_others, self.seconds_of_others)
+        body = _Body(receive, *limits, part_seconds=self.seconds)
         if body.states_too_much(scope):
             await respond(send, 413, f"a body has at most {body.most} bytes".encode())
             return
@@ -181,16 +188,17 @@ class Bounded:
                 raise
         if body.refused is not None and not begun[0]:
             await respond(
-                send, body.refused, f"a body has at most {body.most} bytes, and comes without a pause".encode()
+                send, body.refused, f"a body has at most {body.most} bytes, and comes soon and without a pause".encode()
             )
 
 
 class _Body:
     """What comes of a request's body, counted; the connection counts as ended where it is too long or too slow."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+    def __init__(self, receive: Receive, most: int, seconds: float, *, part_seconds: float) -> None:
         self.most, self.refused = most, None if most else 413
-        self._receive, self._seconds, self._came, self._whole = receive, seconds, 0, False
+        self._receive, self._came, self._whole = receive, 0, False
+        self._part_seconds, self._end = part_seconds, time.monotonic() + seconds
 
     def states_too_much(self, scope: Any) -> bool:
         """Whether the stated length is above the limit, or none."""
@@ -204,7 +212,8 @@ class _Body:
         if self.refused is not None:
             return {"type": "http.disconnect"}
         try:
-            event = await asyncio.wait_for(self._receive(), self._seconds)
+            left = min(self._part_seconds, self._end - time.monotonic())
+            event = await asyncio.wait_for(self._receive(), left)
         except TimeoutError:
             self.refused = 408
             return {"type": "http.disconnect"}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, one_of
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
 
 _OPTIMIZERS = ("sgd", "adam")
+_MOST_LAYERS = 100
 
 
 class Training(Section):
@@ -123,7 +125,7 @@ class Model(Section):
 
     kind: str = "logistic"
     arguments: Arguments = {}
-    hidden: tuple[PositiveInt, ...] = ()
+    hidden: Annotated[tuple[PositiveInt, ...], at_most(_MOST_LAYERS, "layers")] = ()
     latent: PositiveInt = 2
     particles: PositiveInt = 1_000
     code: PositiveFloat = 1.0
@@ -271,6 +273,7 @@ class Federation(Section):
     Attributes:
         sites: processes that hold the clients, each a run of consecutive ones; None for what the engine does: one in
             process, one for each core on Ray, one for each client elsewhere.
+        threads: that a process computes with, or its machine's cores where these are fewer.
         drop_out: the probability with which a simulated client is lost between the two exchanges of a round.
     """
 
@@ -280,4 +283,9 @@ class Federation(Section):
     min_clients: PositiveInt | None = None
     timeout: PositiveFloat = 120.0
     max_attempts: PositiveInt = 3
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(gt=0, le=1024, strict=True)] = 1
+
+    @property
+    def cores(self) -> int:
+        """How many threads a process computes with here: those that are asked for, or as many as it has cores."""
+        return min(self.threads, os.cpu_count() or 1)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
 
@@ -50,7 +50,7 @@ class SketchPart(Section):
     """
 
     kind: Literal["gaussian", "cramer", "code", "table"] = "gaussian"
-    bandwidths: tuple[PositiveFloat, ...] = (0.7, 1.2, 2.0, 3.5)
+    bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
@@ -64,8 +64,8 @@ class SketchPart(Section):
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
     stride: PositiveInt = 1
-    scales: PositiveInt = 2
-    orientations: PositiveInt = 4
+    scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
+    orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
     order: Literal[1, 2] = 1
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
@@ -112,7 +112,7 @@ class Sketch(SketchPart):
             then the product of both, and the generator is trained for that law. It needs labels and groups.
     """
 
-    also: tuple[SketchPart, ...] = ()
+    also: Annotated[tuple[SketchPart, ...], at_most(64, "parts")] = ()
     labels: bool = True
     groups: bool = False
     counts: Annotated[float, Field(gt=0, le=4)] = 1.0

@@ -45,6 +45,17 @@ Arguments = Annotated[dict[str, Any], AfterValidator(_plain)]
 """Arguments by name of something of a user's own, as TOML and JSON can write them."""
 
 
+def at_most(count: int, what: str) -> AfterValidator:
+    """A limit on how many values a list has, with what they are for the message: "layers"."""
+
+    def limited(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(values) > count:
+            raise ValueError(f"{len(values)} {what} are given; there are at most {count}")
+        return values
+
+    return AfterValidator(limited)
+
+
 def one_of(name: str, known: tuple[str, ...], own: str) -> str:
     """The name, if it is one of those that are known, or `module:name`.
 

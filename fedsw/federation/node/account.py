@@ -130,7 +130,7 @@ def require_writable(path: Path) -> None:
         LedgerDamaged: if there is a file that is no ledger, or an older copy of it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+        files.new_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as fault:
@@ -237,7 +237,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
     """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused."""
     if not path.exists():
         _require_remembered(path, None)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+        files.new_folder(path.parent)
         return limited(path, Ledger.create(path, **asdict(promise)))
     ledger = Ledger.open(path)
     try:

@@ -76,7 +76,7 @@ class Answered:
             self._memory[_KEY] = before + _line(before, kind, round_, attempt)
             return
         try:
-            self._place.parent.mkdir(parents=True, exist_ok=True)
+            files.new_folder(self._place.parent)
             with files.locked(self._place.with_suffix(".lock"), _PATIENCE), files.opened(self._place, "a+b") as file:
                 file.seek(0)
                 file.write(_line(file.read(), kind, round_, attempt))

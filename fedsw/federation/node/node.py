@@ -419,7 +419,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     require_agreement(experiment.data.columns, node_config)
     require_modules(experiment, node_config)
     require_room(experiment, node_config)
-    torch.set_num_threads(experiment.federation.threads)
+    torch.set_num_threads(experiment.federation.cores)
     try:
         with nullcontext() if is_simulated(node_config) else without_downloads():
             if known is not None and same_but_for_chosen(known.task.experiment, experiment):

@@ -89,7 +89,7 @@ def note(folder: Path, part: Participation, round_: int | None) -> None:
     found = part if known is None or known.run != part.run else known
     content = asdict(found if round_ is None else found.after(round_))
     del content["heard"]
-    folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+    files.new_folder(folder)
     files.replace(path, json.dumps(content).encode(), durable=False)
 
 
