@@ -160,8 +160,18 @@ def test_two_data_sets_have_two_accounts_though_both_experiments_are_called_own(
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     accounts = {tomllib.loads(drafted(folder(tmp_path / place)))["data"]["account"] for place in ("a", "b")}
     assert len(accounts) == 2 and all(name.startswith("DATA-") for name in accounts)
-    again = Asked(tmp_path / "a" / ".." / "a" / "DATA", "sex", "income", Words())
-    assert account_name(again) in accounts
+    assert account_name(tmp_path / "a" / ".." / "a" / "DATA") in accounts
+
+
+def test_all_drafts_of_one_folder_count_in_one_account_whatever_they_predict_and_for_whom(tmp_path):
+    data = folder(tmp_path)
+    drafts = [
+        drafted(data),
+        drafted(data, unit="id"),
+        draft(Asked(data, "member", "job", Words()), name="another").text,
+        draft(Asked(data, "sex", "age", Words(bounds={"age": ("0", "90")}, drop=("job",))), name="own").text,
+    ]
+    assert len({tomllib.loads(text)["data"]["account"] for text in drafts}) == 1
 
 
 def test_a_file_of_another_encoding_is_named_with_what_to_do(tmp_path):
