@@ -17,7 +17,7 @@ from fedsw.columns.declaration import Coded, Columns, ranges
 from fedsw.columns.kinds import Number, number_text
 from fedsw.data.distinct import Fault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
-from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
+from fedsw.data.formats import TABLES, BadRecords, Chunk, format_of, require_file
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
@@ -150,14 +150,22 @@ def _dates(days: Sequence[float], number: Number) -> list[str]:
     return [date.isoformat() if number.format is None else date.strftime(number.format) for date in dates]
 
 
-_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
-_TABLES = (".csv", ".parquet", ".npz")
+_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz") + (
+    "train.tsv",
+    "train.txt",
+)
+_TABLES = ((".csv", ".tsv", ".parquet", ".npz"), (".txt",))
+"""Ends of names; what is called .txt may be a note where there is another table."""
+
+
+_MOST_NAMED = 5
 
 
 def find_table(folder: Path) -> Path:
-    """The one file of records in a folder: train.csv, train.parquet, train.npz or train-images-idx3-ubyte[.gz].
+    """The one file of records in a folder: train.csv, .tsv, .txt, .parquet, .npz or train-images-idx3-ubyte[.gz].
 
-    Where none of these is there, it is the only .csv, .parquet or .npz file, whatever its name.
+    Where none of these is there, it is the only .csv, .tsv, .parquet or .npz file, whatever its name; else the only
+    .txt file.
 
     Raises:
         FileNotFoundError: if there is no such folder or file; BadRecords: if there are several files.
@@ -166,7 +174,7 @@ def find_table(folder: Path) -> Path:
         raise FileNotFoundError(f"there is no folder {folder}; a client's records are looked for in it")
     found = tables_in(folder)
     if not found:
-        raise FileNotFoundError(f"there is no table (.csv, .parquet or .npz) and no {_FILES[-2]}[.gz] in {folder}")
+        raise FileNotFoundError(f"there is no table ({TABLES}) in {folder}{what_is_in(folder)}")
     if len(found) > 1:
         raise BadRecords(
             f"{folder} has {found[0].name} and {found[1].name}; keep the one that this client brings, or call it "
@@ -184,8 +192,16 @@ def tables_in(folder: Path) -> list[Path]:
         return named
     if not folder.is_dir() or any(child.name.isdecimal() and child.is_dir() for child in folder.iterdir()):
         return []
-    found = (child for child in folder.iterdir() if child.suffix.lower() in _TABLES and child.is_file())
-    return sorted(child for child in found if not child.name.startswith("."))
+    files = sorted(child for child in folder.iterdir() if child.is_file() and not child.name.startswith("."))
+    found = ([file for file in files if file.suffix.lower() in ends] for ends in _TABLES)
+    return next(filter(None, found), [])
+
+
+def what_is_in(folder: Path) -> str:
+    """What a folder has in place of what was looked for there, as the end of a message; empty of an empty one."""
+    found = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir() if not child.name.startswith("."))
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"; it has {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:

@@ -37,6 +37,9 @@ MAX_COLUMNS = 20_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What parts the cells of most tables, by its name."""
 
+TABLES = ".csv, .tsv, .txt, .parquet or .npz"
+"""What the name of a table ends in, in words."""
+
 Cells = Sequence[Any] | NDArray[Any] | Distinct | Gaps
 
 _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
@@ -100,9 +103,18 @@ def format_of(path: Path) -> Format:
     """
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
-    if path.suffix.lower() in (".csv", ".parquet", ".npz"):
+    if is_text(path):
+        return FORMATS["csv"]
+    if path.suffix.lower() in (".parquet", ".npz"):
         return FORMATS[path.suffix.lower().removeprefix(".")]
-    raise BadRecords(f"{path}: its name does not say what it is; use .csv, .parquet, .npz or ...images-idx3-ubyte[.gz]")
+    raise BadRecords(
+        f"{path}: its name does not say what it is; a table is {TABLES}, and images are ...images-idx3-ubyte[.gz]"
+    )
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is read as text whose cells are parted by what is declared, by its name."""
+    return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
 
 def require_file(path: Path) -> None:
