@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fedsw.columns.declaration import Coded, Columns, ranges
 from fedsw.columns.kinds import Number, number_text
+from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import Fault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import TABLES, BadRecords, Chunk, format_of, require_file
@@ -266,6 +267,8 @@ class Checked:
         classes: how many are of each class, (classes,); likewise, and empty for a regression.
         faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
         more: how many faults there are beyond those.
+        absent: cells that do not fit because they seem to be missing, by column and as messages show them, in place of
+            a fault for each.
         missing: missing cells by column, where the declaration allows some.
         names: the numbers of the units, which are the same in every file, ascending; none where no unit is declared.
         records: all of them, where they were to be kept and every cell fits; their ids are 0, 1, ...
@@ -280,7 +283,10 @@ class Checked:
     units: int = 0
     names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
+    absent: dict[str, dict[str, int]] = field(default_factory=dict)
 
+
+_ABSENT = frozenset(map(shown, MISSING))
 
 MOST_FAULTS = 50
 """Faults of one column that are kept; of the others there is the number."""
@@ -326,7 +332,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
     if columns.unit is not None:
         found.names, first, _ = grouped(owned.units)
         found.units, found.groups = len(first), np.bincount(owned.values[first], minlength=len(found.groups))
-    if keep and not found.faults:
+    if keep and not found.faults and not found.absent:
         gathered.close(owned.units)
         found.records = gathered.tables()[0]
     return found
@@ -336,6 +342,10 @@ def _note(found: Checked, faults: list[Fault], kept: dict[str, int]) -> None:
     """Keep the faults of a chunk, each once, as many of a column as are kept."""
     once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
     for fault in sorted(once.values(), key=lambda fault: fault.row):
+        if fault.value in _ABSENT:
+            counts = found.absent.setdefault(fault.column, {})
+            counts[fault.value] = counts.get(fault.value, 0) + 1
+            continue
         kept[fault.column] = kept.get(fault.column, 0) + 1
         if kept[fault.column] <= MOST_FAULTS:
             found.faults.append(fault)

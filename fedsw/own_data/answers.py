@@ -16,11 +16,9 @@ from typing import IO
 
 from fedsw.columns.kinds import FALSE, TRUE
 from fedsw.data import BadRecords
+from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS, is_text
 from fedsw.settings import ExperimentError
-
-MISSING = ("", "NA", "N/A", "NaN", "nan", "?", "null", "NULL", "None")
-"""Cells that mostly stand for a missing value."""
 
 _FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")
 _TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}

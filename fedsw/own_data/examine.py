@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
+from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import Distinct, Fault, by_value
 from fedsw.data.formats import TABLES, Chunk, format_of, is_text, require_file
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out
-from fedsw.own_data.answers import FORMS, MISSING, fitting
+from fedsw.own_data.answers import FORMS, fitting
 
 _NAMES = frozenset(
     ("id", "index", "name", "patient", "person", "subject", "customer", "client", "user", "mrn", "ssn", "nhs", "key")
@@ -203,6 +204,7 @@ class Examined:
         broken: why it could not be read to its end; None if it could.
         units: how many units its records are of.
         warnings: what is no fault, and may be a mistake.
+        absent: cells that seem to be missing and are not declared to be, by column and as messages show them.
     """
 
     name: str
@@ -217,11 +219,12 @@ class Examined:
     broken: str | None = None
     units: int = 0
     warnings: tuple[str, ...] = ()
+    absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether every cell does."""
-        return not self.faults and self.broken is None
+        return not self.faults and not self.absent and self.broken is None
 
 
 @dataclass(frozen=True)
@@ -320,6 +323,7 @@ def _of(
         broken,
         found.units,
         warnings,
+        found.absent,
     )
 
 

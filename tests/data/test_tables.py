@@ -319,7 +319,7 @@ def test_files_that_are_missing_ambiguous_or_of_no_known_kind_are_named(tmp_path
     with pytest.raises(BadRecords, match="is not a file"):
         read_table(tmp_path, COLUMNS)
     (tmp_path / "train.xlsx").touch()
-    with pytest.raises(BadRecords, match=r"use \.csv, \.parquet, \.npz"):
+    with pytest.raises(BadRecords, match=r"a table is \.csv, \.tsv, \.txt, \.parquet or \.npz"):
         read_table(tmp_path / "train.xlsx", COLUMNS)
 
 
