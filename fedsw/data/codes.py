@@ -15,10 +15,11 @@ from torch.nn import functional as F
 
 from fedsw.columns.declaration import Coded, Columns, ranges
 from fedsw.columns.kinds import Number, number_text
+from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import Fault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
-from fedsw.data.formats import TABLES, BadRecords, Chunk, format_of, require_file
+from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 

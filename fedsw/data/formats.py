@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
-from fedsw.data.blocks import BLOCK, Layout, arrow_cells, blocks, is_plain, parsed
+from fedsw.data.blocks import BLOCK, TABLES, Layout, arrow_cells, blocks, is_plain, is_text, parsed
 from fedsw.data.distinct import Distinct, Gaps
 from fedsw.data.images import read_idx
 
@@ -33,12 +33,8 @@ MAX_FILE_BYTES = 2**31
 """Largest file that is opened."""
 MAX_COLUMNS = 20_000
 """Most columns of a file, whether they are read or not."""
-
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What parts the cells of most tables, by its name."""
-
-TABLES = ".csv, .tsv, .txt, .parquet or .npz"
-"""What the name of a table ends in, in words."""
 
 Cells = Sequence[Any] | NDArray[Any] | Distinct | Gaps
 
@@ -103,18 +99,10 @@ def format_of(path: Path) -> Format:
     """
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
-    if is_text(path):
-        return FORMATS["csv"]
-    if path.suffix.lower() in (".parquet", ".npz"):
-        return FORMATS[path.suffix.lower().removeprefix(".")]
-    raise BadRecords(
-        f"{path}: its name does not say what it is; a table is {TABLES}, and images are ...images-idx3-ubyte[.gz]"
-    )
-
-
-def is_text(path: Path) -> bool:
-    """Whether a file is read as text whose cells are parted by what is declared, by its name."""
-    return path.suffix.lower() in (".csv", ".tsv", ".txt")
+    ends = "csv" if is_text(path) else path.suffix.lower().removeprefix(".")
+    if ends in ("csv", "parquet", "npz"):
+        return FORMATS[ends]
+    raise BadRecords(f"{path}: its name does not say what it is; a table is {TABLES}, images ...images-idx3-ubyte[.gz]")
 
 
 def require_file(path: Path) -> None:

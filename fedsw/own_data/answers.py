@@ -16,8 +16,9 @@ from typing import IO
 
 from fedsw.columns.kinds import FALSE, TRUE
 from fedsw.data import BadRecords
+from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
-from fedsw.data.formats import SEPARATORS, is_text
+from fedsw.data.formats import SEPARATORS
 from fedsw.settings import ExperimentError
 
 _FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")

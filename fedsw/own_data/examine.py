@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
+from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import Distinct, Fault, by_value
-from fedsw.data.formats import TABLES, Chunk, format_of, is_text, require_file
+from fedsw.data.formats import Chunk, format_of, require_file
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out

@@ -389,18 +389,6 @@ def test_a_run_without_a_guarantee_is_infinite_in_the_first_place_and_never_left
     assert "∞" in console.export_text().split("people")[1]
 
 
-def test_every_table_says_at_which_delta_its_epsilons_are_and_that_a_runs_own_screen_has_its_own(account):
-    account.reserve("one", {Step(0.1, 0.4): 60}, OWN)
-    for view, column in (
-        (account_view(account_record(account, 1e-7)), "ε at δ = 1e-07"),
-        (accounts_view([account_record(account, 1e-7)]), "shown at δ = 1e-07"),
-    ):
-        console = Console(width=200, record=True, file=io.StringIO())
-        console.print(view)
-        text = console.export_text()
-        assert column in text and "a run's own screen has its ε at the δ of its experiment" in text
-
-
 def test_the_file_holds_no_more_than_names_and_steps(account):
     account.reserve("run", {Step(0.1, 0.4): 10}, OWN)
     import sqlite3
