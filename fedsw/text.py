@@ -88,6 +88,15 @@ def measured(value: Any, interval: Sequence[Any] | None) -> str:
     return f"{number(value)} ({between(interval)})"
 
 
+def gained(value: Any, interval: Sequence[Any]) -> str:
+    """How much better something is, or worse where the number is negative: "0.4 (0.3 to 0.5) worse"."""
+    known = to_float(value)
+    if known is None or not known < 0:
+        return f"{measured(value, interval)} better"
+    low, high = (to_float(each) for each in interval)
+    return f"{measured(-known, (None if high is None else -high, None if low is None else -low))} worse"
+
+
 def upward(value: Any, digits: int = 3) -> str:
     """`number`, never below the value: how an epsilon or a delta that is claimed is written."""
     return _rounded(value, digits, up=True)

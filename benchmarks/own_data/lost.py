@@ -27,6 +27,7 @@ EPSILONS = (0.5, 1.0, 4.0)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 ALPHA = 0.75
 _FAIR = 0.8
+_ROUND_OFF = 1e-12
 
 
 def accuracy(*, tiny: bool) -> Subject:
@@ -139,7 +140,7 @@ def accuracy_table(rows: Sequence[Row]) -> str:
                 name,
                 f"{own[0]['records']:,}",
                 upward(epsilon),
-                *(number(statistics.fmean(row[key] for row in own)) for key in ("constant", "score")),
+                *(_shown(statistics.fmean(row[key] for row in own)) for key in ("constant", "score")),
                 *(number(statistics.fmean(row[f"reference_{k}"]["score"] for row in own)) for k in ("same", "any")),
                 f"{statistics.fmean(lost):+.1f} ({min(lost):+.1f} to {max(lost):+.1f})",
                 len(own),
@@ -147,6 +148,11 @@ def accuracy_table(rows: Sequence[Row]) -> str:
         )
     head = ["data", "records", "ε", "a constant", "`auto`", "well trained", "of any kind", "points lost", "seeds"]
     return markdown.table(head, lines)
+
+
+def _shown(score: float) -> str:
+    """A score for a cell; what round-off leaves of 0, as of a constant's R², is 0."""
+    return number(score if abs(score) > _ROUND_OFF else 0.0)
 
 
 def rates_table(rows: Sequence[Row]) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedsw.accounting.lifetime import account_named
 from fedsw.baselines import scikit
 from fedsw.baselines.scikit import Outside, converged
 from fedsw.data import Records
@@ -40,6 +41,8 @@ _EVERYTHING = {"partition-id": 0, "num-partitions": 1}
 """The one site of a simulation that holds all clients."""
 _LONGER = 4
 """How many times the rounds of a run, where no model of scikit-learn fits the task."""
+UNRELEASED = "; made by an operator who sees all records and may not be released: no account counts it"
+"""What is said of a reference on records of somebody's own."""
 _NOTHING: Mapping[str, Any] = MappingProxyType(
     {
         "relation": "none",
@@ -109,11 +112,8 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
 def refusal(name: str, experiment: Experiment) -> str | None:
     """Why there is no reference of that name for an experiment, with the remedy; None if there is one."""
     data = experiment.data
-    if data.account is not None:
-        return (
-            f"the reference without privacy would spend all of the account of data set {data.account!r}, and keeps no "
-            "ledger for it; leave data.account out, or the reference"
-        )
+    if data.account is not None and (reason := _against_account(data.account, experiment)):
+        return reason
     if data.own and data.source == "files" and data.data_dir is None:
         return "the reference without privacy takes the records of all clients in one place: set data.data_dir"
     if name == NAMES[1] and (not _supervised(experiment) or _penalised(experiment)):
@@ -151,6 +151,21 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     summary = _summary(problem, found, held_out, records, time.perf_counter() - began)
     folder.write_summary(summary | {"engine": f"baseline {name}", "begun": folder.begun()})
     return folder.read_summary(), directory
+
+
+def _against_account(account: str, experiment: Experiment) -> str | None:
+    """Why a data set that has an account has no reference; None where it is nothing but a number on its screen."""
+    if not _supervised(experiment):
+        return (
+            f"the reference without privacy would be a run that spends all of the account of data set {account!r}; "
+            "leave data.account out, or the reference"
+        )
+    if account_named(account).state().epsilon is not None:
+        return (
+            f"the account of data set {account!r} has a limit, under which nothing is made without noise; leave the "
+            "reference out"
+        )
+    return None
 
 
 def _supervised(experiment: Experiment) -> bool:
@@ -195,7 +210,7 @@ def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Rec
         "name": experiment.name,
         "title": experiment.title,
         "status": "completed",
-        "reference": found.words,
+        "reference": found.words + (UNRELEASED if experiment.data.own else ""),
         "clients": experiment.federation.clients,
         "rounds": found.steps,
         "released_rounds": found.steps,

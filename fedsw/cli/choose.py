@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw.cli.options import Json, echo
-from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.own_data.choice import Answers, Choice
@@ -25,18 +24,22 @@ def choose_command(
     rows: Annotated[Literal["one", "several"] | None, typer.Option(help="Rows of a person.")] = None,
     product: Annotated[Literal["model", "table"] | None, typer.Option(help="What is to come out.")] = None,
     records: Annotated[int | None, typer.Option(min=2, help="Records, or persons, of all clients together.")] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 4,
-    columns: Annotated[int, typer.Option(min=1, help="Columns that are learnt from.")] = 10,
-    epsilon: Annotated[float, typer.Option(min=1e-3, max=100, help="The ε to guarantee.")] = 1.0,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; 4 if it is not said.")] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, help="Columns that are learnt from; 10 if it is not said.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(min=1e-3, max=100, help="The ε to guarantee; 1 if it is not said.")
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Print the whole decision page, as Markdown.")] = False,
     as_json: Json = False,
 ) -> None:
     """Ask five questions, and say which trust model follows.
 
     Says which commands follow, and whether the data are enough, too. What no option answers is asked at a terminal;
-    where nobody is there, the cautious answer is taken and named.
+    where nobody is there, the cautious answer is taken: nobody sees sums, traffic is watched, a person has several
+    rows. All that nobody said is named.
     """
-
     from fedsw.own_data import choice
     from fedsw.text import json_text
 
@@ -45,12 +48,17 @@ def choose_command(
         return
     given = {"sums": sums, "counts": counts, "rows": rows, "product": product, "records": records}
     known, assumed = _answered(given, asking=sys.stdin.isatty() and not as_json)
-    answers = choice.Answers(**known, clients=clients, columns=columns, epsilon=epsilon)
+    for name, value in {"clients": clients, "columns": columns, "epsilon": epsilon}.items():
+        if value is None:
+            assumed[name] = getattr(choice.Answers(), name)
+        else:
+            known[name] = value
+    answers = choice.Answers(**known)
     found = choice.choose(answers)
     if as_json:
         echo(json_text({**found.plain(), "assumed": assumed}))
     else:
-        Screen(highlight=False).print(_view(answers, found, assumed))
+        echo(_view(answers, found, assumed))  # nothing is wrapped, so that commands can be pasted
 
 
 def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,8 +96,8 @@ def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
         f"trust model    {found.trust}   ({settings})",
         f"protects       {found.protects}",
         f"does not       {found.leaves_open}",
-        f"data           {answers.records:,} records at {answers.clients} clients, {answers.columns} columns, "
-        f"epsilon {upward(answers.epsilon, 6)}: {found.enough}",
+        f"data           {answers.records:,} records at {_counted(answers.clients, 'client')}, "
+        f"{_counted(answers.columns, 'column')}, epsilon {upward(answers.epsilon, 6)}: {found.enough}",
         *([f"assumed        {said}"] if assumed else []),
         "type",
         *(f"    {command}" for command in found.commands),
@@ -97,3 +105,7 @@ def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
         *(f"  - {reason}" for reason in WHEN_NOT),
     ]
     return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

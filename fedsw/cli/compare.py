@@ -87,6 +87,13 @@ def compare_command(
             settings=settings,
             nominal=nominal,
         )
+        if grid.left_out:
+            named = ",".join((*grid.left_out, *grid.methods))
+            typer.echo(
+                f"left out: {', '.join(grid.left_out)}, runs without noise, which would make ε of the data set's "
+                f"account infinite; --methods {named} runs them",
+                err=True,
+            )
         _require_data(grid)
         folder = _new_folder(runs, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)

@@ -109,12 +109,16 @@ def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, f
     from fedsw.experiment import ExperimentError
     from fedsw.own_data.answers import read_header
     from fedsw.own_data.code_book import template
-    from fedsw.own_data.examine import places
+    from fedsw.own_data.examine import named_as_identifier, places
 
     if path.exists() and not force:
         raise ExperimentError(f"{path} is there already; --force writes over it, or name another file")
     names, _ = read_header(places(folder)[0].table)
-    path.write_text(template(names, {column: role for role, column in roles.items() if column}), encoding="utf-8")
+    known = {column: role for role, column in roles.items() if column}
+    path.write_text(template(names, known), encoding="utf-8")
+    for name in names:
+        if named_as_identifier(name) and name not in known:
+            echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
     echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 

@@ -66,7 +66,8 @@ def plan_command(
         if given:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
     if after_moments is not None:
-        chosen, by_group, table = from_run(after_moments, tuple(allow_module or ()))
+        released = from_run(after_moments, tuple(allow_module or ()))
+        chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
         assumed = ""
     else:
         changes = [*(settings or ())]
@@ -76,7 +77,7 @@ def plan_command(
         chosen = load_experiment(find_experiment(str(experiment)), changes)
         require_possible(chosen, task_of(chosen))
         by_group, assumed = _sizes(chosen, records)
-        table = None
+        table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
         done = 0
@@ -87,7 +88,7 @@ def plan_command(
             status.update(f"training on public twins: {done}")
 
         table = table or _table(chosen, public_table, expect)
-        found = planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen)
+        found = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
     if as_json:

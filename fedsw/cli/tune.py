@@ -62,6 +62,7 @@ def tune_command(
 
 def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
     from fedsw.experiment import ExperimentError
+    from fedsw.experiment.sources import require_one_client_each
     from fedsw.own_data.examine import examine
     from fedsw.planning.law import known_sizes
     from fedsw.planning.search import score_on_twins, search
@@ -70,6 +71,7 @@ def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, sh
     own = found[0].experiment.data
     if own.source != "files" or own.data_dir is None:
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
+    require_one_client_each(found[0].experiment)
     read = examine(found[0].experiment, Path(own.data_dir).expanduser()).files
     strictest = max((each.experiment for each in found), key=lambda each: each.privacy.sketch)
     sizes = [known_sizes(strictest, file.groups) for file in read]

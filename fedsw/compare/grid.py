@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own, methods
+from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_own
+from fedsw.compare.methods import methods as all_methods
 from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.report.progress import Display
@@ -78,6 +79,7 @@ class Grid:
 
     Attributes:
         about: what the task is judged by.
+        left_out: methods of the task's own choice that would count as infinite in the account of the data set.
     """
 
     task: str
@@ -87,6 +89,7 @@ class Grid:
     nominal: bool
     cells: tuple[Cell, ...]
     about: ComparedTask
+    left_out: tuple[str, ...] = ()
 
 
 def make_grid(
@@ -107,7 +110,8 @@ def make_grid(
     secret, unless `nominal` seeds them too: epsilon is then nominal.
 
     Args:
-        methods: names; None for the task's own choice.
+        methods: names; None for the task's own choice, without those that would put an infinite epsilon into the
+            account of the data set.
         baselines: whether the task's baselines are compared, too.
         rounds: training rounds of every cell, instead of the task's.
         settings: `section.key=value` for every cell.
@@ -123,9 +127,12 @@ def make_grid(
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
     cells = tuple(cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal))
+    left_out = tuple(dict.fromkeys(cell.method for cell in cells if methods is None and _spends_all(cell)))
+    cells = tuple(cell for cell in cells if cell.method not in left_out)
+    chosen = tuple(name for name in chosen if name not in left_out)
     _require_measured(task, cells)
     name = Path(task).stem if is_own(task) else task
-    return Grid(name, chosen, budgets, seeds, nominal, cells, about)
+    return Grid(name, chosen, budgets, seeds, nominal, cells, about, left_out)
 
 
 def write_grid(folder: Path, grid: Grid) -> None:
@@ -209,6 +216,12 @@ def _cells_of(
             own += [f"privacy.epsilon={epsilon!r}"] if private else []
             own += [f"seed={seed}"] if nominal else []
             yield Cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
+
+
+def _spends_all(cell: Cell) -> bool:
+    """Whether a cell is a run without noise that an account counts."""
+    data, known = cell.experiment.data, all_methods()[cell.method]
+    return data.account is not None and known.baseline is None and cell.experiment.privacy.trust == "none"
 
 
 def _read_cell(raw: dict[str, Any]) -> Cell:
@@ -321,7 +334,7 @@ def _trained(cell: Cell, runs: Path) -> tuple[dict[str, Any], Path]:
     from fedsw.baselines.run import run as run_baseline
     from fedsw.engines.driver import fresh_directory, run
 
-    method = methods()[cell.method]
+    method = all_methods()[cell.method]
     if method.baseline is not None:
         directory = fresh_directory(runs / cell.experiment.name)
         return run_baseline(method.baseline, cell.experiment, directory=directory, arguments=method.arguments)

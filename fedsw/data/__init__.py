@@ -1,7 +1,7 @@
 """Data sets and how they are spread over clients."""
 
 from fedsw.data.adult import adult
-from fedsw.data.codes import find_table, read_table, read_tables, read_units, tables_in
+from fedsw.data.codes import find_table, read_table, read_tables, read_units, tables_in, what_is_in
 from fedsw.data.communities import communities, law_school
 from fedsw.data.declared import DeclaredRecords, as_records, called
 from fedsw.data.files import find_data
@@ -44,6 +44,7 @@ __all__ = [
     "same_file",
     "synthetic",
     "tables_in",
+    "what_is_in",
     "usps",
     "validate",
 ]

@@ -11,6 +11,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -23,6 +24,14 @@ BLOCK = 2**21
 
 _LONGEST = csv.field_size_limit()
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+
+TABLES = ".csv, .tsv, .txt, .parquet or .npz"
+"""What the name of a table ends in, in words."""
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is read as text whose cells are parted by what is declared, by its name."""
+    return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ def as_floats(cells: Cells, *, decimal: str = ".") -> NDArray[np.float64]:
     return np.array([_as_float(cell) for cell in cells], dtype=np.float64)
 
 
+MISSING = ("", "NA", "N/A", "NaN", "nan", "?", "null", "NULL", "None")
+"""Cells that mostly stand for a missing value."""
+
+
 def missing_among(cells: Cells, markers: tuple[str, ...]) -> NDArray[np.bool_]:
     """Which cells (n,) are among those that stand for a missing value; "" stands for empty ones, None and NaN."""
     if not markers:

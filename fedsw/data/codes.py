@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from fedsw.columns.declaration import Coded, Columns, ranges
 from fedsw.columns.kinds import Number, number_text
+from fedsw.data.blocks import TABLES
+from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import Fault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
@@ -150,14 +152,22 @@ def _dates(days: Sequence[float], number: Number) -> list[str]:
     return [date.isoformat() if number.format is None else date.strftime(number.format) for date in dates]
 
 
-_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
-_TABLES = (".csv", ".parquet", ".npz")
+_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz") + (
+    "train.tsv",
+    "train.txt",
+)
+_TABLES = ((".csv", ".tsv", ".parquet", ".npz"), (".txt",))
+"""Ends of names; what is called .txt may be a note where there is another table."""
+
+
+_MOST_NAMED = 5
 
 
 def find_table(folder: Path) -> Path:
-    """The one file of records in a folder: train.csv, train.parquet, train.npz or train-images-idx3-ubyte[.gz].
+    """The one file of records in a folder: train.csv, .tsv, .txt, .parquet, .npz or train-images-idx3-ubyte[.gz].
 
-    Where none of these is there, it is the only .csv, .parquet or .npz file, whatever its name.
+    Where none of these is there, it is the only .csv, .tsv, .parquet or .npz file, whatever its name; else the only
+    .txt file.
 
     Raises:
         FileNotFoundError: if there is no such folder or file; BadRecords: if there are several files.
@@ -166,7 +176,7 @@ def find_table(folder: Path) -> Path:
         raise FileNotFoundError(f"there is no folder {folder}; a client's records are looked for in it")
     found = tables_in(folder)
     if not found:
-        raise FileNotFoundError(f"there is no table (.csv, .parquet or .npz) and no {_FILES[-2]}[.gz] in {folder}")
+        raise FileNotFoundError(f"there is no table ({TABLES}) in {folder}{what_is_in(folder)}")
     if len(found) > 1:
         raise BadRecords(
             f"{folder} has {found[0].name} and {found[1].name}; keep the one that this client brings, or call it "
@@ -184,8 +194,16 @@ def tables_in(folder: Path) -> list[Path]:
         return named
     if not folder.is_dir() or any(child.name.isdecimal() and child.is_dir() for child in folder.iterdir()):
         return []
-    found = (child for child in folder.iterdir() if child.suffix.lower() in _TABLES and child.is_file())
-    return sorted(child for child in found if not child.name.startswith("."))
+    files = sorted(child for child in folder.iterdir() if child.is_file() and not child.name.startswith("."))
+    found = ([file for file in files if file.suffix.lower() in ends] for ends in _TABLES)
+    return next(filter(None, found), [])
+
+
+def what_is_in(folder: Path) -> str:
+    """What a folder has in place of what was looked for there, as the end of a message; empty of an empty one."""
+    found = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir() if not child.name.startswith("."))
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"; it has {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:
@@ -250,6 +268,8 @@ class Checked:
         classes: how many are of each class, (classes,); likewise, and empty for a regression.
         faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
         more: how many faults there are beyond those.
+        absent: cells that do not fit because they seem to be missing, by column and as messages show them, in place of
+            a fault for each.
         missing: missing cells by column, where the declaration allows some.
         names: the numbers of the units, which are the same in every file, ascending; none where no unit is declared.
         records: all of them, where they were to be kept and every cell fits; their ids are 0, 1, ...
@@ -264,7 +284,10 @@ class Checked:
     units: int = 0
     names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
+    absent: dict[str, dict[str, int]] = field(default_factory=dict)
 
+
+_ABSENT = frozenset(map(shown, MISSING))
 
 MOST_FAULTS = 50
 """Faults of one column that are kept; of the others there is the number."""
@@ -310,7 +333,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
     if columns.unit is not None:
         found.names, first, _ = grouped(owned.units)
         found.units, found.groups = len(first), np.bincount(owned.values[first], minlength=len(found.groups))
-    if keep and not found.faults:
+    if keep and not found.faults and not found.absent:
         gathered.close(owned.units)
         found.records = gathered.tables()[0]
     return found
@@ -320,6 +343,10 @@ def _note(found: Checked, faults: list[Fault], kept: dict[str, int]) -> None:
     """Keep the faults of a chunk, each once, as many of a column as are kept."""
     once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
     for fault in sorted(once.values(), key=lambda fault: fault.row):
+        if fault.value in _ABSENT:
+            counts = found.absent.setdefault(fault.column, {})
+            counts[fault.value] = counts.get(fault.value, 0) + 1
+            continue
         kept[fault.column] = kept.get(fault.column, 0) + 1
         if kept[fault.column] <= MOST_FAULTS:
             found.faults.append(fault)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
-from fedsw.data.blocks import BLOCK, Layout, arrow_cells, blocks, is_plain, parsed
+from fedsw.data.blocks import BLOCK, TABLES, Layout, arrow_cells, blocks, is_plain, is_text, parsed
 from fedsw.data.distinct import Distinct, Gaps
 from fedsw.data.images import read_idx
 
@@ -33,7 +33,6 @@ MAX_FILE_BYTES = 2**31
 """Largest file that is opened."""
 MAX_COLUMNS = 20_000
 """Most columns of a file, whether they are read or not."""
-
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What parts the cells of most tables, by its name."""
 
@@ -100,9 +99,10 @@ def format_of(path: Path) -> Format:
     """
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
-    if path.suffix.lower() in (".csv", ".parquet", ".npz"):
-        return FORMATS[path.suffix.lower().removeprefix(".")]
-    raise BadRecords(f"{path}: its name does not say what it is; use .csv, .parquet, .npz or ...images-idx3-ubyte[.gz]")
+    ends = "csv" if is_text(path) else path.suffix.lower().removeprefix(".")
+    if ends in ("csv", "parquet", "npz"):
+        return FORMATS[ends]
+    raise BadRecords(f"{path}: its name does not say what it is; a table is {TABLES}, images ...images-idx3-ubyte[.gz]")
 
 
 def require_file(path: Path) -> None:

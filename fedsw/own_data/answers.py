@@ -16,11 +16,10 @@ from typing import IO
 
 from fedsw.columns.kinds import FALSE, TRUE
 from fedsw.data import BadRecords
+from fedsw.data.blocks import is_text
+from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS
 from fedsw.settings import ExperimentError
-
-MISSING = ("", "NA", "N/A", "NaN", "nan", "?", "null", "NULL", "None")
-"""Cells that mostly stand for a missing value."""
 
 _FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")
 _TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
@@ -49,8 +48,11 @@ def read_header(path: Path) -> tuple[list[str], str]:
     Raises:
         BadRecords: if it is no CSV file, or has no header.
     """
-    if path.suffix.lower() != ".csv":
-        raise BadRecords(f"{path}: a declaration is drafted from CSV tables; write it as CSV, or declare it by hand")
+    if not is_text(path):
+        raise BadRecords(
+            f"{path}: a declaration is drafted from tables of text (.csv, .tsv or .txt); write it as CSV, or declare "
+            "it by hand"
+        )
     with _text_of(path) as file:
         line = file.readline()
     separator = max(SEPARATORS, key=line.count)

@@ -88,16 +88,16 @@ WHEN_NOT: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Answers:
-    """The five answers.
+    """The five answers; what is left out is the cautious one, which trusts nobody and protects all rows of a person.
 
     Attributes:
         columns: how many columns are learnt from; the noise grows with their number.
         epsilon: of the guarantee.
     """
 
-    sums: Sees = "server"
+    sums: Sees = "nobody"
     counts: Literal["hidden", "watched"] = "watched"
-    rows: Literal["one", "several"] = "one"
+    rows: Literal["one", "several"] = "several"
     product: Product = "model"
     records: int = 1000
     clients: int = 4
@@ -220,7 +220,8 @@ def page() -> str:
     parts = [
         "# Which trust model?",
         "Five questions decide it. `fedsw choose` asks them, and says what to type; this page is its text "
-        "(`fedsw choose --page`).",
+        "(`fedsw choose --page`). Where nobody is there to ask, what no option answers is taken as cautiously as can "
+        "be (`nobody`, `watched`, `several`); every answer and number that nobody gave is listed as assumed.",
     ]
     for count, (question, answers) in enumerate(QUESTIONS.values(), start=1):
         parts.append(f"**{count}. {question}**")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.own_data.answers import Answer, Form, as_date, as_number, with_missing
+from fedsw.own_data.examine import named_as_identifier
 from fedsw.settings import ExperimentError
 from fedsw.text import nearest
 
@@ -60,7 +61,8 @@ class CodeBook:
 def read_code_book(path: Path) -> CodeBook:
     """A code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
 
-    Several categories, edges or missing cells are parted by "|"; in JSON they may be lists.
+    Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
+    or true, is the empty cell.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -86,13 +88,14 @@ def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
     """A code book as CSV with a line for each of these columns, to be filled in.
 
     Args:
-        roles: of the columns whose role is known.
+        roles: of the columns whose role is known; of others those that look like identifiers are left out.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
     for name in names:
-        writer.writerow([name, roles.get(name, "input"), *[""] * (len(FIELDS) - 2)])
+        proposed = "leave out" if named_as_identifier(name) else "input"
+        writer.writerow([name, roles.get(name, proposed), *[""] * (len(FIELDS) - 2)])
     return text.getvalue()
 
 
@@ -141,7 +144,7 @@ def _require_fields(names: Sequence[str], where: str) -> None:
 
 def _entry(given: Mapping[str, Any], where: str, book: str) -> Entry:
     text = {name: _as_text(given.get(name)) for name in FIELDS if name not in _LISTS}
-    lists = {name: _as_list(given.get(name)) for name in _LISTS}
+    lists = {name: (_as_missing if name == "missing" else _as_list)(given.get(name)) for name in _LISTS}
     column, role, kind = text["column"], text["role"] or "input", text["kind"]
     if not column:
         raise ExperimentError(f"{where} names no column")
@@ -167,6 +170,17 @@ def _require_consistent(
     column: str, kind: str | None, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]], where: str
 ) -> None:
     low, high = text["low"], text["high"]
+    for name in ("categories", "missing"):
+        if len(lists[name]) == 1 and (apart := next((mark for mark in ";,\t" if mark in lists[name][0]), None)):
+            raise ExperimentError(
+                f"{where}: {name} of {column!r} are {lists[name][0]!r}, one value with {apart!r} in it; part several "
+                f"by {_BETWEEN!r}: {_BETWEEN.join(part.strip() for part in lists[name][0].split(apart))}"
+            )
+    if len(lists["categories"]) == 1 and text["role"] != "leave out":
+        raise ExperimentError(
+            f"{where}: column {column!r} has one category, {lists['categories'][0]!r}, which tells nothing; write all, "
+            f"parted by {_BETWEEN!r}, or give it the role 'leave out'"
+        )
     if bool(low) != bool(high):
         raise ExperimentError(f"{where}: column {column!r} has one bound; give low and high")
     if low and lists["categories"]:
@@ -190,8 +204,14 @@ def _as_text(value: Any) -> str:
 
 
 def _as_list(value: Any) -> tuple[str, ...]:
-    """Parts of a cell, or of a list; a lone "" in a list of missing cells stands for the empty cell."""
+    """Parts of a cell, or of a list, each once; "" among missing cells stands for the empty cell, "|" alone as well."""
     if isinstance(value, list):
         return tuple(str(part) for part in value)
     text = _as_text(value)
-    return tuple(part.strip() for part in text.split(_BETWEEN)) if text else ()
+    return tuple(dict.fromkeys(part.strip() for part in text.split(_BETWEEN))) if text else ()
+
+
+def _as_missing(value: Any) -> tuple[str, ...]:
+    """Missing cells; true stands for the empty one and false for none, as in a declaration."""
+    truth = {"true": ("",), "false": ()}
+    return _as_list(value) if isinstance(value, list) else truth.get(_as_text(value).lower(), _as_list(value))

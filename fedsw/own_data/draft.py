@@ -236,19 +236,21 @@ def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[s
         "",
         "[data]",
         'source = "files"',
-        f"account = {_text(account_name(asked))}   # the data set: all runs on it have one budget, `fedsw account`",
+        f"account = {_text(account_name(asked.folder))}   # the data set: all runs on it have one budget, "
+        "`fedsw account`",
         held_out,
     ]
 
 
-def account_name(asked: Asked) -> str:
-    """A name for the data set: that of its folder, and a digest of where it is and of the columns that are learnt from.
+def account_name(folder: Path) -> str:
+    """A name for the data set in a folder: the folder's own, and a digest of where it is.
 
-    Two data sets have two names, also where both experiments are called own.toml.
+    Two folders have two names, also where both experiments are called own.toml. One folder has one, whatever is
+    learnt from it: records lose privacy by every run on them, also by one that predicts another column.
     """
-    folder = asked.folder.expanduser().resolve()
-    digest = hashlib.sha256(json.dumps([str(folder), asked.group, asked.target]).encode()).hexdigest()[:8]
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.name).strip("-")
+    whole = folder.expanduser().resolve()
+    digest = hashlib.sha256(str(whole).encode()).hexdigest()[:8]
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in whole.name).strip("-")
     return f"{plain or 'data'}-{digest}"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
-from fedsw.data import BadRecords, find_table, read_table, tables_in
+from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
+from fedsw.data.blocks import TABLES, is_text
+from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import Distinct, Fault, by_value
 from fedsw.data.formats import Chunk, format_of, require_file
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out
-from fedsw.own_data.answers import FORMS, MISSING, fitting
+from fedsw.own_data.answers import FORMS, fitting
 
 _NAMES = frozenset(
     ("id", "index", "name", "patient", "person", "subject", "customer", "client", "user", "mrn", "ssn", "nhs", "key")
@@ -36,7 +39,7 @@ def named_as_identifier(column: str) -> bool:
 
 
 class Repeats:
-    """Columns of a CSV file that look like identifiers and have values in several rows, seen as the file is read.
+    """Columns of a text table that look like identifiers and have values in several rows, seen as the file is read.
 
     A column does by its name, or because it holds text, is not declared, and has ten rows for each value at most. Where
     a unit is declared, none is looked at.
@@ -45,7 +48,7 @@ class Repeats:
     def __init__(self, table: Path, columns: Columns) -> None:
         self._table, self._columns, self._seen = table, columns, dict[str, _Seen]()
         self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
-        self._none = columns.unit is not None or table.suffix.lower() != ".csv"
+        self._none = columns.unit is not None or not is_text(table)
 
     def looks_at(self, column: str) -> bool:
         """Whether a column's cells are wanted, as text."""
@@ -120,18 +123,17 @@ def places(folder: Path) -> list[Place]:
 
     Raises:
         FileNotFoundError: if there is no such folder, or nothing in it; BadRecords: for a folder with several files.
-        ExperimentError: if the folders' numbers are not 0, 1, 2, ...
+        ExperimentError: if the folders have names, or their numbers are not 0, 1, 2, ...
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
+    _require_numbered(folder)
     if tables_in(folder):
         return [Place(None, find_table(folder))]
     numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
     if not numbers:
-        others = sorted(child.name for child in folder.iterdir() if child.is_file())[:5]
-        seen = f"; it has {', '.join(others)}" if others else ""
         raise FileNotFoundError(
-            f"there is no table (.csv, .parquet or .npz) in {folder}, and no folder 0, 1, ... with one{seen}"
+            f"there is no table ({TABLES}) in {folder}, and no folder 0, 1, ... with one{what_is_in(folder)}"
         )
     if numbers != list(range(len(numbers))):
         gap = next(place for place, number in enumerate(numbers) if place != number)
@@ -139,6 +141,25 @@ def places(folder: Path) -> list[Place]:
             f"{folder} has a folder {numbers[gap]} and none called {gap}; clients are 0, 1, 2, ... without gaps"
         )
     return [Place(number, find_table(folder / str(number))) for number in numbers]
+
+
+def _require_numbered(folder: Path) -> None:
+    """Refuse clients' folders that have names in place of numbers.
+
+    A table beside several, as one that is held out, would else be taken for that of all clients; one that is called
+    train is meant to be.
+    """
+    folders = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    named = [child for child in folders if tables_in(child)]
+    if not named or any(child.name.isdecimal() for child in folders):
+        return
+    if (beside := tables_in(folder)) and (len(named) == 1 or beside[0].stem == "train"):
+        return
+    moves = " && ".join(f"mv {shlex.quote(child.name)} {number}" for number, child in enumerate(named))
+    raise ExperimentError(
+        f"{folder} has clients' tables in {', '.join(child.name for child in named)}, and clients' folders are called "
+        f"0, 1, ...: cd {shlex.quote(str(folder))} && {moves}"
+    )
 
 
 def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
@@ -184,6 +205,7 @@ class Examined:
         broken: why it could not be read to its end; None if it could.
         units: how many units its records are of.
         warnings: what is no fault, and may be a mistake.
+        absent: cells that seem to be missing and are not declared to be, by column and as messages show them.
     """
 
     name: str
@@ -198,11 +220,12 @@ class Examined:
     broken: str | None = None
     units: int = 0
     warnings: tuple[str, ...] = ()
+    absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether every cell does."""
-        return not self.faults and self.broken is None
+        return not self.faults and not self.absent and self.broken is None
 
 
 @dataclass(frozen=True)
@@ -301,6 +324,7 @@ def _of(
         broken,
         found.units,
         warnings,
+        found.absent,
     )
 
 

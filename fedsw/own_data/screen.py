@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 import tempfile
@@ -17,7 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.columns.declaration import Columns
+from fedsw.columns.kinds import Feature
 from fedsw.data import DeclaredRecords
+from fedsw.data.cells import MISSING, shown
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.federation.server.preset import numbers_of, settled
@@ -107,7 +110,7 @@ def examination_view(experiment: Experiment, found: Examination, cost: Cost | No
     unit = declared_columns(experiment).unit
     parts: list[RenderableType] = [_sizes(found, unit)]
     parts += [Text(line, style="yellow") for line in _warnings(found)]
-    parts += [Text(line, style="red") for line in _faults(found)]
+    parts += [Text(line, style="red") for line in _faults(found, declared_columns(experiment))]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
         parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
@@ -164,21 +167,51 @@ def _sizes(found: Examination, unit: str | None) -> Table:
             *by_group,
             *(file.classes.get(name, 0) for name in classes),
         ]
-        cells = [*sizes, sum(file.missing.values()), len(file.faults) + file.more + (file.broken is not None)]
+        absent = sum(sum(counts.values()) for counts in file.absent.values())
+        faults = len(file.faults) + file.more + absent + (file.broken is not None)
+        cells = [*sizes, sum(file.missing.values()), faults]
         table.add_row(file.name, *(f"{cell:,}" for cell in cells))
     return table
 
 
-def _faults(found: Examination) -> Iterator[str]:
+def _faults(found: Examination, columns: Columns) -> Iterator[str]:
     for file in found.files:
-        yield from _faults_of(file)
+        yield from _faults_of(file, columns)
     yield from found.together
 
 
-def _faults_of(file: Examined) -> Iterator[str]:
+def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
+    for name, counts in file.absent.items():
+        feature = next((each for each in columns.features if name in each.columns), None)
+        cells = " and ".join(f"{count:,} {_CELLS[count != 1]} {value}" for value, count in counts.items())
+        yield f"{file.file}: column {name!r}: {cells}; {_remedy(feature, counts)}"
     for fault in file.faults:
         yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
     if file.more:
         yield f"{file.file}: and {file.more} more faults in these columns"
     if file.broken is not None:
         yield f"{file.broken} (what follows was not read)"
+
+
+_CELLS = ("cell is", "cells are")
+
+
+def _remedy(feature: Feature | None, counts: Mapping[str, int]) -> str:
+    """What to write into the declaration for cells that seem to be missing."""
+    if feature is None:
+        return "a group, a target or a unit cannot be missing: mend these rows or leave them out"
+    if feature.count is not None:
+        return "declare columns that may be missing singly"
+    written = [value for value in MISSING if shown(value) in counts]
+    both = tuple(dict.fromkeys((*feature.missing, *written)))
+    setting = f"missing = {json.dumps(both, ensure_ascii=False)}"
+    if feature.categories:
+        return f"if they stand for missing values, declare {setting} for it"
+    if feature.low is None or feature.high is None or feature.since is not None:
+        return f"if they stand for missing values, declare {setting} for it, and fill, the public value in their place"
+    middle = (feature.low + feature.high) / 2
+    fill = number(round(middle) if feature.kind in ("integer", "boolean") else middle, 6)
+    return (
+        f"if they stand for missing values, declare {setting}, fill = {fill} for it (fill is the public value that "
+        "takes their place; this is the middle of the bounds)"
+    )

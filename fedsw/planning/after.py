@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,41 @@ from fedsw.federation.server.moments import kept_moments
 from fedsw.planning.law import PublicRecords, public_columns
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import PLAN, read_json
+from fedsw.tasks.moment_facts import constant_of
 from fedsw.tasks.moments import Moments
 from fedsw.tasks.preparation import residual_of, whitening_of
 from fedsw.tasks.problem import Problem
+from fedsw.text import number
 
 Float = NDArray[np.float64]
 
 _TWINS = 8_000
+_UNTOLD = (
+    "whether the rounds that are left would do better than a constant cannot be told. More records, a larger ε or "
+    "narrower bounds would tell"
+)
 _LEAST = 4
 """Twins of a cell, at least, so that both halves have some."""
 
 
-def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int], PublicRecords]:
+@dataclass(frozen=True)
+class AfterMoments:
+    """What a run that has released its moments is planned anew from.
+
+    Attributes:
+        experiment: with every setting of the run.
+        by_group: its records by group.
+        twins: of the law that its moments tell.
+        untold: why these cannot tell what a constant is worth, in words; empty where they can.
+    """
+
+    experiment: Experiment
+    by_group: dict[str, int]
+    twins: PublicRecords
+    untold: str
+
+
+def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMoments:
     """A run's experiment, the numbers of its records by group, and twins of the law that its moments tell.
 
     Raises:
@@ -44,7 +68,27 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Expe
     cells = dict(zip(problem.objective.cells, moments.records, strict=True))
     stored = (read_json(path / PLAN) or {}).get("groups", cells)
     by_group = _by_group(problem, {name: int(stored.get(name, size)) for name, size in cells.items()})
-    return experiment, by_group, twins_of(moments, problem, public_columns(experiment))
+    twins = twins_of(moments, problem, public_columns(experiment))
+    return AfterMoments(experiment, by_group, twins, hidden_by_noise(moments))
+
+
+def hidden_by_noise(moments: Moments) -> str:
+    """Why moments cannot tell what a constant is worth, in words; empty where they can.
+
+    Twins then vary by what noise may have made and are learnt from, where the records may not vary at all.
+    """
+    score = constant_of(moments).score
+    if moments.layout.classes and score.high >= 1:
+        return (
+            f"the noise in the released moments hides how rare the rarer classes are (the most frequent has from "
+            f"{number(100 * score.low)} to 100 % of the records); {_UNTOLD}"
+        )
+    if not moments.layout.classes and score.low <= 0:
+        return (
+            "the noise in the released moments hides how much the target varies (a constant's squared error is "
+            f"between 0 and {number(score.high)}); {_UNTOLD}"
+        )
+    return ""
 
 
 def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int = 0) -> PublicRecords:
@@ -106,22 +150,22 @@ def _targets_and_middles(
     odds = layout.classes and len(problem.objective.cells) > len(problem.groups)
     shifts = _apart(moments) if layout.classes else np.zeros((1, layout.features))
     target, middle = np.zeros(len(cell)), np.tile(moments.mean, (len(cell), 1))
-    for number in range(layout.cells):
-        rows = np.flatnonzero(cell == number)
+    for place in range(layout.cells):
+        rows = np.flatnonzero(cell == place)
         if not len(rows):
             continue
-        own = moments.block(number)[0, 1 : 1 + layout.features] / max(1, moments.records[number])
+        own = moments.block(place)[0, 1 : 1 + layout.features] / max(1, moments.records[place])
         moved = own - moments.shift
         if odds:
-            shares = np.eye(layout.targets)[number // len(problem.groups)]
+            shares = np.eye(layout.targets)[place // len(problem.groups)]
         elif layout.classes:
-            shares = np.clip(moments.shares_of(number), 1e-6, None)
+            shares = np.clip(moments.shares_of(place), 1e-6, None)
             shares = shares / shares.sum()
         if layout.classes:
             target[rows] = chance.choice(layout.targets, len(rows), p=shares)
             moved = moved - shares @ shifts
             middle[rows] += shifts[target[rows].astype(int)]
-        of_cell = moments.count / np.sqrt(layout.cells) / max(1, moments.records[number])
+        of_cell = moments.count / np.sqrt(layout.cells) / max(1, moments.records[place])
         noise = moments.noise_of_inputs * of_cell * np.sqrt(layout.features)
         middle[rows] += moved * max(0.0, 1 - noise**2 / max(float(moved @ moved), 1e-300))
     return target, middle

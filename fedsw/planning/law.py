@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -146,6 +146,19 @@ TIGHT = Law("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, 
 learn little from them."""
 
 
+_RARE = 0.02
+
+
+def with_rare_class(law: Law) -> Law:
+    """The law with one class in fifty records: nobody knows before moments are released how frequent classes are."""
+    return replace(law, name="rare", common=1 - _RARE)
+
+
+def rarest_share(laws: Sequence[Law], classes: int) -> float:
+    """The share of the least frequent class that a plan by these laws assumes, of so many classes."""
+    return min(float(_shares(law, classes).min()) for law in laws)
+
+
 class PublicRecords(DeclaredRecords):
     """Records that are nobody's secret: twins, or rows of a table that its owner says is public.
 
@@ -222,7 +235,7 @@ def _target(
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if columns.targets:
         return _numbers_to_predict(columns, score, law, fixed, chance)
-    return _classes(columns, score, law.common)
+    return _classes(columns, score, law)
 
 
 def _numbers_to_predict(
@@ -237,11 +250,17 @@ def _numbers_to_predict(
     return np.stack(found, axis=1).astype(np.float32)
 
 
-def _classes(columns: Columns, score: Float, common: float) -> NDArray[np.int64]:
+def _classes(columns: Columns, score: Float, law: Law) -> NDArray[np.int64]:
     """Classes (n,) by the rank of the score: of two the first has the common share, of more each 70 % of the last."""
-    sizes = np.array([common, 1 - common]) if len(columns.classes) == 2 else 0.7 ** np.arange(len(columns.classes))
     ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
-    return np.searchsorted(np.cumsum(sizes / sizes.sum())[:-1], ranks).astype(np.int64)
+    return np.searchsorted(np.cumsum(_shares(law, len(columns.classes)))[:-1], ranks).astype(np.int64)
+
+
+def _shares(law: Law, classes: int) -> Float:
+    """Of all records, the share of every class (classes,)."""
+    sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
+    shares: Float = sizes / sizes.sum()
+    return shares
 
 
 def _feature(

@@ -12,7 +12,17 @@ from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.federation.budgets.moments import shares
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
-from fedsw.planning.law import LAWS, TIGHT, PublicRecords, has_bounds, public_columns, scaled
+from fedsw.planning.law import (
+    LAWS,
+    TIGHT,
+    Law,
+    PublicRecords,
+    has_bounds,
+    public_columns,
+    rarest_share,
+    scaled,
+    with_rare_class,
+)
 from fedsw.privacy.plan import by_fraction, calibrated
 from fedsw.tasks.problem import Problem
 
@@ -50,6 +60,8 @@ class Forecast:
         what_ifs: for other numbers.
         tight: what would be left if columns used a small part of their bounds, which nobody knows before moments are
             released; None for a public table, and where no column has bounds.
+        rarest: share of the least frequent class that is assumed; None where it is known, and without classes.
+        rare: what would be left if one of two classes had one record in fifty; None where that was not tried.
     """
 
     reference: str
@@ -62,6 +74,8 @@ class Forecast:
     most_parameters: float
     what_ifs: tuple[WhatIf, ...]
     tight: float | None = None
+    rarest: float | None = None
+    rare: float | None = None
 
     @property
     def depends(self) -> bool:
@@ -129,23 +143,39 @@ class Planned:
 
     @property
     def verdict(self) -> str:
-        """What to expect, in words."""
+        """What to expect, in words, and of which classes where that is assumed."""
         if self.forecast is None:
             return f"no forecast: {self.why_not}"
-        kept = self.forecast.kept
+        found = self._expected(self.forecast)
+        if not self.multiplier or self.forecast.kept < FEASIBLE or self.forecast.rarest is None:
+            return found
+        least = f"{100 * self.forecast.rarest:.0f} %"
+        return f"{found}. This assumes that no class has less than {least} of the records{self._rare}"
+
+    @property
+    def _rare(self) -> str:
+        """What the verdict would be of a rare class, where that was tried."""
+        rare = None if self.forecast is None else self.forecast.rare
+        if rare is None:
+            return ""
+        left = "a constant would do as well" if rare < FEASIBLE else f"about {100 * min(1.0, rare):.0f} % would be left"
+        return f": if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
+
+    def _expected(self, forecast: Forecast) -> str:
+        kept = forecast.kept
         if not self.multiplier:
             return "no noise is planned, and nothing is promised to anybody"
-        if self.forecast.depends:
+        if forecast.depends:
             return (
                 f"feasible only if the columns use their bounds: {100 * min(1.0, kept):.0f} % of what "
-                f"{self.forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
+                f"{forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
                 "constant would do as well. Declare bounds as narrow as public knowledge allows"
             )
         if kept >= ABOUT_ALL:
-            return f"expect about what {self.forecast.reference} reaches without privacy"
-        if self.forecast.feasible:
+            return f"expect about what {forecast.reference} reaches without privacy"
+        if forecast.feasible:
             return (
-                f"expect to lose some: about {100 * kept:.0f} % of what {self.forecast.reference} gains without "
+                f"expect to lose some: about {100 * kept:.0f} % of what {forecast.reference} gains without "
                 "privacy over a constant will be left"
             )
         return "not feasible: a constant would do as well"
@@ -157,6 +187,7 @@ def planned(
     *,
     assumed: str = "",
     table: PublicRecords | None = None,
+    untold: str = "",
     expect: str | None = None,
     strengths: Sequence[float] = STRENGTHS,
     seen: Callable[[], None] = lambda: None,
@@ -167,6 +198,7 @@ def planned(
         by_group: private records of every group, of all clients together; public.
         assumed: what of these numbers was assumed, in words.
         table: a public table with the experiment's columns, to draw twins from.
+        untold: why nothing can be expected of twins drawn from it, in words: there is then no forecast.
         expect: the name of the law that is known to be the like of it: how much there is to learn.
         strengths: of the signal, rising, at which twins are trained with noise.
         seen: called after every training.
@@ -179,15 +211,24 @@ def planned(
     releases = planned_releases(ready)
     rate, batch = _batch(ready, by_group)
     multiplier, epsilon = _noise(ready, delta, rate, releases)
-    if reason is None:
+    reason = reason or untold
+    if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
         twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
         measured = _measured(experiment, ready, by_group, multiplier, twins)
         found = _forecast(experiment, by_group, problem, measured)
+        strength = found.strength
+
+        def under(law: Law) -> float:
+            alone = {**twins, "laws": [law], "strengths": (strength,)}
+            return _measured(experiment, ready, by_group, multiplier, alone).at(strength)
+
         if found.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
-            alone = {**twins, "laws": [TIGHT], "strengths": (found.strength,)}
-            tight = _measured(experiment, ready, by_group, multiplier, alone)
-            found = replace(found, tight=tight.at(found.strength))
+            found = replace(found, tight=under(TIGHT))
+        if table is None and problem.classes:
+            found = replace(found, rarest=rarest_share(laws, problem.classes))
+            if found.feasible and multiplier and problem.classes == 2:
+                found = replace(found, rare=under(with_rare_class(laws[len(laws) // 2])))
     return Planned(
         experiment=ready,
         chosen={
@@ -205,7 +246,7 @@ def planned(
         multiplier=multiplier,
         sensitivity=_sensitivity(ready, by_group, batch),
         forecast=found,
-        why_not=reason or "",
+        why_not=reason,
     )
 
 

@@ -123,7 +123,8 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
     def score(experiment: Experiment) -> float:
         from fedsw.engines.driver import run
 
-        columns, ready = declared_columns(experiment), _on_objects(experiment, len(sizes))
+        ready = _on_objects(experiment, len(sizes))
+        columns = declared_columns(ready)
         apart = spread_evenly(columns.groups, _HELD_OUT)
         scores = []
         for law in LAWS:
@@ -138,8 +139,12 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
 
 
 def _on_objects(experiment: Experiment, clients: int) -> Experiment:
-    """The experiment on Python objects, outside every account; seeded, so that candidates meet the same draws."""
+    """The experiment on Python objects, outside every account; seeded, so that candidates meet the same draws.
+
+    Where records have a unit the sizes are those of units, and every round draws one row of each: a twin is one row.
+    """
     raw = experiment.model_dump(mode="json")
+    raw["data"]["columns"] = {**raw["data"]["columns"], "unit": None}
     raw["data"] |= {
         "source": "object",
         "data_dir": None,
@@ -147,6 +152,7 @@ def _on_objects(experiment: Experiment, clients: int) -> Experiment:
         "held_out_to": "operator",
         "held_out_overlap": "allow",  # twins are nobody: equal rows give nothing away
         "account": None,
+        "unit": None,
     }
     raw["federation"]["clients"], raw["seed"] = clients, _SEED
     return parse_experiment(raw)
@@ -171,6 +177,9 @@ def search(
     Args:
         score: how good an experiment turns out; it must not look at private records.
         said: called after every candidate.
+
+    Raises:
+        ExperimentError: if none has a score, with the first one's reason: there is nothing to recommend.
     """
     tried = []
     for candidate in _chosen(found, most):
@@ -180,6 +189,9 @@ def search(
             result = Tried(candidate, -math.inf, f"{type(fault).__name__}: {fault}")
         tried.append(result)
         said(result)
+    if all(math.isinf(each.score) for each in tried):
+        why = next((each.fault for each in tried if each.fault), "every one of them diverged")
+        raise ExperimentError(f"none of the {len(tried)} settings tried has a score, so none is recommended: {why}")
     return sorted(tried, key=lambda each: -each.score)
 
 

@@ -94,6 +94,8 @@ def as_plain(found: Planned) -> dict[str, Any]:
             "kept": forecast.kept,
             "range": list(forecast.range),
             "feasible": forecast.feasible,
+            "rarest_class_assumed": forecast.rarest,
+            "kept_with_a_rare_class": forecast.rare,
             "signal_to_noise": forecast.strength,
             "least_records": forecast.least_records,
             "least_epsilon": forecast.least_epsilon,

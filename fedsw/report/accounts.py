@@ -27,6 +27,10 @@ _SHAPES = 3
 USUAL_DELTA = 1e-6
 """At which epsilon is shown where neither a limit nor the reader names a delta."""
 
+_AT_DELTA = (
+    "δ = {}, --delta shows another; a run's own screen has its ε at the δ of its experiment, so that the two differ"
+)
+
 
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
     """What an account says, as plain values: limit, spent, left, and a row for every run.
@@ -61,14 +65,16 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
 def account_view(record: Mapping[str, Any]) -> RenderableType:
     """One account on a screen."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("run", "began", "kind", "composes as", "ε", ""):
-        table.add_column(column, justify="right" if column == "ε" else "left")
+    epsilon = f"ε at δ = {upward(record['delta'])}"
+    for column in ("run", "began", "kind", "composes as", epsilon, ""):
+        table.add_column(column, justify="right" if column == epsilon else "left")
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
         table.add_row(run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}")
-    return Group(Text(f"data set {record['data']}", style="bold"), table, _total(record))
+    at = Text(f"every ε is shown at {_AT_DELTA.format(upward(record['delta']))}", style="dim")
+    return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))
 
 
 def together_record(accounts: Sequence[DatasetAccount], delta: float | None = None) -> dict[str, Any]:
@@ -114,7 +120,8 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
             "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}",
             "–" if left is None else f"ε = {downward(left)}",
         )
-    return table
+    at = ", ".join(dict.fromkeys(upward(record["delta"]) for record in records))
+    return Group(table, Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
 
 def _guarded(states: Sequence[State]) -> list[Cost]:

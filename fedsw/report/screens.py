@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.record import command_for
-from fedsw.text import measured, number, to_float, upward
+from fedsw.runs.verdict import FELT, STARTED
+from fedsw.text import gained, measured, number, to_float, upward
 
 if TYPE_CHECKING:
     from fedsw.runs.record import RunRecord
@@ -149,7 +151,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments, record.experiment.objective.task))
     if noise := summary.get("signal_to_noise"):
-        yield "signal", Text(_signal(noise))
+        yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {})
 
@@ -164,7 +166,7 @@ def _moments(moments: Mapping[str, Any], task: str) -> str:
     )
     narrow = sorted(moments["narrow_columns"], key=lambda each: float(each["most"]))
     if narrow:
-        first = ", ".join(f"{each['name']} at most {100 * each['most']:.0f} %" for each in narrow[:_NARROW])
+        first = ", ".join(f"{each['name']} at most {math.ceil(100 * each['most'])} %" for each in narrow[:_NARROW])
         more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
         words += f"\nuse little of their declared bounds: {first}{more}"
     return words
@@ -298,16 +300,17 @@ def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
 
 def _gain(gain: Mapping[str, Any]) -> str:
     """What the model is better or worse by; nothing is claimed that the interval does not hold."""
-    by = measured(gain["value"], [gain["low"], gain["high"]])
+    by = gained(gain["value"], [gain["low"], gain["high"]])
     if gain["claim"] == "cannot be told":
-        return f"the model cannot be told from it: {by} better"
-    return f"the model is {gain['claim']}: {by}" if gain["claim"] == "better" else f"the model is worse: {by} better"
+        return f"the model cannot be told from it: {by}"
+    return f"the model is {gain['claim']}: {by}"
 
 
-def _signal(noise: Mapping[str, Any]) -> str:
-    """Signal against noise, in numbers and words."""
+def _signal(noise: Mapping[str, Any], *, moments: bool) -> str:
+    """Signal against noise, in numbers and words; a run that began with moments may know much where rounds do not."""
     rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
-    return f"{noise['words']} (signal to noise about {rounds})"
+    words = STARTED if moments and not noise["the_run"] >= FELT else noise["words"]
+    return f"{words} (signal to noise about {rounds})"
 
 
 def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> Table:

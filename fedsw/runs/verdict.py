@@ -13,6 +13,16 @@ from fedsw.text import apart, between, measured, to_float, upward
 MOST_EPSILON = 10.0
 """Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
 
+STARTED = (
+    "the start came from the released moments, which did the learning; the rounds added little that can be told from "
+    "noise"
+)
+"""What is said of a signal below `FELT` where moments were bought."""
+
+FELT = 1.5
+"""Signal to noise of a whole run below which rounds are mostly noise."""
+
+_CLEAR = 5.0
 _FAIR = 0.8
 _SURE = 3.0
 """Standard deviations of pure noise beyond which a signal is believed to be there."""
@@ -81,13 +91,14 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     mean, chance = sum(excess) / len(excess), math.sqrt(2 * parameters / len(excess))
     ratio = math.sqrt(max(0.0, mean) / parameters)
     whole = ratio * math.sqrt(len(excess)) if mean > _SURE * chance else 0.0
-    if whole >= 5:
+    if whole >= _CLEAR:
         words = "what was summed is well above its noise; whether the model is of use, only held-out metrics say"
-    elif whole >= 1.5:
+    elif whole >= FELT:
         words = "the noise is felt: more records, a larger ε or fewer parameters would help"
     else:
         words = (
-            "mostly noise: the model may have learnt nothing; more records, a larger ε or fewer parameters would help"
+            "mostly noise: the rounds may have taught the model nothing; more records, a larger ε or fewer parameters "
+            "would help"
         )
     return {"a_round": ratio, "the_run": whole, "rounds": len(excess), "words": words}
 

@@ -78,7 +78,8 @@ def columns_used(moments: Moments, columns: Columns) -> tuple[Used, ...]:
             length = 1.0 if feature.in_unit else 2.0
             for number in range(feature.count or 1):
                 at = place + number
-                part, most = (4 * math.sqrt(max(0.0, v)) / length for v in (variances[at], variances[at] + wide[at]))
+                variance = max(0.0, float(variances[at]))  # noise below 0 takes nothing from what may be there
+                part, most = (4 * math.sqrt(v) / length for v in (variance, variance + wide[at]))
                 if most < LITTLE:
                     found.append(Used(feature.input_names[number], part, most))
         place += feature.inputs

@@ -14,7 +14,7 @@ from fedsw.markdown import render, table
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import CARD, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, json_text, measured, number, upward
+from fedsw.text import gained, harmless, json_text, measured, number, upward
 
 _PAGE = """\
 # {{ name }}{% if title %}: {{ title }}{% endif %}
@@ -192,9 +192,9 @@ def _gain(summary: Mapping[str, Any]) -> str:
     gain = summary.get("gain")
     if not gain:
         return ""
-    by = measured(gain["value"], [gain["low"], gain["high"]])
+    by = gained(gain["value"], [gain["low"], gain["high"]])
     words = {"better": "The model is better", "worse": "The model is worse"}
-    return f"{words.get(gain['claim'], 'The model cannot be told from it')}: its gain is {by}."
+    return f"{words.get(gain['claim'], 'The model cannot be told from it')}: {by}."
 
 
 def _by_group(groups: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsw.accounting.lifetime import account_named
 from fedsw.baselines import scikit
 from fedsw.baselines.reference import NAMES, refusal, well_trained
 from fedsw.baselines.run import run
@@ -140,15 +141,20 @@ def test_records_that_clients_keep_are_what_it_is_measured_on_and_never_trained_
     assert found["bytes_up"] == (60 - 28) * 3 * 4
 
 
-def test_where_nobody_holds_all_records_or_an_account_counts_there_is_none(own):
+def test_where_nobody_holds_all_records_or_an_account_has_a_limit_there_is_none(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
     plain = load_experiment(own, ["privacy.trust=none"])
     assert refusal("reference", plain) is None
     elsewhere = plain.model_copy(update={"data": plain.data.model_copy(update={"data_dir": None})})
     assert "set data.data_dir" in (refusal("reference", elsewhere) or "")
     counted = plain.model_copy(update={"data": plain.data.model_copy(update={"account": "patients"})})
-    assert "would spend all of the account of data set 'patients'" in (refusal("reference", counted) or "")
+    assert refusal("reference", counted) is None
+    made = counted.model_copy(update={"objective": counted.objective.model_copy(update={"task": "autoencoder"})})
+    assert "would be a run that spends all of the account of data set 'patients'" in (refusal("reference", made) or "")
+    account_named("patients").limit(3.0, 1e-6)
+    assert "of data set 'patients' has a limit, under which nothing" in (refusal("reference", counted) or "")
     assert "without a penalty alone" in (refusal(NAMES[1], plain) or "")
-    with pytest.raises(ExperimentError, match="would spend all"):
+    with pytest.raises(ExperimentError, match="has a limit"):
         run("reference", counted, directory=own.parent / "x")
 
 

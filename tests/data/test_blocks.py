@@ -147,7 +147,8 @@ def test_either_reader_refuses_the_same_cells_in_the_same_words(tmp_path, monkey
                 except BadRecords as refused:
                     said.append(str(refused))
                 chunks = formats.format_of(path).read(path, COLUMNS)
-                said.append([(fault.row, fault.column, fault.value) for fault in checked(chunks, COLUMNS).faults])
+                found = checked(chunks, COLUMNS)
+                said.append([[(each.row, each.column, each.value) for each in found.faults], found.absent])
         assert said[:2] == said[2:], cell
 
 

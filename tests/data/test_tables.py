@@ -308,7 +308,7 @@ def test_images_that_do_not_fit_are_named(tmp_path):
 def test_files_that_are_missing_ambiguous_or_of_no_known_kind_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         find_table(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"no table \(\.csv, \.parquet or \.npz\)"):
+    with pytest.raises(FileNotFoundError, match=r"no table \(\.csv, \.tsv, \.txt, \.parquet or \.npz\)"):
         find_table(tmp_path)
     for name in ("train.csv", "train.npz"):
         (tmp_path / name).touch()
@@ -319,7 +319,7 @@ def test_files_that_are_missing_ambiguous_or_of_no_known_kind_are_named(tmp_path
     with pytest.raises(BadRecords, match="is not a file"):
         read_table(tmp_path, COLUMNS)
     (tmp_path / "train.xlsx").touch()
-    with pytest.raises(BadRecords, match=r"use \.csv, \.parquet, \.npz"):
+    with pytest.raises(BadRecords, match=r"a table is \.csv, \.tsv, \.txt, \.parquet or \.npz"):
         read_table(tmp_path / "train.xlsx", COLUMNS)
 
 

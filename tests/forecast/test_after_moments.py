@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedsw.accounting import Ledger
 from fedsw.cli.app import main
 from fedsw.engines.driver import resume
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.planning.after import after_moments, twins_of
+from fedsw.planning.after import after_moments, hidden_by_noise, twins_of
 from fedsw.planning.law import public_columns
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.problem import Problem
@@ -147,6 +148,28 @@ def test_noise_alone_is_not_taken_for_something_to_learn():
         right = float(((np.c_[features, np.ones(len(features))] @ weights > 0) == (signs > 0)).mean())
         gains.append(right - max(target.mean(), 1 - target.mean()))
     assert np.mean(gains) < 0.05
+
+
+def test_where_noise_hides_how_much_the_target_varies_nothing_is_promised(tmp_path, capsys):
+    for rows, epsilon, told in ((40_000, 8.0, True), (1_000, 0.3, False)):
+        folder = stopped(tmp_path / str(rows), rows, NUMBERS, epsilon=epsilon)
+        assert main(["plan", "--after-moments", str(folder), "--json", "--quiet"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["forecast"] is not None) == told
+    assert "hides how much the target varies (a constant's squared error is between 0 and" in found["verdict"]
+    assert "cannot be told" in found["verdict"] and "left of" not in found["verdict"]
+
+
+def test_where_noise_hides_how_rare_the_rarer_class_is_nothing_is_promised():
+    problem = Problem.from_experiment(chosen())
+    rows = table(4_000)
+    rows["y"] = np.where(np.arange(4_000) % 100 == 0, "yes", "no")
+    records = fedsw.data.as_records(rows, columns=problem.experiment.data.columns)
+    layout = layout_of(problem)
+    cells = tuple(problem.objective.cell_of(records.sensitive, records.target).bincount(minlength=2).tolist())
+    exact = Moments(layout, sums_of(problem, layout, records).double() * STEP, 0.0, cells)
+    assert hidden_by_noise(exact) == ""
+    assert "hides how rare the rarer classes are" in hidden_by_noise(dataclasses.replace(exact, sigma=400.0))
 
 
 @pytest.mark.parametrize("arguments", [[], ["fair-classification", "--after-moments", "RUN"]])

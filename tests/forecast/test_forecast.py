@@ -240,6 +240,18 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     )
 
 
+def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
+    found = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, strengths=FEW, expect="much")
+    assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
+    assert "assumes that no class has less than 50 % of the records: if one of them has 2 %, " in found.verdict
+    assert as_plain(found)["forecast"]["kept_with_a_rare_class"] == found.forecast.rare
+    said = [replace(found, forecast=replace(found.forecast, rare=rare)).verdict for rare in (0.1, 0.7)]
+    assert "2 %, a constant would do as well" in said[0] and "2 %, about 70 % would be left" in said[1]
+    table = drawn(columns_of(), scaled(SIZES, 600), LAWS[1], seed=5)
+    known = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, table=table, strengths=FEW)
+    assert known.forecast.rarest is None and "assumes" not in known.verdict
+
+
 def test_a_task_without_rules_has_its_noise_and_no_forecast():
     ring = parse_experiment(
         {

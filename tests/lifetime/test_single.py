@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import fedsw
 from fedsw.accounting import Ledger, LedgerReplaced, Step
@@ -17,7 +19,7 @@ from fedsw.accounting.journal import Journal
 from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached, cost_of_ledger, total_epsilon
 from fedsw.engines.pool import settle_run
 from fedsw.privacy import release as door
-from fedsw.report.accounts import account_record
+from fedsw.report.accounts import account_record, account_view, accounts_view
 from fedsw.single.sketching import plan_sketch, release_sketch
 from tests.federations import SMALL
 from tests.lifetime.test_runs import kinds
@@ -294,3 +296,15 @@ def test_a_release_of_another_run_is_not_taken_for_this_one(people, tmp_path):
         sketched(tmp_path / f"{name}.sqlite")
     people.reserve("run", {Step(1.0, 0.1): 1}, About("own", "central", ""))
     assert len(people.state().runs) == 3
+
+
+def test_every_table_says_at_which_delta_its_epsilons_are_and_that_a_runs_own_screen_has_its_own(people):
+    people.reserve("one", {Step(0.1, 0.4): 60}, About("one", "central", "runs/one"))
+    for view, column in (
+        (account_view(account_record(people, 1e-7)), "ε at δ = 1e-07"),
+        (accounts_view([account_record(people, 1e-7)]), "shown at δ = 1e-07"),
+    ):
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(view)
+        text = console.export_text()
+        assert column in text and "a run's own screen has its ε at the δ of its experiment" in text

@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedsw.cli.app import main
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.own_data.examine import examine
-from fedsw.own_data.screen import made_up, measured_cost
+from fedsw.own_data.screen import examination_view, made_up, measured_cost
 
 RAW = {
     "name": "own",
@@ -39,13 +40,28 @@ def write(folder: Path, rows, header=("age", "work", "sex", "income")) -> None:
 
 
 def test_every_fault_of_every_file_is_listed_with_its_row_and_column(tmp_path):
-    write(tmp_path / "0", [*FINE, ["x", "c", "female", "low"], [5, "a", "", "low"]])
+    write(tmp_path / "0", [*FINE, ["x", "c", "female", "low"], [5, "a", "woman", "low"]])
     write(tmp_path / "1", [*FINE, [101, "a", "male", "high"]])
     found = examine(EXPERIMENT, tmp_path)
     places = [[(fault.row, fault.column) for fault in file.faults] for file in found.files]
     assert places == [[(22, "age"), (22, "work"), (23, "sex")], [(22, "age")]]
     assert not found.fits and [file.rows for file in found.files] == [22, 21]
     assert found.files[1].groups == {"female": 10, "male": 10} and found.files[1].classes == {"low": 10, "high": 10}
+
+
+def test_cells_that_seem_to_be_missing_have_one_line_a_column_with_the_setting(tmp_path, capsys):
+    write(tmp_path / "0", [*FINE, *[["", "a", "male", "low"]] * 60, ["NA", "?", "", "low"]])
+    write(tmp_path / "1", FINE)
+    found = examine(EXPERIMENT, tmp_path)
+    assert found.files[0].absent == {"age": {"empty": 60, "'NA'": 1}, "work": {"'?'": 1}, "sex": {"empty": 1}}
+    assert not found.fits and not found.files[0].faults and found.files[0].more == 0
+    Console(width=400).print(examination_view(EXPERIMENT, found, None))
+    shown = capsys.readouterr().out
+    assert "column 'age': 60 cells are empty and 1 cell is 'NA'; if they stand for" in shown
+    assert 'declare missing = ["", "NA"], fill = 50 for it' in shown
+    assert "column 'work': 1 cell is '?'" in shown and 'declare missing = ["?"] for it' in shown
+    assert "column 'sex': 1 cell is empty; a group, a target or a unit cannot be missing" in shown
+    assert shown.count("cell is") + shown.count("cells are") == 4 and "a run cannot start" in shown
 
 
 def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):

@@ -50,8 +50,23 @@ def test_more_clients_who_trust_nobody_need_more_records_and_a_server_needs_not(
 def test_what_nobody_answered_is_the_cautious_answer_and_is_named(capsys):
     assert main(["choose", "--sums", "server", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["assumed"] == {"counts": "watched", "rows": "one", "product": "model", "records": 1000}
+    numbers = {"records": 1000, "clients": 4, "columns": 10, "epsilon": 1.0}
+    assert found["assumed"] == {"counts": "watched", "rows": "several", "product": "model", **numbers}
     assert found["settings"]["privacy.sampling"] == "stratified" and found["when_not_to_use_fedsw"]
+    assert main(["choose", "--records", "500", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["trust"] == "local-gradient" and found["assumed"]["sums"] == "nobody"
+    assert found["settings"]["data.unit"] == "COLUMN" and "records" not in found["assumed"]
+
+
+def test_commands_are_printed_in_one_line_each_and_one_client_is_no_clients(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["choose", "--clients", "1", "--columns", "1", "--rows", "several"]) == 0
+    shown = capsys.readouterr().out
+    found = choose(Answers(clients=1, columns=1, rows="several"))
+    assert all(f"    {command}\n" in shown for command in found.commands) and max(map(len, found.commands)) > 60
+    assert "records at 1 client, 1 column, epsilon 1:" in shown
+    assert "--sums nobody, --counts watched, --product model, --records 1000, --epsilon 1.0" in shown
 
 
 def test_the_decision_page_is_the_commands_text():

@@ -74,11 +74,14 @@ def test_what_the_command_line_says_wins(tmp_path):
     assert (age["low"], age["high"]) == (0, 120)
 
 
-def test_a_template_has_every_column_of_the_tables_and_reads_as_a_code_book_of_blanks(tmp_path):
+def test_a_template_has_every_column_of_the_tables_and_reads_as_a_code_book_of_blanks(tmp_path, capsys):
     data, codes = tables(tmp_path), tmp_path / "codes.csv"
     assert main(["init", str(data), "--group", "sex", "--code-book-template", str(codes)]) == 0
     found = read_code_book(codes)
-    assert list(found.entries) == NAMES and found.with_role("group") == "sex"
+    assert list(found.entries) == NAMES and found.with_role("group") == "sex" and found.left_out == ("pid",)
+    assert "pid looks like an identifier and is left out" in capsys.readouterr().out
+    assert main(["init", str(data), "--unit", "pid", "--code-book-template", str(codes), "--force"]) == 0
+    assert read_code_book(codes).with_role("person") == "pid"
     assert all(each.answer.kind is None for each in found.entries.values())
     assert not (tmp_path / "own.toml").exists()
 
@@ -110,6 +113,10 @@ def test_a_target_with_bounds_is_a_number_to_predict_and_edges_cut_a_group(tmp_p
         ("column,kind,categories\nage,number,a|b\n", "has categories, and kind 'number'; write 'text'"),
         ("column,kind,low,high\nsex,boolean,0,1\n", "of kind 'boolean', which has no bounds"),
         ("column,role,edges\nage,group,young|old\n", "an edge of 'age' is 'young'; write numbers"),
+        ("column,categories\njob,skilled;unskilled\n", r"one value with ';' in it; part several by '\|': skilled\|uns"),
+        ('column,categories\njob,"a, b"\n', r"one value with ',' in it; part several by '\|': a\|b"),
+        ("column,categories\njob,clerk\n", "column 'job' has one category, 'clerk', which tells nothing"),
+        ("column,kind,missing\nage,number,NA;?\n", r"missing of 'age' are 'NA;\?', one value with ';'"),
         ("column,low\n", "describes no column"),
         ("column,low,high\n,1,2\n", "line 2 names no column"),
     ],
@@ -131,3 +138,12 @@ def test_without_a_group_or_a_target_init_says_what_to_add(tmp_path, capsys):
     assert main(["init", str(tables(tmp_path)), "-o", str(tmp_path / "own.toml")]) == 2
     assert "add --group COLUMN, or a code book's role" in capsys.readouterr().err
     assert template(["a"], {}).splitlines()[0].split(",") == list(FIELDS)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("|", ("",)), ("true", ("",)), ("false", ()), ("|NA", ("", "NA"))])
+def test_the_empty_cell_is_a_bar_or_true_as_in_a_declaration(tmp_path, written, meant):
+    text = f"column,kind,low,high,missing\nage,integer,0,90,{written}\n"
+    assert read_code_book(book(tmp_path, text)).entries["age"].answer.missing == meant
+    if written in ("true", "false"):
+        said = [{"column": "age", "low": 0, "high": 90, "missing": written == "true"}]
+        assert read_code_book(book(tmp_path, json.dumps(said), "c.json")).entries["age"].answer.missing == meant

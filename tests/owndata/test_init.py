@@ -160,8 +160,18 @@ def test_two_data_sets_have_two_accounts_though_both_experiments_are_called_own(
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     accounts = {tomllib.loads(drafted(folder(tmp_path / place)))["data"]["account"] for place in ("a", "b")}
     assert len(accounts) == 2 and all(name.startswith("DATA-") for name in accounts)
-    again = Asked(tmp_path / "a" / ".." / "a" / "DATA", "sex", "income", Words())
-    assert account_name(again) in accounts
+    assert account_name(tmp_path / "a" / ".." / "a" / "DATA") in accounts
+
+
+def test_all_drafts_of_one_folder_count_in_one_account_whatever_they_predict_and_for_whom(tmp_path):
+    data = folder(tmp_path)
+    drafts = [
+        drafted(data),
+        drafted(data, unit="id"),
+        draft(Asked(data, "member", "job", Words()), name="another").text,
+        draft(Asked(data, "sex", "age", Words(bounds={"age": ("0", "90")}, drop=("job",))), name="own").text,
+    ]
+    assert len({tomllib.loads(text)["data"]["account"] for text in drafts}) == 1
 
 
 def test_a_file_of_another_encoding_is_named_with_what_to_do(tmp_path):
@@ -194,6 +204,45 @@ def test_the_one_table_of_a_folder_is_found_whatever_its_name_and_two_are_refuse
         places(data)
     (data / "0" / "train.csv").write_text("x\n1\n")
     assert places(data)[0].table.name == "train.csv"
+
+
+def test_folders_with_names_are_refused_with_the_command_that_renames_them_also_beside_a_table(tmp_path):
+    data = folder(tmp_path)
+    for client, name in enumerate(("north", "the south")):
+        (data / str(client)).rename(data / name)
+    with pytest.raises(ExperimentError) as fault:
+        places(data)
+    assert str(fault.value).endswith(f"called 0, 1, ...: cd {data} && mv north 0 && mv 'the south' 1")
+    (data / "held-out.csv").write_text("x\n1\n")
+    with pytest.raises(ExperimentError, match="mv north 0"):
+        places(data)
+    (data / "train.csv").write_text("x\n1\n")
+    assert [place.client for place in places(data)] == [None]
+
+
+def test_what_a_folder_has_in_place_of_tables_is_said(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "records.xlsx").write_text("x")
+    with pytest.raises(FileNotFoundError, match=r"no table \(.csv, .tsv, .*it has old/, records.xlsx$"):
+        places(tmp_path)
+
+
+@pytest.mark.parametrize(("end", "separator"), [(".tsv", "\t"), (".txt", "|"), (".TXT", ",")])
+def test_tables_of_text_are_read_by_their_separator_whatever_their_names_end_in(tmp_path, end, separator):
+    data = folder(tmp_path, separator=separator)
+    for client in range(2):
+        (data / str(client) / "train.csv").rename(data / str(client) / f"people{end}")
+    (tmp_path / "own.toml").write_text(drafted(data, from_public=True))
+    columns = load_experiment(tmp_path / "own.toml").data.columns
+    assert columns.separator == separator
+    assert [len(read_table(place.table, columns)) for place in places(data)] == [10, 10]
+
+
+def test_a_note_beside_a_table_is_no_second_table(tmp_path):
+    data = folder(tmp_path)
+    (data / "0" / "train.csv").rename(data / "0" / "people.csv")
+    (data / "0" / "README.txt").write_text("about these records\n")
+    assert places(data)[0].table.name == "people.csv"
 
 
 @pytest.mark.parametrize("records", [2, 1000, 10**5 + 1, 10**6, 10**8])

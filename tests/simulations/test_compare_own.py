@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsw.accounting.lifetime import account_named
+from fedsw.cli.app import main
 from fedsw.compare.figure import draw_utility
 from fedsw.compare.grid import make_grid, read_grid, run_cell, write_grid
 from fedsw.compare.table import make_table
@@ -72,3 +74,25 @@ def test_nothing_is_compared_that_nobody_measures(own):
     own.write_text(OWN.replace('held_out = "held-out.csv"', ""))
     with pytest.raises(ExperimentError, match="names no held-out records"):
         make_grid(str(own))
+
+
+def test_by_itself_a_comparison_puts_no_infinite_epsilon_into_an_account_and_shows_the_reference(
+    own, tmp_path, monkeypatch, capsys
+):
+    """The account of a draft reads what was released; the reference's line says that it may not be."""
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+    own.write_text(OWN.replace("[data.columns]", 'account = "people"\n[data.columns]'))
+    monkeypatch.chdir(tmp_path)
+    line = ["compare", str(own), "--data-dir", str(tmp_path / "DATA"), "--epsilon", "1", "--seeds", "1"]
+    assert main([*line, "--set", "privacy.delta=1e-4", "--jobs", "1"]) == 0
+    said = capsys.readouterr()
+    assert "left out: unclipped, none" in said.err
+    assert "--methods unclipped,none,reference,central,local-gradient runs them" in said.err
+    shown = " ".join(said.out.split())
+    assert "made by an operator who sees all records and may not be released: no account counts it" in shown
+    runs = account_named("people").state().runs.values()
+    assert [run.kind for run in runs] == ["central"] and not any(run.unprotected for run in runs)
+    grid = make_grid(str(own), methods=["reference", "none"], epsilons=(1.0,), seeds=1)
+    assert [cell.method for cell in grid.cells] == ["reference", "none"] and not grid.left_out
+    account_named("people").limit(3.0, 1e-6)
+    assert make_grid(str(own), epsilons=(1.0,), seeds=1).methods == ("central", "local-gradient")

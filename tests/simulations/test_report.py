@@ -131,9 +131,44 @@ def test_no_metric_is_shown_without_the_interval_that_it_stands_for(finished_run
     ):
         assert words in text
     written = card(read_run(directory))
-    assert "The model cannot be told from it: its gain is 0.04 (-0.01 to 0.09)." in written
+    assert "The model cannot be told from it: 0.04 (-0.01 to 0.09) better." in written
     assert "0.79 (0.77 to 0.815)" in written and "2 (no interval is known)" in written
     assert "0.75 (0.73 to 0.77)" in written
+
+
+def test_a_model_below_the_constant_is_said_to_be_worse_and_never_less_than_0_better(finished_run: MakeRun) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    summary |= {"constant": {"accuracy": 0.75}, "constant_answers": "always 'low'"}
+    summary["gain"] = {"value": -0.477, "low": -0.5, "high": -0.45, "claim": "worse"}
+    write_json(directory / "summary.json", summary)
+    said = "he model is worse: 0.477 (0.45 to 0.5) worse"
+    assert said in shown(summary_panel(read_run(directory)), width=300) and said in card(read_run(directory))
+    summary["gain"] |= {"high": 0.1, "claim": "cannot be told"}
+    write_json(directory / "summary.json", summary)
+    assert "told from it: 0.477 (-0.1 to 0.5) worse" in shown(summary_panel(read_run(directory)), width=300)
+
+
+def test_where_moments_were_bought_rounds_below_the_noise_do_not_say_that_nothing_was_learnt(
+    finished_run: MakeRun,
+) -> None:
+    directory = finished_run()
+    summary = json.loads((directory / "summary.json").read_text())
+    faint = {"a_round": 0.0, "the_run": 0.0, "rounds": 50}
+    summary["signal_to_noise"] = {**faint, "words": "mostly noise: the rounds may have taught the model nothing"}
+    write_json(directory / "summary.json", summary)
+    assert "may have taught the model nothing" in shown(summary_panel(read_run(directory)), width=300)
+    constant = {"value": 0.6, "low": 0.58, "high": 0.62}
+    narrow = [{"name": "age", "part": 0.0, "most": 0.0021}]
+    summary["moments"] = {"constant": constant, "classes": ["low", "high"], "share": 0.1, "records": 100,
+                          "narrow_columns": narrow}  # fmt: skip
+    write_json(directory / "summary.json", summary)
+    text = shown(summary_panel(read_run(directory)), width=300)
+    assert "taught the model nothing" not in text and "age at most 1 %" in text
+    assert "the start came from the released moments, which did the learning; the rounds added little" in text
+    summary["signal_to_noise"] |= {"the_run": 9.0, "words": "well above"}
+    write_json(directory / "summary.json", summary)
+    assert "well above" in shown(summary_panel(read_run(directory)), width=300)
 
 
 def test_a_run_that_never_ended_says_what_it_spent_and_how_to_go_on(finished_run: MakeRun) -> None:

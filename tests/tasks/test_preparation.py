@@ -184,6 +184,8 @@ def test_a_column_is_said_to_use_little_of_its_bounds_only_where_noise_allows_it
     assert [each.name for each in columns_used(noised(moments, 0.05), columns)] == ["x2"]
     assert not columns_used(noised(moments, 30.0), columns)
     assert sum(len(columns_used(noised(moments, 3.0, seed), columns)) > 1 for seed in range(40)) <= 4
+    unseen = [each for seed in range(40) for each in columns_used(noised(moments, 0.05, seed), columns)]
+    assert any(each.part == 0 for each in unseen) and all(each.most > 0.2 for each in unseen)
 
 
 @pytest.mark.parametrize("overrides", [(), (REGRESSION,)])

@@ -102,3 +102,33 @@ def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeyp
     found = json.loads(capsys.readouterr().out)
     assert found["cost"] == 0 and len(found["tried"]) == 2 and not (tmp_path / "accounts").exists()
     assert found["best"] == ["training.learning_rate=2.0"]
+
+
+def persons(own, tmp_path, second: str) -> list[str]:
+    """A command that searches on two clients with 100 persons each, two rows a person; the second's names begin so."""
+    own.write_text(OWN.replace('account = "people"', 'account = "people"\nunit = "pid"'))
+    for client, name in enumerate(("p", second)):
+        rows = [[*row, f"{name}{person}"] for person in range(100) for row in [FINE[person % 20]] * 2]
+        write(tmp_path / "DATA" / str(client), rows, header=["age", "work", "sex", "income", "pid"])
+    return ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.5,2.0"]
+
+
+def test_where_records_have_a_unit_every_candidate_is_scored(own, tmp_path, capsys):
+    line = persons(own, tmp_path, "q")
+    assert main([*line, "privacy.epsilon=50", "--json"]) == 0
+    tried = json.loads(capsys.readouterr().out)["tried"]
+    assert len(tried) == 2 and all(each["fault"] is None and each["accuracy"] is not None for each in tried)
+
+
+def test_persons_at_two_clients_are_refused_before_anything_is_tried(own, tmp_path, capsys):
+    assert main(persons(own, tmp_path, "p")) == 2
+    assert "values of 'pid' have rows at several clients" in capsys.readouterr().err
+
+
+def test_a_search_in_which_nothing_scored_fails_and_recommends_nothing(own, tmp_path, capsys):
+    for client in ("0", "1"):
+        write(tmp_path / "DATA" / client, FINE * 10)
+    line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.rounds=1,2", "--metric", "auk"]
+    assert main(line) == 2
+    said = capsys.readouterr()
+    assert "none of the 2 settings tried has a score" in said.err and "'auk'" in said.err and "best" not in said.out
