@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
 
 test: $(READY)
-	$(BIN)/pytest -n auto --dist loadfile -m "not slow"
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -24,3 +25,42 @@ def accounts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def same_draws_wherever_a_test_runs() -> None:
     """Tests that draw their inputs from torch's own generator get the same ones, whatever ran before them."""
     torch.manual_seed(0)
+
+
+LONG = (
+    *(
+        "simulations/test_warm_executor",
+        "forecast/test_forecast",
+        "server/test_recovery",
+        "accounting/test_composition",
+    ),
+    *("server/test_restored", "tasks/test_tally", "server/test_local_sites", "simulations/test_audit_canary"),
+    *("server/test_federation", "server/test_transfers", "baselines/test_baselines", "server/test_replies"),
+    *("use/test_stored_code", "simulations/test_neighbours", "owndata/test_every_verb", "owndata/test_path"),
+    *("simulations/test_audit_recorded", "accounting/test_triangle", "simulations/test_ended_runs"),
+    *("clipping/test_cut_precision", "tuning/test_selected_run", "test_subnormal", "fuzz/test_settings"),
+)
+"""Files that take longest, which begin first: else one of them keeps one core busy when the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, the others in their order."""
+    places = {name: place for place, name in enumerate(LONG)}
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.with_suffix("").as_posix()
+        return next((places[name] for name in places if path.endswith(f"tests/{name}")), len(places))
+
+    items.sort(key=place)
+
+
+def pytest_sessionstart() -> None:
+    """What the tests import stays until the end; to look for garbage in it, again and again, takes minutes."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for among what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

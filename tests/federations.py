@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
 from fedsw.engines.inprocess import InProcessGrid, node_configs
-from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment import Experiment, parse_experiment, sources
 from fedsw.federation import wire
 from fedsw.federation.client.app import app as client_app
 from fedsw.federation.exchange.cohort import Site
@@ -57,6 +58,17 @@ def array(values: np.ndarray) -> Array:
 def array_record(name: str, values: torch.Tensor) -> ArrayRecord:
     """A record of one array."""
     return ArrayRecord({name: Array(*wire.encode(values))})
+
+
+def digits_for_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the digits that every machine has stand in for images that have to be downloaded."""
+    load = sources._load
+
+    def stand_in(spec, *rest):
+        absent = spec.source in ("mnist", "fashion-mnist", "usps")
+        return load(spec.model_copy(update={"source": "digits"}) if absent else spec, *rest)
+
+    monkeypatch.setattr(sources, "_load", stand_in)
 
 
 class Saboteur:

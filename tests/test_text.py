@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from fedsw.text import downward, upward
 
-SOURCES = [*sorted(Path("fedsw").rglob("*.py")), *sorted(Path("benchmarks").rglob("*.py"))]
+SOURCES = [path for folder in ("fedsw", "benchmarks", "simulations") for path in sorted(Path(folder).rglob("*.py"))]
 FORMS = re.compile(r"^[#0 ,+-]*\d*,?(\.\d+)?[gef%]$")
 NAMED = re.compile(
     r"epsilon|delta(?!_times)|spent|budget(?!_left)|\bclaim(ed)?\b(?!\.)|all_shown|\bsingle\b", re.IGNORECASE
 )
-ANNOUNCED = re.compile(r"(ε|δ|epsilon|delta)( spent)?( ?(=|of|at|is|≥|≤|to|up to))? ?$")
+ANNOUNCED = re.compile(r"((ε|δ|epsilon|delta|μ)( spent)?( ?(=|of|at|is|≥|≤|to|up to))?|\bat most \() ?$")
+BY_ANOTHER_NAME = re.compile(r"\w+ ?= ?$")
+DRAWN = {"annotate", "text", "bar_label", "set_xticks", "set_yticks"}
+"""Methods of a figure that write numbers into it."""
 NOT_PRINTED = {
     "simulations/papers/computed/noise.py",  # names of measured values, by the epsilons that a study asks for
     "simulations/papers/computed/postprocessing.py",
@@ -73,6 +76,36 @@ def rounded_to_the_nearest(tree: ast.AST) -> Iterator[tuple[int, str]]:
             before = part.value if isinstance(part, ast.Constant) else ""
 
 
+def drawn_to_the_nearest(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where a function whose words have an epsilon or a delta in them writes a number to the nearest digit in a figure.
+
+    The number may have any name there, unless other words come before it.
+    """
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        words = [each.value for each in ast.walk(function) if isinstance(each, ast.Constant)]
+        if not any(isinstance(each, str) and re.search("[εδ]", each) for each in words):
+            continue
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in DRAWN:
+                for text in (each for each in ast.walk(call) if isinstance(each, ast.JoinedStr)):
+                    yield from _numbers_without_a_name(text)
+
+
+def _numbers_without_a_name(text: ast.JoinedStr) -> Iterator[tuple[int, str]]:
+    before = ""
+    for part in text.values:
+        if isinstance(part, ast.FormattedValue):
+            form = "" if part.format_spec is None else ast.unparse(part.format_spec).strip("f'\"")
+            written = (
+                "." in form and FORMS.match(form) or isinstance(part.value, ast.Call) and named(part.value, "number")
+            )
+            if written and not BY_ANOTHER_NAME.search(before):
+                yield part.lineno, ast.unparse(part.value)
+        before = part.value if isinstance(part, ast.Constant) else ""
+
+
 def named(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == name and bool(call.args)
 
@@ -82,13 +115,26 @@ def test_no_epsilon_and_no_delta_is_written_to_the_nearest_digit():
         f"{path}:{line}: {text}"
         for path in SOURCES
         if str(path) not in NOT_PRINTED
-        for line, text in rounded_to_the_nearest(ast.parse(path.read_text(encoding="utf-8")))
+        for search in (rounded_to_the_nearest, drawn_to_the_nearest)
+        for line, text in search(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert not found, "\n".join(found)
+    assert SOURCES and not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(
-    "code", ["f'ε = {x:.3g}'", "f'{epsilon:.4g}'", "number(found.delta)", "f'at δ = {number(x)}'", "f'{budget:g}'"]
+    "code",
+    [
+        *("f'ε = {x:.3g}'", "f'{epsilon:.4g}'", "number(found.delta)", "f'at δ = {number(x)}'", "f'{budget:g}'"),
+        *("f'μ of {x:.4g}'", "f'at most ({x:.4g}, {y:.3g})'"),
+    ],
 )
 def test_the_search_finds_what_it_looks_for(code):
     assert list(rounded_to_the_nearest(ast.parse(code)))
+
+
+@pytest.mark.parametrize("text", ["f'{height:.3g}'", "f'{number(height)}'", "f'{height:.1%}'"])
+def test_the_search_finds_numbers_in_figures_of_epsilon_whatever_they_are_called(text):
+    code = f"def bars(axes):\n    axes.annotate({text}, (0, 1))\n    axes.set(ylabel='ε')"
+    assert list(drawn_to_the_nearest(ast.parse(code)))
+    assert not list(drawn_to_the_nearest(ast.parse(code.replace("ylabel='ε'", "ylabel='score'"))))
+    assert not list(drawn_to_the_nearest(ast.parse(code.replace("f'", "f'σ = "))))

@@ -59,7 +59,7 @@ def _draw_scores(axes: Axes, found: Mapping[str, Any]) -> None:
 def _errors(axes: Axes, found: Mapping[str, Any]) -> None:
     alpha = np.linspace(1e-4, 1 - 1e-4, 400)
     claimed = stats.norm.cdf(stats.norm.isf(alpha) - found["mu"])
-    axes.plot(alpha, claimed, color="black", label=f"claimed, μ = {found['mu']:.3g}")
+    axes.plot(alpha, claimed, color="black", label=f"claimed, μ = {upward(found['mu'])}")
     points = np.array(found["curve"])
     axes.plot(points[:, 0], points[:, 1], ".", color=colour(0), label="measured")
     axes.plot(*found["rates_upper"], marker="s", color=colour(1), linestyle="none", label="bounded")
@@ -176,7 +176,7 @@ def _contradictions(claim: Claim, measured: Measured, mu: float, rate: float, sh
     if measured.repeated:
         found.append(f"{measured.repeated} releases have the noise of an earlier one")
     if mu > claim.mu:
-        found.append(f"one release shows a μ of {mu:.4g}, claimed is {claim.mu:.4g}")
+        found.append(f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}")
     if rate > claim.rate:
         found.append(f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}")
     if shown > claim.epsilon:

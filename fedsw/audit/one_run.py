@@ -70,8 +70,9 @@ def _bars(axes: Axes, shown: Mapping[str, float], claimed: float, published: flo
     labels = [name.replace(" ", "\n", 1) for name in names] + (["claimed"] if finite else [])
     colours = [colour(2 + index) for index in range(len(names))] + ["0.6"]
     axes.bar(range(len(heights)), heights, color=colours[: len(heights)], width=0.6)
-    for place, height in enumerate(heights):
-        axes.annotate(f"{height:.3g}", (place, height), ha="center", va="bottom", fontsize="small")
+    texts = [downward(shown[name]) for name in names] + ([upward(claimed)] if finite else [])
+    for place, (height, text) in enumerate(zip(heights, texts, strict=True)):
+        axes.annotate(text, (place, height), ha="center", va="bottom", fontsize="small")
     if finite:
         axes.axhline(published * claimed, color="black", linestyle="--", linewidth=1.0)
         axes.annotate(
@@ -178,8 +179,6 @@ def audit(
     }
 
     def draw() -> Any:
-        pass
-
         named = {_NAMES[name]: (found.scores, found.shown) for name, found in attacks.items()}
         return draw_one_run(named, placed.coins, claimed=claimed, title=experiment.name, published=PUBLISHED)
 
@@ -372,7 +371,7 @@ def _rows(
 
 
 def _share(shown: float, claimed: float) -> str:
-    return f"{shown / claimed:.2f}" if math.isfinite(claimed) else "none"
+    return downward(shown / claimed, 2) if math.isfinite(claimed) else "none"
 
 
 def _described(found: _Attack, claimed: float) -> dict[str, Any]:

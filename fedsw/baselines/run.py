@@ -243,7 +243,8 @@ def _statement(stated: Guarantee, epsilon: float, delta: float) -> str:
     )
     if stated.relation == ADD_REMOVE:
         twice, more = replaced(epsilon, delta)
-        words += f" For replacing one record, which fedsw's own rows are about: at most ({twice:.4g}, {more:.3g})."
+        most = f"({upward(twice, 4)}, {upward(more)})"
+        words += f" For replacing one record, which fedsw's own rows are about: at most {most}."
     return words + (f" Nominal: {stated.randomness or 'sampling and noise are seeded'}." if stated.nominal else "")
 
 

@@ -34,10 +34,13 @@ class DeclaredRecords(Records):
     Attributes:
         columns: the declaration that they were read under: inputs, groups, classes or targets, with bounds.
         kind: the type of the container that they came from, "pandas.DataFrame".
+        read_off: "groups" and "classes", as far as nobody declared them: their lists are those of the records, which
+            makes public what occurs among them.
     """
 
     columns: Columns
     kind: str
+    read_off: tuple[str, ...] = ()
 
     @property
     def rows_by_group(self) -> dict[str, int]:
@@ -123,11 +126,14 @@ def as_records(
     if isinstance(source, DeclaredRecords):
         return _redeclared(source, columns, given)
     table = tabulated(source, names=names)
+    read_off: tuple[str, ...] = ()
     if columns is None:
-        table, columns = _Declaring(table).columns(group, target, targets, features, groups, classes, edges, unit)
+        declaring = _Declaring(table)
+        table, columns = declaring.columns(group, target, targets, features, groups, classes, edges, unit)
+        read_off = tuple(declaring.read_off)
     found = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
     return DeclaredRecords(
-        found.features, found.sensitive, found.target, found.ids, columns, table.kind, unit=found.unit
+        found.features, found.sensitive, found.target, found.ids, columns, table.kind, read_off, unit=found.unit
     )
 
 
@@ -159,10 +165,15 @@ def _redeclared(records: DeclaredRecords, columns: Columns | None, given: Mappin
 
 
 class _Declaring:
-    """From the arguments of `as_records` to a declaration; arrays that were passed become columns of the table."""
+    """From the arguments of `as_records` to a declaration; arrays that were passed become columns of the table.
+
+    Attributes:
+        read_off: "groups" and "classes", as far as they are those of the table.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self.read_off: list[str] = []
 
     def columns(
         self,
@@ -313,6 +324,7 @@ class _Declaring:
         """The declared values of a column, those of its container, or those that occur, in their natural order."""
         if given is not None:
             return _texts(given)
+        self.read_off.append(argument)
         if name in self._table.levels:
             return self._table.levels[name]
         cells, kind = self._table.label(name), self._table.kind

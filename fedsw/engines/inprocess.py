@@ -102,6 +102,8 @@ def simulate_with_ray(
 
 _FIRST_NODE = 1000
 _PULL_SECONDS = 0.5
+_IDLE_SECONDS = 10.0
+"""After which a thread that nobody asks anything ends, so that a grid that was forgotten leaves none behind."""
 
 
 class InProcessGrid(Grid):
@@ -112,7 +114,7 @@ class InProcessGrid(Grid):
     nobody waits for it, and it is neither answered nor delivered. When a client takes half of the time that the next
     message has left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to
     the others: a hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python
-    thread cannot be stopped).
+    thread cannot be stopped). A worker that has nothing to do for a while ends, too; the next message has a new one.
 
     Args:
         client_app: the app every node runs.
@@ -252,8 +254,11 @@ class _Worker:
         grid = self._grid
         with grid._state:
             while True:
-                grid._state.wait_for(lambda: grid._queue or grid._closed or self.relieved)
+                woken = grid._state.wait_for(lambda: grid._queue or grid._closed or self.relieved, _IDLE_SECONDS)
                 if self.relieved or grid._closed:
+                    return None
+                if not woken:
+                    grid._worker = None
                     return None
                 sent, now = grid._queue.popleft(), time.monotonic()
                 if now < sent.until:

@@ -103,6 +103,8 @@ def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
 def _completed(experiment: Experiment, found: own.Own, source: str, held_out: str | None) -> Experiment:
     raw = experiment.model_dump()
     raw["data"] |= {"source": source, "columns": found.columns.model_dump(), "held_out": held_out}
+    if experiment.data.columns is None:
+        raw["data"]["read_off"] = found.read_off
     if experiment.data.family != "module":
         raw["data"]["objects"] = [one.model_dump() for one in found.described]
     try:

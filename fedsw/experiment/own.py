@@ -41,6 +41,11 @@ class Own:
         return self.parts[0].columns
 
     @property
+    def read_off(self) -> tuple[str, ...]:
+        """What of the declaration is that of some client's records, and of nobody's own words."""
+        return tuple(sorted({each for part in self.parts for each in part.read_off}))
+
+    @property
     def described(self) -> tuple[Held, ...]:
         """What may be written down of them under every guarantee: types and numbers of records, or of units."""
         return tuple(Held(kind=part.kind, records=len(Units.of(part))) for part in self.parts)

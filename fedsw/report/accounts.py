@@ -211,7 +211,7 @@ def _step(step: Step) -> str:
     if math.isinf(step.mu):
         return "(no noise)"
     rate = "all records" if step.sampling_rate == 1 else f"rate {number(step.sampling_rate)}"
-    return f"({rate}, μ {number(step.mu)})"
+    return f"({rate}, μ {upward(step.mu)})"
 
 
 NodeState = Literal["taking part", "quiet", "over"]

@@ -119,11 +119,10 @@ def test_one_step_inverts_its_exact_profile_from_above(step, delta):
     from fedsw.accounting import step_profile
 
     found = epsilon({step: 1}, delta)
-    if found > 0.0:
-        before = torch.tensor([found, max(0.0, found - 2e-3 * max(1.0, found))], dtype=torch.float64)
-        here, earlier = step_profile(step, before).tolist()
-        assert here <= delta * (1 + 1e-12)
-        assert earlier > delta - 2e-12 or found < 2e-3
+    before = torch.tensor([found, max(0.0, found - 2e-3 * max(1.0, found))], dtype=torch.float64)
+    here, earlier = step_profile(step, before).tolist()
+    assert here <= delta * (1 + 1e-12)
+    assert earlier > delta - 2e-12 or found < 2e-3
 
 
 @few

@@ -3,14 +3,13 @@
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
 
 from fedsw.accounting import Charge, Ledger, LedgerBusy, LedgerDamaged
 from fedsw.accounting.journal import Journal
+from tests.accounting.children import Child
 
 PRELUDE = """
 import os, signal, sys, time
@@ -24,15 +23,13 @@ CHARGE = [Charge("all", 0.01, 1.0)]
 
 
 def start(code, path):
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + code, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return Child(PRELUDE + code, path)
 
 
 def run_to_death(code, path):
     child = start(code, path)
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == -signal.SIGKILL, errors
+    said = child.communicate()
+    assert child.returncode == -signal.SIGKILL, said
 
 
 @pytest.fixture
@@ -80,8 +77,7 @@ for round_ in range(100_000):
     first = child.stdout.readline()
     time.sleep(0.05)
     child.kill()
-    acknowledged = [int(line) for line in (first + child.stdout.read()).split()]
-    child.wait()
+    acknowledged = [int(line) for line in (first + child.communicate()).split()]
     with Ledger.open(path) as ledger:
         charged = [entry.round for entry in ledger.entries()]
         assert charged == list(range(len(charged)))
@@ -120,7 +116,7 @@ while done < 9:
 print(done, busy)
 """
     children = [start(code, path) for _ in range(2)]
-    outputs = [child.communicate(timeout=120) for child in children]
+    outputs = [child.communicate() for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     with Ledger.open(path) as ledger:
         assert [entry.round for entry in ledger.entries()] == list(range(18))
@@ -129,7 +125,7 @@ print(done, busy)
 
 def test_a_holder_that_dies_frees_the_ledger(path):
     create(path).close()
-    child = start("ledger = Ledger.open(path)\nprint(os.getpid(), flush=True)\nsys.stdin.read()", path)
+    child = start("ledger = Ledger.open(path)\nprint(os.getpid(), flush=True)\nsignal.pause()", path)
     pid = child.stdout.readline().strip()
     try:
         with pytest.raises(LedgerBusy, match=f"process {pid}"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -21,6 +19,7 @@ from fedsw.accounting import (
     epsilon,
     spend_together,
 )
+from tests.accounting.children import Child
 
 CHARGE = [Charge("all", 0.1, 1.0)]
 
@@ -111,8 +110,9 @@ held = [Ledger.open(Path(sys.argv[1]) / f"{i}.sqlite") for i in range(3)]
 spend_together([Spending(each, 1, 0, [Charge("all", 0.1, 1.0)], 5.0) for each in held])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=120, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    child = Child(code, tmp_path)
+    said = child.communicate()
+    assert child.returncode == -signal.SIGKILL, said
     for i in range(3):
         with Ledger.open(tmp_path / f"{i}.sqlite") as ledger:
             assert [entry.round for entry in ledger.entries()] == [1]

@@ -9,7 +9,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from fedsw.data import find_data
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sections.privacy import is_local
@@ -18,7 +17,7 @@ from fedsw.federation.client.app import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
 from fedsw.federation.messages.table import trusts_of
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
-from tests.federations import SMALL, Federation
+from tests.federations import SMALL, Federation, digits_for_images
 from tests.server.kept_runs import CLASSES
 from tests.server.sketch_runs import LOCAL, SKETCH
 from tests.server.test_matching_runs import ADAPTATION
@@ -101,24 +100,17 @@ def test_only_what_the_table_allows_travels(tmp_path, name):
     assert inspector.kinds == set(exchanges_of(chosen))
 
 
-def test_every_field_of_the_table_travels_in_some_run(tmp_path):
+def test_every_field_of_the_table_travels_in_some_run(tmp_path, monkeypatch):
     """A table that says more than what travels would hide what is new in it."""
-    seen = {(SLICES.down, "theta")}
-    if _have("usps", "mnist"):
-        through = watched(tmp_path / "through", parse_experiment(ADAPTATION, THROUGH_MODEL))
-        assert through.faults == []
-        seen = set(through.seen)
+    digits_for_images(monkeypatch)
+    through = watched(tmp_path / "through", parse_experiment(ADAPTATION, THROUGH_MODEL))
+    assert through.faults == [] and (SLICES.down, "theta") in through.seen
+    seen = set(through.seen)
     for name, (raw, overrides) in RUNS.items():
         inspector = watched(tmp_path / name, parse_experiment(raw, (*SMALLEST, *overrides)))
         seen |= inspector.seen
     kinds = {kind for exchange in EXCHANGES for kind in (exchange.down, exchange.up)}
     assert {(kind, attribute) for kind in kinds for attribute in fields_of(kind)} == seen
-
-
-def _have(*sets: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return bool([find_data(name, None) for name in sets])
-    return False
 
 
 def test_no_field_leaves_a_client_that_is_not_written_twice():

@@ -11,6 +11,8 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedsw.experiment import Privacy, parse_experiment
 from fedsw.federation import messages, wire
@@ -23,6 +25,7 @@ from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
 from tests.clients.test_messages import RUNS, SMALLEST
 from tests.federations import Federation, Saboteur, array_record, small
+from tests.fuzz.test_messages import arrays, metrics, require_declared, texts
 
 NUMBER = Whole(record="config", name="x", seen=Seen.PUBLIC, about="a number", limits=Limits(0))
 DOCUMENT = Path(__file__).parents[2] / "docs" / "threat-models.md"
@@ -88,6 +91,31 @@ def test_a_message_decodes_and_encodes_again_to_the_same_fields(traffic):
                     assert (value.dtype, value.shape, len(value.data)) == (was.dtype, was.shape, len(was.data))
                 elif key != wire.NONCE:
                     assert value == was
+
+
+def test_a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused(traffic):
+    """Of which some are read: what is made up of nothing else is hardly ever a message."""
+    whole, read = {sent.kind for sent in traffic}, set()
+
+    @given(data=st.data())
+    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(data: st.DataObject) -> None:
+        sent = data.draw(st.sampled_from(traffic))
+        record = data.draw(st.sampled_from(sorted(sent.content)))
+        key = data.draw(st.sampled_from(sorted(sent.content[record])))
+        same = sent.content[record][key]
+        values = {ArrayRecord: arrays(), ConfigRecord: texts, MetricRecord: metrics}[type(sent.content[record])]
+        changed = sent.changed(record, key, data.draw(st.one_of(st.just(same), values)))
+        try:
+            found = messages.decode(sent.kind, changed, sent.terms)
+        except Malformed as refused:
+            assert str(refused) and len(str(refused)) < 400
+            return
+        require_declared(found, changed, sent.terms)
+        read.add(sent.kind)
+
+    check()
+    assert read <= whole and len(read) > len(whole) // 2
 
 
 def test_a_message_without_one_of_its_keys_is_refused_by_name(traffic):

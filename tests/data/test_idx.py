@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import images
@@ -83,8 +84,20 @@ def test_no_more_is_read_than_the_header_announces(tmp_path: Path, monkeypatch: 
     assert asked and all(0 <= size <= 8 for size in asked)
 
 
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """Any bytes, or a header of some sizes with about as many bytes behind it."""
+    if draw(st.booleans()):
+        return draw(st.binary(max_size=64))
+    sizes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    count = math.prod(sizes) + draw(st.sampled_from([0, 0, 0, -1, 1]))
+    return header(*sizes) + draw(st.binary(min_size=max(0, count), max_size=max(0, count)))
+
+
 @settings(deadline=None, derandomize=True)
-@given(content=st.binary(max_size=64), dims=st.integers(1, 3), sealed=st.booleans())
+@given(content=files(), dims=st.integers(1, 3), sealed=st.booleans())
+@example(content=header(2) + b"ab", dims=1, sealed=False)
+@example(content=header(1, 3) + b"abc", dims=2, sealed=True)
 def test_any_bytes_give_an_array_or_a_value_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, dims: int, sealed: bool
 ) -> None:

@@ -80,11 +80,17 @@ def test_whatever_comes_is_a_message_of_the_table_or_malformed(kind, terms):
         except Malformed as refused:
             assert str(refused) and len(str(refused)) < 400
             return
-        assert {key for record in content.values() for key in record} <= {
-            key for field in fields_of(kind).values() for key in field.keys(terms)
-        }
-        for attribute, field in fields_of(kind).items():
-            if attribute != "nonce" and not field.spare:
-                assert (getattr(found, attribute) is not None) == field.present(terms)
+        require_declared(found, content, terms)
 
     read()
+
+
+def require_declared(found: messages.Message, content: RecordDict, terms: Terms) -> None:
+    """What was read has the fields that its table declares, and nothing else had come."""
+    fields = fields_of(type(found))
+    assert {key for record in content.values() for key in record} <= {
+        key for field in fields.values() for key in field.keys(terms)
+    }
+    for attribute, field in fields.items():
+        if attribute != "nonce" and not field.spare:
+            assert (getattr(found, attribute) is not None) == field.present(terms)

@@ -28,6 +28,7 @@ from fedsw.objectives.matching import Matching
 from fedsw.tasks.public_side import Domain, ForPublic
 from fedsw.transport import sliced
 from tests.adversary import Attack, movement
+from tests.federations import digits_for_images
 
 
 def images(n: int, side: int = 28, seed: int = 0) -> torch.Tensor:
@@ -172,14 +173,12 @@ def test_particles_may_have_the_classes_of_their_records_beside_them() -> None:
     assert shipped("dp-swd", *flow, "data.code=3.0").data.code == 3.0
 
 
-def test_a_domains_side_of_a_shipped_experiment_is_the_transported_one() -> None:
+def test_a_domains_side_of_a_shipped_experiment_is_the_transported_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedsw.tasks.problem import Problem
     from fedsw.tasks.public_side import public_side_of
 
-    try:
-        problem = Problem.from_experiment(shipped("adaptation-transported", "privacy.trust=central", "model.latent=16"))
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    digits_for_images(monkeypatch)
+    problem = Problem.from_experiment(shipped("adaptation-transported", "privacy.trust=central", "model.latent=16"))
     assert not problem.private_parameters
     assert isinstance(public_side_of(problem), Domain)
 

@@ -23,11 +23,10 @@ ARRAYS = {
 VALUES = {"perceptron_accuracy": 0.7, "logistic_accuracy": 0.6, "frechet_lenet": 30.0, "accuracy": 0.8}
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.id)
+@pytest.mark.parametrize("figure", [each for each in FIGURES if not each.compute], ids=lambda each: each.id)
 def test_a_figures_rows_ask_for_points_that_are_made(figure) -> None:
-    if figure.compute:
-        return
     best = [cell for cell in cells_of(figure) if cell.series == "best"]
+    assert best and figure.rows
     for row in figure.rows:
         assert any(row.at.items() <= dict(cell.point).items() for cell in best), row.what
 

@@ -13,8 +13,13 @@ import sys
 import traceback
 from pathlib import Path
 
+# Everything that a process needs, once.
+import fairlearn.metrics  # noqa: F401
+import torch._dynamo  # noqa: F401
+
 import fedsw.engines.driver
-import fedsw.federation.server.app  # noqa: F401  # everything that a process needs, once
+import fedsw.federation.server.app
+import fedsw.tasks.kinds.classification  # noqa: F401
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import small
 

@@ -8,7 +8,8 @@ import torch
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import Prior, PublicSide, public_side_of
-from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, needs, parameters_of
+from tests.federations import digits_for_images
+from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, parameters_of
 
 STEEP = 30.0  # times the initial parameters: Jacobians far above the clip
 
@@ -21,10 +22,9 @@ def _public_side(base: dict, *overrides: str) -> tuple[Problem, PublicSide]:
 
 
 @pytest.mark.parametrize("base", [GENERATOR, ADAPTATION], ids=["generator", "domain"])
-def test_private_cotangents_pull_no_more_out_of_the_public_side_than_the_clip_allows(base):
+def test_private_cotangents_pull_no_more_out_of_the_public_side_than_the_clip_allows(base, monkeypatch):
     """What no private value decides (a domain's labelled loss) is what remains where the cotangents are zero."""
-    if base is ADAPTATION:
-        needs("usps", "mnist")
+    digits_for_images(monkeypatch)
     task, side = _public_side(base)
     sample = side.sample(flatten(task.build_model()) * STEEP, 40, 1, 0)
     public = side.contribution(torch.zeros((len(sample), task.dimension), dtype=torch.float64))
@@ -72,8 +72,8 @@ def test_the_public_side_learns_where_the_penalty_has_no_weight(federation, monk
     assert float(moved.min()) > 0 and torch.allclose(moved, moved.mean().expand_as(moved), rtol=0.1)
 
 
-def test_a_domain_alone_teaches_the_model(federation):
-    needs("usps", "mnist")
+def test_a_domain_alone_teaches_the_model(federation, monkeypatch):
+    digits_for_images(monkeypatch)
     for rounds in (1, 3):
         federation.run(experiment(ADAPTATION, "objective.alpha=0.0", "privacy.trust=none", f"training.rounds={rounds}"))
     early, late = (parameters_of(federation.folder / f"run{number}") for number in (1, 2))

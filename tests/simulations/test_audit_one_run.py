@@ -101,6 +101,16 @@ def test_a_finding_fits_one_screen_and_is_kept_with_its_figure(private: Finding,
     assert found["audit"] == "one-run" and set(found["attackers"]) == {"final", "all"}
 
 
+def test_the_bars_never_claim_less_nor_show_more_than_is_true() -> None:
+    scores, coins = np.linspace(-1.0, 1.0, 20), np.arange(20) % 2 == 0
+    attacks = {"final model only": (scores, 0.9996), "all models": (scores, 0.12345)}
+    figure = one_run.draw_one_run(attacks, coins, claimed=1.004, title="wide", published=0.72)
+    bars = figure.axes[-1]
+    texts = [each.get_text() for each in bars.texts if each.get_text()[0].isdigit() and "of ε" not in each.get_text()]
+    assert [each.get_text().replace("\n", " ") for each in bars.get_xticklabels()] == [*attacks, "claimed"]
+    assert texts == ["0.999", "0.123", "1.01"]
+
+
 @pytest.mark.parametrize(
     "overrides",
     [(), ("objective.alpha=0.0",), ('objective.penalty="equality-of-odds"',), ('model.kind="mlp"', "model.hidden=[8]")],

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 
@@ -94,6 +95,18 @@ def test_a_client_that_raises_is_a_fault_with_its_reason_and_the_others_answer()
     replies = list(_exchange(grid, _requests(grid, [1.0, 2.0, 3.0])).values())
     assert replies[1] == Fault("OSError: disk on fire", 2)
     assert not isinstance(replies[0], Fault) and not isinstance(replies[2], Fault)
+
+
+def test_the_thread_of_a_grid_that_is_not_closed_ends_and_the_next_message_is_answered(monkeypatch):
+    monkeypatch.setattr(inprocess, "_IDLE_SECONDS", 0.05)
+    grid, before = _grid(_echo), set(threading.enumerate())
+    for _ in range(2):
+        replies = _exchange(grid, _requests(grid, [1.0, 2.0, 3.0])).values()
+        assert [float(reply["arrays"]["x"].numpy()[0]) for reply in replies] == [1.0, 2.0, 3.0]
+        deadline = time.monotonic() + 5
+        while left := set(threading.enumerate()) - before:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
 
 
 def test_a_hanging_client_costs_one_timeout_and_never_the_run():

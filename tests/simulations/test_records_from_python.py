@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.columns.declaration import Columns
-from fedsw.data import as_records
+from fedsw.data import DeclaredRecords, as_records
 from fedsw.data.records import Records
 from fedsw.engines.driver import resume, run
 from fedsw.engines.inprocess import InProcessGrid, node_configs
@@ -224,6 +224,38 @@ def test_nothing_of_the_records_but_their_type_and_number_is_written(tmp_path):
     other = run(experiment(None), runs=tmp_path, data=as_records(changed, columns=declared_columns()))
     theirs = json.loads((other.directory / "config.json").read_text())["experiment"]["data"]
     assert {**config, "source": ""} == {**theirs, "source": ""} and config["source"] != theirs["source"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "read_off"),
+    [
+        ({}, ["classes", "groups"]),
+        ({"classes": ["low", "high"]}, ["groups"]),
+        ({"groups": ["female", "male"]}, ["classes"]),
+        ({"classes": ["low", "high"], "groups": ["female", "male"]}, []),
+    ],
+)
+def test_lists_that_nobody_declared_are_on_record_as_read_off_the_records_also_when_the_run_goes_on(
+    tmp_path, declared, read_off
+):
+    def read() -> DeclaredRecords:
+        return as_records(frame(), features=COLUMNS["features"], group="sex", target="income", **declared)
+
+    result = run(experiment(None), runs=tmp_path, data=read())
+    data = result.experiment.data
+    assert sorted(data.read_off) == read_off == sorted(read().read_off)
+    assert data.occurring == (f"which {' and '.join(read_off)} occur" if read_off else None)
+    assert sorted(resume(result.directory, data=frame()).experiment.data.read_off) == read_off
+
+
+def test_lists_that_the_experiment_declares_are_not_read_off_the_records():
+    with pytest.raises(ExperimentError, match="read_off is written by a run"):
+        parse_experiment({"name": "x", "data": {"source": "object", "read_off": ["groups"]}})
+    mixed = own.read_all(
+        [as_records(frame(), columns=declared_columns()), as_records(frame(), columns=declared_columns())],
+        declared_columns(), 2, what="data",
+    )  # fmt: skip
+    assert mixed.read_off == ()
 
 
 def test_experiments_with_tables_of_settings_differ_as_keys(tmp_path):

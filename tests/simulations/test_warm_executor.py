@@ -65,7 +65,8 @@ def bundle(version: str) -> Any:
     return SimpleNamespace(content=content, hash_str=hashlib.sha256(content).hexdigest())
 
 
-BUNDLES = {1: bundle("one"), 2: bundle("two"), 3: bundle("one")}
+ONE, TWO = bundle("one"), bundle("two")
+BUNDLES = {1: ONE, 2: TWO, 3: ONE, 4: ONE, 5: ONE}
 
 
 class Host:
@@ -102,36 +103,46 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     host.node.close()
 
 
-def test_code_of_another_version_is_never_served_from_an_old_process(host: Host) -> None:
-    first, again, other, back = host.ask(1), host.ask(1), host.ask(2), host.ask(1)
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A node for several tests, each with runs of its own: a process takes seconds to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_HOME", str(tmp_path_factory.mktemp("home")))
+        host = Host()
+        yield host
+        host.node.close()
+
+
+def test_code_of_another_version_is_never_served_from_an_old_process(shared: Host) -> None:
+    first, again, other, back = shared.ask(1), shared.ask(1), shared.ask(2), shared.ask(1)
     assert [reply["version"] for reply in (first, again, other, back)] == ["one", "one", "two", "one"]
     assert first["pid"] == again["pid"], "the same process answers message after message"
     assert len({first["pid"], other["pid"], back["pid"], os.getpid()}) == 4
 
 
-def test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings(host: Host) -> None:
-    replies = [host.ask(run_id) for run_id in (1, 3, 1, 1, 3)]
+def test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings(shared: Host) -> None:
+    replies = [shared.ask(run_id) for run_id in (4, 3, 4, 4, 3)]
     assert [reply["seen"] for reply in replies] == [1, 1, 2, 3, 2]
-    assert [reply["setting"] for reply in replies] == ["of 1", "of 3", "of 1", "of 1", "of 3"]
+    assert [reply["setting"] for reply in replies] == ["of 4", "of 3", "of 4", "of 4", "of 3"]
     assert len({reply["pid"] for reply in replies}) == 1 and replies[0]["part"] == 4
 
 
-def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(host: Host) -> None:
-    before = host.ask(1)
-    raised = host.ask(1, "raise")
+def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(shared: Host) -> None:
+    before = shared.ask(5)
+    raised = shared.ask(5, "raise")
     assert (raised.code, "the client's own fault" in raised.reason) == (2, True)
-    assert host.ask(1)["pid"] == before["pid"], "an exception costs no process"
-    died = host.ask(1, "die")
+    assert shared.ask(5)["pid"] == before["pid"], "an exception costs no process"
+    died = shared.ask(5, "die")
     assert (died.code, "died" in died.reason) == (8, True)
     began = time.monotonic()
-    hung = host.ask(1, "hang", ttl=4.0)
+    hung = shared.ask(5, "hang", ttl=4.0)
     assert (hung.code, "time to live" in hung.reason) == (8, True) and time.monotonic() - began < 60
-    after = host.ask(1)
+    after = shared.ask(5)
     assert after["pid"] != before["pid"] and after["version"] == "one"
     assert after["seen"] == 4, "messages that were answered are remembered, the two that killed their process are not"
 
 
-def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(shared: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     inprocess.identify(1)
     messages = [Message(RecordDict({"ask": ConfigRecord({"what": "tell"})}), 1234, "query.tell", ttl=60.0)] * 2
     given: list[Any] = []
@@ -145,10 +156,10 @@ def test_a_reply_that_cannot_be_delivered_does_not_end_the_node(host: Host, monk
             raise KeyboardInterrupt
         return messages.pop()
 
-    monkeypatch.setattr(host.node, "_give", too_late)
-    monkeypatch.setattr(host.node, "_take", take)
+    monkeypatch.setattr(shared.node, "_give", too_late)
+    monkeypatch.setattr(shared.node, "_take", take)
     with pytest.raises(KeyboardInterrupt):
-        host.node.run()
+        shared.node.run()
     assert len(given) == 2
 
 

@@ -93,7 +93,12 @@ def _released(shares, records, sigma: float, law: np.random.Generator) -> Tallie
 
 @pytest.mark.parametrize(
     ("shares", "records", "sigma"),
-    [(SHARES, (400, 400), 0.0), (SHARES, (400, 400), 10.0), (SHARES, (30, 60), 3.0), (RARE, (300, 80), 8.0)],
+    [
+        (SHARES, (400, 400), 0.0),
+        pytest.param(SHARES, (400, 400), 10.0, marks=pytest.mark.slow),
+        (SHARES, (30, 60), 3.0),
+        (RARE, (300, 80), 8.0),
+    ],
 )
 def test_printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say(shares, records, sigma):
     """The truth is the law: 95 % means 90 to 99, of counts that noise makes negative, too."""

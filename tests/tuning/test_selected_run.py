@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import pytest
 
 import fedsw
 from fedsw.accounting import Ledger
+from fedsw.accounting import ledger as ledgers
 from fedsw.accounting import selection as renyi
 from fedsw.accounting.lifetime import account as accounts
 from fedsw.accounting.selection import Repetitions
@@ -29,8 +31,10 @@ from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.planning import selection as private
 from fedsw.planning.search import Candidate
+from fedsw.privacy import release
 from fedsw.runs.files import CONFIG, LEDGER, LOG, METRICS, SUMMARY
 from tests.federations import SMALL
+from tests.simulations.test_neighbours import same_numbers
 
 LAW = Repetitions(0.0, 0.05)
 ONE_RUN = 7.319
@@ -143,6 +147,78 @@ def test_what_remains_of_a_search_is_the_same_whatever_the_number_of_runs(search
         name: at for name, at in training.before.items() if name != inside
     }
     assert LOG not in {path.name for path in more.iterdir()} and not list(more.glob("*lock*"))
+
+
+def left_by_real_runs(
+    home: Path, *, runs: int, best: int, monkeypatch, capsys
+) -> tuple[dict[str, object], dict[str, object]]:
+    """What is left of a search whose runs were all made, each a second longer than the one before: files and words.
+
+    Noise is the same in every run, and so are random names; the time at which the search began is called so.
+    """
+    scores = iter([0.9 if number == best else 0.1 for number in range(runs)])
+    monkeypatch.setattr(private, "score_of", lambda *arguments: next(scores))
+    monkeypatch.setattr(Repetitions, "draw", lambda law, uniform: runs)
+    monkeypatch.setattr(release, "_noised", same_numbers)
+    monkeypatch.setattr("secrets.token_hex", lambda count: "ab" * count)
+    for module in (private, accounts, ledgers):
+        monkeypatch.setattr(module, "uuid4", lambda: UUID(int=5))
+    monkeypatch.setattr(accounts, "datetime", SimpleNamespace(datetime=Clock, UTC=datetime.UTC))  # rows are chained
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(home / "accounts"))
+    made, charged = [], {}
+
+    def train(experiment, folder, selection):
+        if not made:
+            charged.update(modified(home / "accounts"))
+            charged[""] = time.time()
+        made.append(private._train(experiment, folder, selection))
+        time.sleep(1.1 * len(made))
+        return made[-1]
+
+    directory = private.select(candidates()[:1], LAW, "accuracy", 1.0, runs=home / "runs", train=train).directory
+    assert len({summary["seconds"] for summary, _ in made}) == runs and not any(each.exists() for _, each in made)
+    begun = json.loads((directory / CONFIG).read_text())["begun"]
+    at = datetime.datetime.fromisoformat(begun)
+    assert set(modified(directory).values()) == {int(at.timestamp()) * 10**9}
+    assert directory.stat().st_mtime == at.timestamp()
+    named = datetime.datetime.strptime(directory.name, "%Y%m%d-%H%M%S").timestamp()
+    assert at.timestamp() <= named <= charged.pop("") and modified(home / "accounts") == charged
+
+    def timeless(text: str) -> str:
+        """Words without when the search began, for which an account's own clock is a moment later."""
+        text = text.replace(str(home), "HOME").replace(directory.name, "BEGUN")
+        return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:\d\d)?", soon, text)
+
+    def soon(found: re.Match[str]) -> str:
+        after = (datetime.datetime.fromisoformat(found[0]).replace(tzinfo=datetime.UTC) - at).total_seconds()
+        return "BEGUN" if -60 < after < 1 else found[0]
+
+    files: dict[str, object] = {}
+    for path in sorted(home.rglob("*")):
+        name = timeless(str(path.relative_to(home)))
+        if path.suffix in (".sqlite", ".account"):
+            with closing(sqlite3.connect(path)) as database:
+                files[name] = [timeless(line) for line in database.iterdump()]
+        elif path.is_file():
+            text = path.suffix in (".json", ".jsonl", ".md", ".log", ".toml", "")
+            files[name] = timeless(path.read_text()) if text else path.read_bytes()
+    said: dict[str, object] = {}
+    for line in (["card"], ["status"], ["show"], ["ledger"], ["show", "--json"], ["ledger", "--json"]):
+        assert main([line[0], str(directory), *line[1:]]) == 0
+        said[" ".join(line)] = " ".join(timeless(capsys.readouterr().out).split())
+    return files, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runs", "best"), [(4, 0), (4, 3)])
+def test_what_remains_of_real_runs_is_the_same_whatever_their_number(tmp_path, monkeypatch, capsys, runs, best):
+    left = {"monkeypatch": monkeypatch, "capsys": capsys}
+    one, said_of_one = left_by_real_runs(tmp_path / "home", runs=1, best=0, **left)
+    (tmp_path / "home").rename(tmp_path / "one")
+    more, said_of_more = left_by_real_runs(tmp_path / "home", runs=runs, best=best, **left)
+    assert one.keys() == more.keys() and len(one) > 5 and any("people" in name for name in one)
+    assert [name for name in one if one[name] != more[name]] == []
+    assert said_of_one == said_of_more
 
 
 def test_a_search_that_breaks_off_leaves_nothing_but_its_charge(searched, tmp_path, monkeypatch):

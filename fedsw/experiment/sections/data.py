@@ -75,6 +75,9 @@ class Data(Section):
     another; with "object" they are passed to `fedsw.engines.driver.run(experiment, data=...)`, which replaces it by
     "object:" and a random name, and writes down in `objects` what is public of them.
 
+    `read_off` is written by a run, too: which lists of `columns`, "groups" or "classes", nobody declared, so that they
+    are those of the records (`fedsw.as_records` without `groups` or `classes`).
+
     `account` is the name of the data set: all runs that name it have one budget (`fedsw account`).
     """
 
@@ -104,6 +107,7 @@ class Data(Section):
     held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     held_out_to: Literal["operator", "everybody"] = "operator"
     objects: tuple[Held, ...] = ()
+    read_off: tuple[Literal["groups", "classes"], ...] = ()
     account: str | None = None
 
     @field_validator("account")
@@ -172,6 +176,8 @@ class Data(Section):
             )
         if self.objects and self.family != "object":
             raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
+        if self.read_off and self.columns is None:
+            raise ValueError("read_off is written by a run, about the columns that it found; leave it out")
         if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
             raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
         return self
@@ -201,6 +207,11 @@ class Data(Section):
     def held_out_released(self) -> bool:
         """Whether counts and sums over records that are kept out of training leave, noised and charged."""
         return self.held_out_to == "everybody"
+
+    @property
+    def occurring(self) -> str | None:
+        """What a list that was read off the records makes public, in words: "which classes and groups occur"."""
+        return f"which {' and '.join(sorted(self.read_off))} occur" if self.read_off else None
 
     @property
     def label(self) -> str:
