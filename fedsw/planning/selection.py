@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from fedsw import files
 from fedsw.accounting import Ledger, lifetime
 from fedsw.accounting.lifetime import About, Counts, DatasetAccount, accounts_folder, composed_epsilon, cost_of_ledger
 from fedsw.accounting.lifetime.cover import counted, uncovered
@@ -55,7 +56,7 @@ def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> No
     Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
     for name in RELEASABLE:
         if (directory / name).is_file():
-            shutil.copyfile(directory / name, place / name)
+            files.private(Path(shutil.copyfile(directory / name, place / name)))
     if (state := trainer.load(directory)) is not None:
         trainer.Checkpoints(place).save(state)  # under one name: how many there are is a matter of the pace
     _date(place, begun.isoformat(timespec="seconds"))

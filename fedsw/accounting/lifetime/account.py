@@ -252,7 +252,7 @@ class DatasetAccount:
                 if self.path.exists():
                     return Journal.open(self.path)
                 self._require_remembered(None)
-                self.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+                files.new_folder(self.folder)
                 return Journal.create(self.path, {"format": _FORMAT, "account": uuid4().hex, "data": self.data})
             except (LedgerBusy, FileExistsError):
                 if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ class Bound:
 
 def bind(place: Path, account: DatasetAccount, run: str) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
-    place.parent.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+    files.new_folder(place.parent)
     kept = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
     files.replace(_beside(place), json.dumps(kept).encode())
 

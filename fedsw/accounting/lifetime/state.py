@@ -228,7 +228,7 @@ class NewestRows:
 
     @contextmanager
     def _locked(self, run: str) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+        files.new_folder(self.folder)
         path = self._file(run)
         try:
             with files.locked(path.with_suffix(".lock"), _PATIENCE):

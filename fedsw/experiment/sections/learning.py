@@ -188,7 +188,7 @@ class Objective(Section):
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"
-    also: tuple[Also, ...] = ()
+    also: Annotated[tuple[Also, ...], Field(max_length=64)] = ()
 
     @field_validator("task")
     @classmethod

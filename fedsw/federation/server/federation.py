@@ -134,7 +134,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
 def _joined(grid: Grid, job: Job) -> _Run:
     """Greet the clients and make the plan: all that is refused before anything is spent is refused here."""
     started, directory, traffic = time.monotonic(), RunDirectory(job.directory), Traffic()
-    torch.set_num_threads(job.experiment.federation.threads)
+    torch.set_num_threads(job.experiment.federation.cores)
     name = directory.name()
     grid = signing(grid, name)
     new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
