@@ -67,6 +67,8 @@ _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
 """Noise that the penalties may take in any case, in that of the loss alone."""
+_SMALL = 0.07
+"""A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that."""
 _STEP = 2.0
 """Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
@@ -177,13 +179,15 @@ class Numbers:
         """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
 
         It is less where a group is small, and the penalty then draws the groups' outputs together less. On prepared
-        inputs penalties take as much noise as steps can bear unshortened, where that is more.
+        inputs, where no group is small, penalties take as much noise as steps can bear unshortened, if that is more.
         """
         own = self.loss * 2 * loss / self.records
         if not (own and self.penalty and self.multiplier):
             return loss / 2
-        beside = max(_BESIDE, _BURIED / self._hides() - 1) if prepared else _BESIDE
-        return min(loss / 2, beside * own / self.penalty)
+        least = _BESIDE * own / self.penalty
+        if not prepared or least < _SMALL * loss:
+            return min(loss / 2, least)
+        return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * own / self.penalty))
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,6 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.record import command_for
-from fedsw.runs.verdict import FELT, STARTED
 from fedsw.text import gained, measured, number, to_float, upward
 
 if TYPE_CHECKING:
@@ -308,6 +307,8 @@ def _gain(gain: Mapping[str, Any]) -> str:
 
 def _signal(noise: Mapping[str, Any], *, moments: bool) -> str:
     """Signal against noise, in numbers and words; a run that began with moments may know much where rounds do not."""
+    from fedsw.runs.verdict import FELT, STARTED  # late: it computes
+
     rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
     words = STARTED if moments and not noise["the_run"] >= FELT else noise["words"]
     return f"{words} (signal to noise about {rounds})"
