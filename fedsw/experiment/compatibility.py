@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Privacy, Training
+from fedsw.experiment.trust import trust_model
 
 _ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
-_MEASURES_AT_CLIENTS = ("none", "central", "local-gradient")
-_WHY_NOT: Mapping[str, str] = {
-    "local-gradient": "its noised tables rank the outputs of private groups against each other",
-    "local-slices": "it matches private features that no parameter moves, by their noised projections",
-    "local-release": "it releases records once, for a generator to learn from",
-    "sketch": "one sum of all records leaves, once, and labelled samples are learnt from it (use objective.task "
-    "'synthesis')",
-    "sketch-local": "every client sends one noised sum, once, and labelled samples are learnt from them "
-    "(use objective.task 'synthesis')",
-}
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
@@ -36,7 +25,8 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or _misfit_of_flow(settings)
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
-        or _misfit_of_noise(settings.privacy)
+        or trust_model(settings.privacy.trust).without_noise(settings.privacy)
+        or trust_model(settings.privacy.trust).misfit(settings)
         or _misfit_of_partition(settings)
         or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
@@ -105,12 +95,12 @@ def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
         return f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
     if trust in kind.facts.trusts:
         return _misfit_of_held_out(settings)
-    why, able = _WHY_NOT.get(trust, "the task does not go with it"), _either(kind.facts.trusts)
+    why, able = trust_model(trust).why_not, _either(kind.facts.trusts)
     return f"privacy.trust {trust!r} cannot run {task!r}: {why}. Trust models that can: {able}"
 
 
 def _misfit_of_held_out(settings: Settings) -> str | None:
-    if settings.data.held_out_released and settings.privacy.trust not in _MEASURES_AT_CLIENTS:
+    if settings.data.held_out_released and not trust_model(settings.privacy.trust).gradients:
         return (
             f"data.held_out_to 'everybody' measures a trained model at the clients, and trust "
             f"{settings.privacy.trust!r} asks them once, before there is one: set data.held_out_to to 'operator'"
@@ -138,26 +128,6 @@ def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
     generated = kind.facts.other_side == "generator"
     if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
-    return None
-
-
-def _misfit_of_noise(privacy: Privacy) -> str | None:
-    trust = privacy.trust
-    if trust == "local-gradient" and not privacy.noisy:
-        return (
-            "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
-            "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
-        )
-    if trust == "local-release" and (not privacy.noisy or privacy.epsilon is None):
-        return (
-            "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
-            "non-private reference"
-        )
-    if trust == "sketch-local" and not privacy.noisy:
-        return (
-            "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
-            "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
-        )
     return None
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from fedsw.experiment.trust import Comparison, names_of
+
 TASKS = "fedsw.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
 
@@ -25,7 +27,7 @@ class Facts:
     Attributes:
         models: kinds of models, the first the one to begin with; a model of one's own goes with every task.
         penalties: likewise.
-        trusts: trust models.
+        sketched: whether its records leave once, as a sum by label, before anything is learnt from them.
         sources: shipped sources of data; a source of one's own goes with every task.
         target: what a record's target must be: a class, numbers, or nothing in particular.
         unit: what must lie in [0, 1], since outputs between 0 and 1 are compared with it.
@@ -35,12 +37,22 @@ class Facts:
 
     models: tuple[str, ...] = ("logistic", "mlp")
     penalties: tuple[str, ...] = ("statistical-parity",)
-    trusts: tuple[str, ...] = ("none", "central", "local-gradient")
     sources: tuple[str, ...] = ("synthetic", "files")
     target: Literal["class", "numbers", "any"] = "class"
     unit: Literal["targets", "features"] | None = None
     other_side: Literal["prior", "generator", "domain"] | None = None
     figures: tuple[str, ...] = ("outputs",)
+    sketched: bool = False
+
+    @property
+    def comparison(self) -> Comparison:
+        """What private outputs are compared with, which a trust model must be able to."""
+        return "sketch" if self.sketched else self.other_side or "groups"
+
+    @property
+    def trusts(self) -> tuple[str, ...]:
+        """The trust models that it goes with, by name."""
+        return names_of(comparison=self.comparison)
 
     @property
     def grouped(self) -> bool:

@@ -38,6 +38,7 @@ from fedsw.experiment.sections import (
     Training,
 )
 from fedsw.experiment.sections.section import PositiveInt, Seed
+from fedsw.experiment.trust import trust_model
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
 BLANK = "FILL IN"
@@ -210,9 +211,7 @@ def _beside(raw: dict[str, Any], folder: Path) -> None:
 
 def planned_releases(experiment: Experiment) -> int:
     """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
-    slices = experiment.privacy.trust == "local-slices" and experiment.local.algorithm == "flow-one-release"
-    once = slices or experiment.privacy.trust == "local-release" or experiment.privacy.sketch
-    return 1 if once else experiment.training.rounds
+    return trust_model(experiment.privacy.trust).releases(experiment)
 
 
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from fedsw.experiment.trust import names_of, trust_model
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ CHOSEN: Mapping[str, tuple[str, ...]] = {
     "clip": ("output", "centre", "jacobian", "loss"),
 }
 """The settings that are chosen, by section; what the user writes of them wins."""
-
-_TRUSTS = ("central", "none", "local-gradient")
 
 _ROUNDS = 50
 _MOMENTUM = 0.9
@@ -283,10 +282,11 @@ def require_settled(settings: Settings) -> None:
 def misfit(settings: Settings) -> str | None:
     """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
     training = settings.training
-    if settings.privacy.moments and settings.privacy.trust not in _TRUSTS:
+    if settings.privacy.moments and not trust_model(settings.privacy.trust).gradients:
         return (
             f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "
-            f"privacy.trust {', '.join(map(repr, _TRUSTS))}, not {settings.privacy.trust!r}: leave it out"
+            f"privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {settings.privacy.trust!r}: leave it "
+            "out"
         )
     if training.preset == "none":
         return None
@@ -305,6 +305,6 @@ def refusal(settings: Settings) -> str | None:
     task, trust = settings.objective.task, settings.privacy.trust
     if task not in _RULES:
         return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"
-    if trust not in _TRUSTS:
-        return f"for privacy.trust {', '.join(map(repr, _TRUSTS))}, not for {trust!r}"
+    if not trust_model(trust).gradients:
+        return f"for privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not for {trust!r}"
     return None

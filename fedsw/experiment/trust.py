@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from fedsw.experiment.registry import is_reference, load_object
 from fedsw.settings import ExperimentError
-
-if TYPE_CHECKING:
-    from fedsw.experiment.choices import Settings
-    from fedsw.experiment.load import Experiment
-    from fedsw.experiment.sections import Privacy
 
 SHIPPED = "fedsw.federation.trust"
 """The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
@@ -23,6 +17,9 @@ Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 
 class TrustModel:
     """Who is trusted with what, and who adds the noise: the facts that settings are checked against.
+
+    Experiments and their sections are given to its methods as they are (`fedsw.experiment`), which this file, that the
+    sections stand on, cannot name.
 
     What a trust model does in a federation is in `fedsw.federation.trust.model.Served`, which its object is, too.
 
@@ -54,23 +51,23 @@ class TrustModel:
     protects: ClassVar[str]
     """Who is protected, against whom."""
 
-    def releases(self, experiment: Experiment) -> int:
+    def releases(self, experiment: Any) -> int:
         """How often a run releases something of a record."""
-        return experiment.training.rounds
+        return int(experiment.training.rounds)
 
-    def accountant(self, experiment: Experiment) -> str:
+    def accountant(self, experiment: Any) -> str:
         """The accountant of its ledgers."""
-        return experiment.privacy.accountant
+        return str(experiment.privacy.accountant)
 
     def exchanges(self) -> tuple[str, ...]:
         """The types of its messages; a client answers no others, but for the greeting."""
         return ()
 
-    def misfit(self, settings: Settings) -> str | None:
+    def misfit(self, settings: Any) -> str | None:
         """What of an experiment's settings does not go with it, with the remedy; None if everything does."""
         return None
 
-    def without_noise(self, privacy: Privacy) -> str | None:
+    def without_noise(self, privacy: Any) -> str | None:
         """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
         return None
 
@@ -89,7 +86,7 @@ def trust_models() -> Mapping[str, TrustModel]:
 
 
 def register(model: TrustModel) -> TrustModel:
-    """Make a trust model known by its name, in this process; `privacy.trust = "module:name"` needs no registration.
+    """Make a trust model of one's own known by its name, in this process.
 
     Raises:
         ExperimentError: if another one has the name.
@@ -101,19 +98,15 @@ def register(model: TrustModel) -> TrustModel:
 
 
 def trust_model(name: str) -> TrustModel:
-    """A trust model by its name, or by `module:name`, whose module is imported.
+    """A trust model by its name.
 
     Raises:
-        ExperimentError: if there is none, or what has the name is no trust model.
+        ExperimentError: if there is none.
     """
-    if (found := trust_models().get(name)) is not None:
-        return found
-    if not is_reference(name):
+    found = trust_models().get(name)
+    if found is None:
         raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")
-    thing = load_object(name, what="privacy.trust")
-    if not isinstance(thing, TrustModel):
-        raise ExperimentError(f"privacy.trust {name!r} names {thing!r}, which is no fedsw.TrustModel")
-    return thing
+    return found
 
 
 def names_of(*, gradients: bool | None = None, comparison: Comparison | None = None) -> tuple[str, ...]:

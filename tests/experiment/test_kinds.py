@@ -8,12 +8,13 @@ from typing import get_args
 
 import pytest
 
-from fedsw.experiment import Objective, Privacy, parse_experiment
+from fedsw.experiment import Objective, parse_experiment
 from fedsw.experiment.catalogue import shipped_experiments
 from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
+from fedsw.experiment.trust import trust_models
 from fedsw.report.plots import PICTURES
 from fedsw.settings import ExperimentError
 from fedsw.tasks.problem import Problem
@@ -41,7 +42,7 @@ def test_what_a_task_goes_with_exists(name):
     facts = task_facts(name)
     assert set(facts.models) <= set(MODELS)
     assert set(facts.penalties) <= literals(Objective, "penalty")
-    assert set(facts.trusts) <= literals(Privacy, "trust")
+    assert set(facts.trusts) <= set(trust_models())
     assert {"none", "central"} <= set(facts.trusts) or set(facts.trusts) == {"sketch", "sketch-local"}
     assert set(facts.sources) <= SOURCED
     assert set(facts.figures) <= set(PICTURES)
@@ -52,7 +53,7 @@ def test_every_model_penalty_trust_and_source_serves_some_task():
     for key, known in (
         ("models", set(MODELS)),
         ("penalties", literals(Objective, "penalty")),
-        ("trusts", literals(Privacy, "trust")),
+        ("trusts", set(trust_models())),
         ("sources", SOURCED),
     ):
         assert set().union(*(getattr(facts, key) for facts in every)) == known

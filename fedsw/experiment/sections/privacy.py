@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
+from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
 
@@ -143,13 +144,9 @@ AUTO_DELTA_FROM = 1e-9
 
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
-SKETCHES = ("sketch", "sketch-local")
-"""Trust models in which one sum over all records leaves, once."""
-
-
 def is_local(trust: str) -> bool:
     """Whether clients protect their own records under a trust model, from the server too."""
-    return trust.startswith("local-") or trust == "sketch-local"
+    return trust_model(trust).local
 
 
 class Privacy(Section):
@@ -166,9 +163,7 @@ class Privacy(Section):
     first").
     """
 
-    trust: Literal["central", "none", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local"] = (
-        "central"
-    )
+    trust: str = "central"
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
@@ -187,9 +182,17 @@ class Privacy(Section):
         if isinstance(raw, Mapping) and "epsilon" not in raw:
             if raw.get("noise_multiplier") is not None:
                 return {**raw, "epsilon": None}
-            if raw.get("trust") == "none":
+            if raw.get("trust") in trust_models() and not trust_model(raw["trust"]).noised:
                 return {**raw, "epsilon": math.inf}
         return raw
+
+    @field_validator("trust")
+    @classmethod
+    def _known_trust(cls, trust: str) -> str:
+        known = [repr(name) for name in trust_models()]
+        if repr(trust) not in known:
+            raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
+        return trust
 
     @field_validator("epsilon")
     @classmethod
@@ -223,9 +226,9 @@ class Privacy(Section):
             raise ValueError("epsilon and noise_multiplier are both given; keep one (the other follows)")
         if self.noise_multiplier is None and self.epsilon is None:
             raise ValueError("neither epsilon nor noise_multiplier is given; set one")
-        if self.trust == "none" and (self.noise_multiplier is not None or self.epsilon != math.inf):
+        if not trust_model(self.trust).noised and (self.noise_multiplier is not None or self.epsilon != math.inf):
             raise ValueError(
-                f"trust 'none' adds no noise, so epsilon = {self.epsilon} with noise_multiplier = "
+                f"trust {self.trust!r} adds no noise, so epsilon = {self.epsilon} with noise_multiplier = "
                 f"{self.noise_multiplier} cannot hold; use trust 'central', or epsilon inf"
             )
         return self
@@ -236,9 +239,9 @@ class Privacy(Section):
 
     @property
     def noisy(self) -> bool:
-        """Whether a run adds noise: any trust but 'none', with a finite epsilon or a noise multiplier."""
+        """Whether a run adds noise: any trust that adds it, with a finite epsilon or a noise multiplier."""
         finite = self.epsilon is not None and math.isfinite(self.epsilon)
-        return self.trust != "none" and (finite or self.noise_multiplier is not None)
+        return trust_model(self.trust).noised and (finite or self.noise_multiplier is not None)
 
     @property
     def local(self) -> bool:
@@ -248,7 +251,7 @@ class Privacy(Section):
     @property
     def sketch(self) -> bool:
         """Whether records leave once, as a sum of cosines and sines, for a generator to learn from."""
-        return self.trust in SKETCHES
+        return trust_model(self.trust).sketched
 
 
 class Local(Section):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy.records import Release
 from fedsw.privacy.release import Part
@@ -108,9 +109,8 @@ def release_epsilon(experiment: Experiment, delta: float) -> float:
 
 
 def local_accountant(experiment: Experiment) -> str:
-    """The accountant of the clients' ledgers: pure epsilon for Laplace noise, else the one asked for."""
-    laplace = experiment.privacy.trust == "local-release" and experiment.local.mechanism == "laplace"
-    return "laplace" if laplace else experiment.privacy.accountant
+    """The accountant of a run's ledgers, as its trust model says."""
+    return trust_model(experiment.privacy.trust).accountant(experiment)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ import torch
 from fedsw.accounting import Charge, Step, epsilon_by, lifetime, noise_multiplier
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.trust import names_of, trust_model
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.tasks.moments import MOST_FEATURES, Layout, layout_of
@@ -22,9 +23,6 @@ FIRST = 0
 """The round that the release of moments has in ledgers and messages; rounds of training begin at 1."""
 
 PART = "moments"
-
-TRUSTS = ("central", "none", "local-gradient")
-"""Trust models whose rounds begin with what moments tell."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,8 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
         return
     trust = experiment.privacy.trust
     reason = ""
-    if trust not in TRUSTS:
-        reason = f"are released under privacy.trust {', '.join(map(repr, TRUSTS))}, not {trust!r}"
+    if not trust_model(trust).gradients:
+        reason = f"are released under privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {trust!r}"
     elif layout_of(problem) is None:
         reason = (
             f"are of at most {MOST_FEATURES} inputs with a class or numbers to predict, and penalties between groups "

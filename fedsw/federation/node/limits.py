@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from fedsw.accounting import ACCOUNTANTS
-from fedsw.experiment import Experiment, ExperimentError, Privacy, planned_releases, resolve_delta
+from fedsw.experiment import Experiment, ExperimentError, planned_releases, resolve_delta
 from fedsw.experiment.catalogue import unprotected
 from fedsw.experiment.choices import references
 from fedsw.experiment.registry import load_object, require_allowed
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.experiment.sources import stated_shape
+from fedsw.experiment.trust import trust_models
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.node.simulated import ANY_MODULE, is_simulated, of_one_person
 from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
@@ -159,7 +160,7 @@ def read_trust(names: str) -> tuple[str, ...]:
     """
     if names.strip() == ANY_TRUST:
         return ()
-    known = get_args(Privacy.model_fields["trust"].annotation)
+    known = tuple(trust_models())
     agreed = tuple(name.strip() for name in names.split(","))
     for name in agreed:
         if name not in known:

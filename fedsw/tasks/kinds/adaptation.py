@@ -22,7 +22,6 @@ class Adaptation(Task):
     facts = Facts(
         models=("adaptor", "transported-adaptor", "published-adaptor"),
         penalties=("distribution-matching",),
-        trusts=("none", "central", "local-slices"),
         sources=("mnist", "usps", "files"),
         target="class",
         other_side="domain",

@@ -26,7 +26,6 @@ class Autoencoder(Task):
     facts = Facts(
         models=("image-autoencoder", "encoder-decoder"),
         penalties=("prior-matching",),
-        trusts=("none", "central"),
         sources=("digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         unit="features",

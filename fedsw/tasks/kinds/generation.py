@@ -26,7 +26,6 @@ class Generation(Task):
             "particles",
         ),
         penalties=("distribution-matching",),
-        trusts=("none", "central", "local-slices", "local-release"),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         other_side="generator",

@@ -24,7 +24,7 @@ class Synthesis(Task):
     facts = Facts(
         models=("vector-generator", "image-generator", "table-generator"),
         penalties=("distribution-matching",),
-        trusts=("sketch", "sketch-local"),
+        sketched=True,
         sources=("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         other_side="generator",
