@@ -31,6 +31,7 @@ from fedsw.accounting import ledger as ledgers
 from fedsw.accounting.lifetime import account as accounts
 from fedsw.audit.recorded import audit
 from fedsw.cli.app import main
+from fedsw.data import as_records
 from fedsw.engines import deployed, driver
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment, sources
@@ -396,8 +397,28 @@ def test_records_of_a_named_data_set_that_are_dealt_by_label_or_group_are_not_cl
 def test_what_is_public_of_own_records_is_named_in_the_guarantee(leave, tmp_path):
     case = CASES["sketch, table"]
     public = leave(case, table(case)).files["summary.json"]["guarantee"]["public"]
-    columns = "the columns with their bounds, groups and classes, declared or read off the records"
-    assert public == [columns, "the number of every client's records"]
+    assert public == ["the columns with their bounds, groups and classes", "the number of every client's records"]
+
+
+@pytest.mark.parametrize("name", ["central, classification", "sketch, waves", "sketch-local, waves"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_which_groups_and_classes_occur_is_public_by_the_sentence_where_nobody_declared_them(tmp_path, name, declared):
+    case = CASES[name]
+    lists = {"groups": ["f", "m"], "classes": ["low", "high"]} if declared else {}
+    asked = {**settings(case), "data": {"source": "object"}, "seed": 7}
+    features = case.columns["features"]
+    data = as_records(table(case), features=features, group="sex", target="income", **lists)
+    guarantee = run(parse_experiment(asked), data=data, runs=tmp_path).summary["guarantee"]
+    (folder,) = (tmp_path / "neighbours").iterdir()
+    told = "Public, for nobody declared it and it was read off the records: which classes and groups occur."
+    assert (told in guarantee["statement"]) == (not declared)
+    occur = "which classes and groups occur among the records, which nobody declared"
+    assert (occur in guarantee["public"]) == (not declared)
+    assert audit(folder).passed
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["guarantee"]["statement"] = guarantee["statement"].replace(told, "")
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert audit(folder).passed == declared
 
 
 def test_what_is_planned_and_searched_for_a_sketch_knows_the_number_of_records_alone(tmp_path, monkeypatch, capsys):

@@ -249,5 +249,8 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     kept = f"within its {' and '.join(fixed)}" if fixed else "its label and group included"
     kept += ")" if unit is None else ", at each client by itself)"
     faults.require(kept in words, f"the sentence does not say {kept[:-1]!r}")
+    for each in folder.experiment.get("data", {}).get("read_off", ()):
+        told = f"read off the records: which {' and '.join(sorted(folder.experiment['data']['read_off']))} occur."
+        faults.require(told in words, f"the sentence does not say that it is public which {each} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
     faults.require(f"= {ratio}." in words, f"the sentence does not say the noise multiplier {ratio}")

@@ -179,7 +179,9 @@ def _public(experiment: Experiment) -> Iterator[str]:
         if experiment.data.unit is not None:
             yield f"which {experiment.data.unit!r} there are at each client"
     if experiment.data.own:
-        yield "the columns with their bounds, groups and classes, declared or read off the records"
+        yield "the columns with their bounds, groups and classes"
+    if experiment.data.occurring:
+        yield f"{experiment.data.occurring} among the records, which nobody declared"
     if tells := experiment.partition.tells:
         yield f"each record's {tells}, by which its client was chosen"
 
@@ -247,6 +249,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
     )
+    if experiment.data.occurring:
+        words += f" Public, for nobody declared it and it was read off the records: {experiment.data.occurring}."
     if experiment.data.held_out_released:
         words += (
             " Records that were kept out of training have the same guarantee, in one release of counts and sums over "
