@@ -20,6 +20,7 @@ from fedsw.audit import Attack, epsilon_of_rates, gaussian_mu, judged, rate_at_l
 from fedsw.audit.finding import Finding
 from fedsw.audit.neighbours import Released, require_room, worst_neighbours
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.trust import trust_model
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
@@ -301,7 +302,7 @@ def audit(
 
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
-    if privacy.trust != "central" or not privacy.noisy:
+    if privacy.local or not trust_model(privacy.trust).gradients or not privacy.noisy:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
             "server of trust 'central' releases with noise"

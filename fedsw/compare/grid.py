@@ -17,6 +17,7 @@ from fedsw.compare.methods import ComparedTask, build, find_task, fixed_by, is_o
 from fedsw.compare.methods import methods as all_methods
 from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment.trust import trust_model
 from fedsw.report.progress import Display
 from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
@@ -205,7 +206,7 @@ def _cells_of(
     task: str, method: str, budgets: Sequence[float], seeds: int, shared: Sequence[str], nominal: bool
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
-    private = base.privacy.trust != "none"
+    private = trust_model(base.privacy.trust).noised
     seeds_of = _SEEDS + (_SKETCHED if base.privacy.sketch else ())
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
@@ -221,7 +222,7 @@ def _cells_of(
 def _spends_all(cell: Cell) -> bool:
     """Whether a cell is a run without noise that an account counts."""
     data, known = cell.experiment.data, all_methods()[cell.method]
-    return data.account is not None and known.baseline is None and cell.experiment.privacy.trust == "none"
+    return data.account is not None and known.baseline is None and not trust_model(cell.experiment.privacy.trust).noised
 
 
 def _read_cell(raw: dict[str, Any]) -> Cell:

@@ -143,7 +143,7 @@ def _misfit_of_release(settings: Settings) -> str | None:
 
 
 def _misfit_of_clip(settings: Settings) -> str | None:
-    if settings.clip.open and settings.privacy.trust != "none":
+    if settings.clip.open and trust_model(settings.privacy.trust).noised:
         return (
             f"clip.mode 'none' bounds nothing, and privacy.trust {settings.privacy.trust!r} promises a bound: use "
             "'spectral', or trust 'none' for a reference without clipping"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedsw.experiment import read_delta
+from fedsw.experiment.trust import trust_model
 from fedsw.markdown import table
 from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.text import downward
@@ -143,7 +144,7 @@ def choose(answers: Answers) -> Choice:
     """The trust model, settings and commands that follow from the answers, and whether the data are enough."""
     trust = _TRUST[answers.sums, answers.product]
     settings = {"privacy.trust": trust, "privacy.epsilon": downward(answers.epsilon, 6)}
-    if answers.counts == "watched" and trust == "central":
+    if answers.counts == "watched" and trust_model(trust).gradients and not trust_model(trust).local:
         settings["privacy.sampling"] = "stratified"
     if answers.rows == "several":
         settings["data.unit"] = "COLUMN"

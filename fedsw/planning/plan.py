@@ -9,6 +9,7 @@ from typing import Any
 
 from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
 from fedsw.experiment.preset import CHOSEN, refusal
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.moments import shares
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
@@ -303,7 +304,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
 
 
 def _at(experiment: Experiment, epsilon: float) -> Experiment:
-    trust = "central" if experiment.privacy.trust == "none" else experiment.privacy.trust
+    trust = experiment.privacy.trust if trust_model(experiment.privacy.trust).noised else "central"
     changed = {"epsilon": epsilon, "noise_multiplier": None, "trust": trust}
     return experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=changed)})
 
