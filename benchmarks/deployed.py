@@ -24,7 +24,7 @@ from fedsw.experiment import load_experiment
 from fedsw.runs.files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "deployed.json"
-EXPERIMENT = Path(__file__).parents[1] / "simulations" / "experiments" / "fair-classification.toml"
+EXPERIMENT = Path(__file__).parents[1] / "fedsw" / "shipped" / "experiments" / "fair-classification.toml"
 EXCHANGES = 2
 LONG_RUN = 500
 

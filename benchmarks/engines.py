@@ -33,7 +33,7 @@ from fedsw.federation.exchange.exchange import Request, Traffic, exchange
 from fedsw.runs.files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "engines.json"
-EXPERIMENT = Path(__file__).parents[1] / "simulations" / "experiments" / "fair-classification.toml"
+EXPERIMENT = Path(__file__).parents[1] / "fedsw" / "shipped" / "experiments" / "fair-classification.toml"
 PARAMETERS = 17
 
 

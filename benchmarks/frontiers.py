@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.machine import describe
 
 RESULT = Path(__file__).parent / "results" / "frontiers.json"
-EXPERIMENTS = Path(__file__).parents[1] / "simulations" / "experiments"
+EXPERIMENTS = Path(__file__).parents[1] / "fedsw" / "shipped" / "experiments"
 SHOWN = ("accuracy", "disparate_impact", "demographic_parity_difference")
 # The paper's own clips with the learning rate that makes them train: where its bound costs most.
 RLL_CLIP = ("clip.output=1.0", "clip.centre=0.0", "clip.loss=5.0", "training.averaging=0.0")

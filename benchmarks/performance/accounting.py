@@ -1,4 +1,4 @@
-"""Seconds of epsilon, of calibration and of a table of settings, beside dp_accounting and Opacus on equal grids.
+"""Seconds of epsilon and of calibration, beside dp_accounting and Opacus on equal grids.
 
     python -m benchmarks.performance accounting [--quick]
 
@@ -13,19 +13,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import torch
 
-from fedsw.accounting import Composition, Setting, Step, epsilon, epsilons, noise_multiplier
+from fedsw.accounting import Composition, Step, epsilon, noise_multiplier
 from fedsw.text import upward
 
 RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 5000, 1e-5
 STEP = Step(RATE, 1 / MULTIPLIER)
-LIMIT_EPSILON, LIMIT_CALIBRATION, LEAST_FASTER, LEAST_TABLE = 0.03, 0.5, 5.0, 20.0
+LIMIT_EPSILON, LIMIT_CALIBRATION, LEAST_FASTER = 0.03, 0.5, 5.0
 
 
 def measure(quick: bool) -> Iterator[dict[str, object]]:
-    """Rows on one setting, on its calibration and on 1000 settings."""
+    """Rows on one setting, and on its calibration."""
     torch.set_num_threads(1)
     turns = 3 if quick else 15
     spacing = _spacing()
@@ -39,23 +38,6 @@ def measure(quick: bool) -> Iterator[dict[str, object]]:
         yield _compared(what, f"{name}, grid of {spacing:.3g}", times["ours"], other, LEAST_FASTER, note)
     asked = f"noise multiplier for epsilon 1 in {STEPS} steps, p = {RATE}"
     yield _limited(asked, _in_turns({"ours": _calibrate}, max(3, turns // 3))["ours"], LIMIT_CALIBRATION)
-    rows = table(60 if quick else 1000)
-    times = _in_turns({"ours": lambda: epsilons(rows), "loop": lambda: _loop(rows)}, 1 if quick else 3)
-    what = f"epsilon of {len(rows)} settings: 4 rates, sigma / Delta 0.5 to 10, 100 to 5000 steps"
-    worst = max(abs(ours / one - 1) for ours, one in zip(epsilons(rows), _loop(rows), strict=True))
-    note = f"largest difference {worst:.1e} of epsilon"
-    yield _compared(what, "one after the other", times["ours"], times["loop"], LEAST_TABLE, note)
-
-
-def table(count: int) -> list[Setting]:
-    """Settings of the kind that a plan or a table of what-ifs asks about."""
-    draw = np.random.default_rng(0)
-    multipliers = np.exp(np.linspace(math.log(0.5), math.log(10.0), count)).tolist()
-    rates, times = draw.choice([0.001, 0.01, 0.05, 0.1], count), draw.choice([100, 500, 1000, 2000, 5000], count)
-    return [
-        Setting(rate, multiplier, times_, DELTA)
-        for rate, multiplier, times_ in zip(rates.tolist(), multipliers, times.tolist(), strict=True)
-    ]
 
 
 def _ours() -> float:
@@ -64,10 +46,6 @@ def _ours() -> float:
 
 def _calibrate() -> float:
     return noise_multiplier(1.0, DELTA, sampling_rate=RATE, steps=STEPS)
-
-
-def _loop(rows: list[Setting]) -> list[float]:
-    return [epsilon({Step(row.sampling_rate, 1 / row.noise_multiplier): row.steps}, row.delta) for row in rows]
 
 
 def _spacing() -> float:
