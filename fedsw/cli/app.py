@@ -5,8 +5,13 @@ What a command needs is imported when it runs: `fedsw --help` loads none of it.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import typer
 
@@ -84,3 +89,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 the run failed, 2 bad input."""
     debug, rest = split_debug(sys.argv[1:] if arguments is None else arguments)
     return invoke(app, rest, debug=debug)
+
+
+def program() -> NoReturn:
+    """Run the command line of this process, and end it with its exit code.
+
+    Where a run was interrupted or failed, a thread of a client may still compute. Python would stop it on its own way
+    out, inside of a library that ends the process with a signal for it: such a thread is left as it is.
+    """
+    code = main()
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if code == 0 or not others or not all(thread.daemon for thread in others):
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone
+            stream.flush()
+    os._exit(code)

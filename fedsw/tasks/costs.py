@@ -14,7 +14,7 @@ from fedsw.transport.denoise import image_side
 
 FLOPS = 5e10
 """Operations that a core does in a second, at most."""
-NORMAL_SECONDS = 5e-8
+NORMAL_SECONDS = 2e-8
 """A number of a frequency or direction, at least: drawn, made orthogonal, and put in place."""
 _PLACED_SECONDS = 1e-8
 """A number of a wave, at least: multiplied, put in place, and in the records' precision."""

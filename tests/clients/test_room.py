@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -28,7 +27,6 @@ from fedsw.tasks import needs
 from fedsw.tasks.needs import GIB, model_size
 from fedsw.tasks.own import task_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import law_of
 from tests.federations import numbers, small
 
 RUN = "0123456789abcdef" * 2
@@ -144,24 +142,26 @@ def test_numbers_of_parts_and_threads_have_a_limit_that_is_said(settings, said):
 
 
 @pytest.mark.parametrize(
-    ("settings", "least", "most"),
+    ("settings", "more", "least"),
     [
-        ((*SCATTERING, "sketch.orientations=180", "sketch.pairs=4"), 40 * 540 * 256, 1.0),
-        ((*SCATTERING, "sketch.orientations=16", "sketch.pairs=4", "sketch.order=2"), 40 * 48 * 256, 1.0),
-        (("sketch.pairs=40000",), 8 * 64 * 40_000, 1.0),
-        (("sketch.kind=cramer", "sketch.harmonics=2000", "sketch.directions=20"), 8 * 64 * 40_000, 1.0),
+        ((*SCATTERING, "sketch.orientations=90", "sketch.pairs=4"), "sketch.orientations=180", 40 * 540 * 256),
+        ((*SCATTERING, "sketch.orientations=8", "sketch.order=2"), "sketch.orientations=16", 40 * 48 * 256),
+        (("sketch.pairs=20000",), "sketch.pairs=40000", 8 * 64 * 40_000),
+        (("sketch.kind=cramer", "sketch.harmonics=1000"), "sketch.harmonics=2000", 8 * 64 * 40_000),
     ],
 )
-def test_a_sketch_is_estimated_by_what_making_it_takes(settings, least, most):
-    """Memory is that of the bank and the frequencies; the time, never far above what it takes, and never nothing."""
-    asked = parse_experiment(IMAGES, settings)
-    parts = needs.parts_of(asked, task_of(asked), stated_shape(asked))
-    started = time.perf_counter()
-    law_of(asked, stated_shape(asked)).drawn(torch.float32)
-    taken = time.perf_counter() - started
-    own = [part for part in parts if part.setting.startswith("sketch.")]
-    assert sum(part.bytes for part in own) >= least
-    assert taken / 200 < sum(part.seconds for part in own) < most * (taken + 0.05)
+def test_a_sketch_is_estimated_by_what_making_it_takes(settings, more, least):
+    """Memory is that of the bank and the frequencies; the time grows with what there is to make, and is never long."""
+
+    def estimated(*asked: str) -> tuple[float, float]:
+        experiment = parse_experiment(IMAGES, asked)
+        parts = needs.parts_of(experiment, task_of(experiment), stated_shape(experiment))
+        own = [part for part in parts if part.setting.startswith("sketch.")]
+        return sum(part.bytes for part in own), sum(part.seconds for part in own)
+
+    (few, quick), (many, slow) = estimated(*settings), estimated(*settings, more)
+    assert many >= least and many > 1.5 * few
+    assert 0 < 1.2 * quick < slow < 2.0
 
 
 @pytest.mark.parametrize("settings", [("sketch.pairs=400000",), (*SCATTERING, "sketch.orientations=180")])
@@ -173,7 +173,7 @@ def test_the_time_that_public_maps_and_frequencies_take_is_limited(settings):
 
 def test_drawing_directions_anew_every_round_takes_time():
     asked = small(MLP, "objective.task=regression", "slicing.directions=100000", "training.rounds=100000")
-    assert _slicing(asked).seconds > 1_000 > 100 > _slicing(small("slicing.directions=50")).seconds
+    assert _slicing(asked).seconds > 300 > 30 > _slicing(small("slicing.directions=50")).seconds
 
 
 def _slicing(asked: Experiment) -> needs.Part:

@@ -92,3 +92,22 @@ def test_the_version_is_the_installed_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_package_has_no_other_names_of_its_own() -> None:
     with pytest.raises(AttributeError, match="no attribute 'a_name'"):
         getattr(fedsw, "a_name")  # noqa: B009
+
+
+@pytest.mark.parametrize(("code", "calls"), [(0, "exit"), (3, "left"), (130, "left")])
+def test_a_program_that_failed_leaves_computing_threads_alone_and_loses_no_word(code: int, calls: str) -> None:
+    """Python stops daemon threads on its way out, and one that is inside a library ends the process by a signal."""
+    program = f"""
+import atexit, os, sys, threading, time
+from fedsw.cli import app
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+atexit.register(print, "tidied up")
+leave = os._exit
+app.os._exit = lambda code: (os.write(1, b"left\\n"), leave(code))
+app.main = lambda: {code}
+print("said")
+app.program()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert found.returncode == code
+    assert found.stdout.splitlines() == ["said", "tidied up", *(["left"] if calls == "left" else [])]

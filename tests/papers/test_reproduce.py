@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsw.cli.app import main
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.shipped import EXPERIMENTS
 from simulations.papers import work
+from simulations.papers.__main__ import main
 from simulations.papers.cells import cells_of, computation_of
 from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
 from simulations.papers.page import BEST, PRINTED, goals, page_text
@@ -227,13 +227,13 @@ def test_the_commands_path_from_quick_runs_to_a_page(
     )
     (papers / "fig1.toml").write_text(content, encoding="utf-8")
     monkeypatch.setattr("simulations.papers.figure.PAPERS", papers.parent)
-    assert main(["reproduce", "own/fig1", "--quick", "--jobs", "1", "--json"]) == 0
+    assert main(["own/fig1", "--quick", "--jobs", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["figures"][0]["results"] == 1 and shown["failed"] == {}
     assert {Path(name).name for name in shown["files"]} == {"own-fig1-best.png", "own.png", "own.md"}
     page = Path(shown["files"][-1]).read_text(encoding="utf-8")
     assert "images/own-fig1-best.png" in page and "own.png" not in page
-    assert main(["reproduce"]) == 2
+    assert main([]) == 2
     assert "--list" in capsys.readouterr().err
 
 
