@@ -21,6 +21,7 @@ from fedsw.experiment.stored import require_allowed_code
 from fedsw.federation.node.partition import held_out_records
 from fedsw.randomness import Stream
 from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
+from fedsw.report.screens import group_cell
 from fedsw.runs.by_group import by_group, by_group_intervals
 from fedsw.runs.evaluation import parts_of, with_intervals
 from fedsw.runs.files import MODEL
@@ -214,5 +215,5 @@ def _groups(each: Evaluated) -> list[Table]:
         table.add_column(metric_name(column), justify="right")
     for group, numbers in each.by_group.items():
         around = each.by_group_intervals.get(group, {})
-        table.add_row(group, *(measured_cell(numbers.get(name), around.get(name)) for name in columns))
+        table.add_row(group, *(group_cell(name, numbers.get(name), around.get(name)) for name in columns))
     return [table]

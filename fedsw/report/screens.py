@@ -323,11 +323,12 @@ def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapp
         table.add_column(metric_name(column), justify="right")
     for group, numbers in by_group.items():
         own = around.get(group, {})
-        table.add_row(group, *(_cell(column, numbers.get(column), own.get(column)) for column in columns))
+        table.add_row(group, *(group_cell(column, numbers.get(column), own.get(column)) for column in columns))
     return table
 
 
-def _cell(column: str, value: Any, interval: Any) -> str:
+def group_cell(column: str, value: Any, interval: Any) -> str:
+    """A number of one group: how many records it has, whole, or a metric over its interval."""
     if column == "count":
         return f"{int(value):,}" if to_float(value) is not None else number(value)
     return measured_cell(value, interval)

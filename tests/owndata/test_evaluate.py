@@ -21,6 +21,7 @@ from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.node.units import held_back
 from fedsw.metrics import accuracy, predictions
 from fedsw.own_data.evaluate import evaluate
+from fedsw.report.screens import group_cell
 from fedsw.tasks.problem import Problem
 
 COLUMNS = {
@@ -193,3 +194,8 @@ def test_a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_num
         found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
         assert found["client 1"]["count"] == rows - 3 and len(found) == (1 if options else 3)
         assert "client 1" not in " ".join(found.get("all clients", {}).get("warnings", ()))
+
+
+def test_how_many_records_a_group_has_is_shown_whole():
+    assert group_cell("count", 1003.0, None) == "1,003" and group_cell("count", 12_345, None) == "12,345"
+    assert group_cell("accuracy", 0.81234, (0.79, 0.83)).startswith("0.812")
