@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 import tomllib
@@ -121,3 +122,16 @@ def test_the_recipes_run_in_python_and_on_the_command_line(tmp_path, monkeypatch
     loaded = fedsw.load(names["result"].directory, allow_modules=["clinic"])
     assert repr(loaded).startswith("TrainedModel(features=1, experiment=clinic,") and "\n" not in repr(loaded)
     assert main(["run", "clinic.toml", "training.rounds=1", "--quiet"]) == 0
+
+
+def test_a_word_of_the_list_is_found_in_any_spelling_and_nowhere_else(tmp_path):
+    spec = importlib.util.spec_from_file_location("words", ROOT / ".ci" / "words.py")
+    assert spec is not None and spec.loader is not None
+    words = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(words)
+    assert list(words.found("One\nA Striker, and a loud one\nlouder strikers")) == [(2, "striker"), (2, "loud")]
+    page = tmp_path / "page.md"
+    page.write_text("In imitation of nothing.\n", encoding="utf-8")
+    assert words.main([str(page)]) == 1
+    page.write_text("Plain.\n", encoding="utf-8")
+    assert words.main([str(page)]) == 0
