@@ -282,4 +282,5 @@ def _train(folder: Path) -> dict[str, float]:
 if __name__ == "__main__":
     _folder, _kind, _way, *_reader = sys.argv[1:]
     _found = _train(Path(_folder)) if _way == "train" else _alone(Path(_folder), _kind, _way, "".join(_reader))
-    print(json.dumps(_found))
+    print(json.dumps(_found), flush=True)
+    os._exit(0)  # threads of pyarrow may be at work, and end a process that tidies up

@@ -94,12 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program() -> NoReturn:
     """Run the command line of this process, and end it with its exit code.
 
-    Where a run was interrupted or failed, a thread of a client may still compute. Python would stop it on its own way
-    out, inside of a library that ends the process with a signal for it: such a thread is left as it is.
+    A thread of a client, or of a library that reads files, may still be at work. Python would stop it on its own way
+    out, inside of code that ends the process with a signal for it: such a thread is left as it is.
     """
     code = main()
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if code == 0 or not others or not all(thread.daemon for thread in others):
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -187,6 +187,7 @@ def left_by_real_runs(
     def timeless(text: str) -> str:
         """Words without when the search began, for which an account's own clock is a moment later."""
         text = text.replace(str(home), "HOME").replace(directory.name, "BEGUN")
+        text = re.sub(r"\d+ s ago", "SINCE BEGUN", text)  # by the clock of who looks
         return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:\d\d)?", soon, text)
 
     def soon(found: re.Match[str]) -> str:
