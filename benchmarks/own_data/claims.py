@@ -29,8 +29,9 @@ from fedsw.tasks.problem import Problem
 RUNS = 200
 TRUSTS = ("central", "local-gradient")
 """The trust models that train on records of two groups."""
-WHERE = ("table", "kept")
-"""Measured on a table at the server, or on records that clients keep and release counts of with noise."""
+WHERE = ("table", "kept", "drafted")
+"""Measured on a table at the server, or on records that clients keep and release counts of with noise; with settings
+that are written, or as `fedsw init` drafts them: the preset's, and moments before the rounds."""
 SHARES = (0.5, 0.963)
 """Of the more frequent of two labels that are pure noise."""
 _FEATURES = [{"name": f"x{place}", "low": 0, "high": 1} for place in range(4)]
@@ -125,16 +126,21 @@ def _labelled(records: PublicRecords, common: float, seed: Sequence[int]) -> Pub
 
 
 def _experiment(task: str, trust: str, where: str, columns: Columns) -> Experiment:
-    kept = {"held_out_fraction": 0.33, "held_out_to": "everybody"} if where == "kept" else {"held_out_overlap": "allow"}
+    kept = {"held_out_fraction": 0.33, "held_out_to": "everybody"} if where != "table" else {"held_out_overlap": "allow"}
+    chosen = {
+        "training": {"rounds": 8, "batch_fraction": 1.0, "learning_rate": 8.0},
+        "clip": {"loss": 0.5, "jacobian": 0.25, "output": 0.5, "centre": 0.5},
+    }
+    drafted = {"training": {"preset": "auto"}}
+    moments = {"moments": 0.2} if where == "drafted" else {}
     return parse_experiment(
         {
             "name": "claims",
             "data": {"source": "object", "columns": columns.model_dump(), **kept},
             "model": {"kind": "logistic"},
             "objective": {"task": task, "alpha": 0.2},
-            "training": {"rounds": 8, "batch_fraction": 1.0, "learning_rate": 8.0},
-            "clip": {"loss": 0.5, "jacobian": 0.25, "output": 0.5, "centre": 0.5},
-            "privacy": {"trust": trust, "epsilon": 4.0, "delta": "auto"},
+            **(drafted if where == "drafted" else chosen),
+            "privacy": {"trust": trust, "epsilon": 4.0, "delta": "auto", **moments},
             "evaluation": {"mode": "full"},
             "evaluate_every": 10**6,
             "federation": {"clients": 2},
@@ -174,7 +180,8 @@ def coverage_table(rows: Sequence[Row]) -> str:
 
 
 def _place(where: str) -> str:
-    return "a held-out table" if where == "table" else "kept records, noised"
+    names = {"table": "a held-out table", "kept": "kept records, noised", "drafted": "kept records, noised; as drafted"}
+    return names[where]
 
 
 def _part(count: int, total: int) -> str:

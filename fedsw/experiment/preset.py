@@ -50,8 +50,10 @@ _RULES: Mapping[str, _Rule] = {
     "classification": _Rule(loss=0.25, enough=24.0, power=1, pace=1.0),
     "regression": _Rule(loss=0.125, enough=60.0, power=2, pace=0.16),
 }
-_SHARE = 0.2
-"""Of the budget, for moments where they pay."""
+_SHARE, _LEAST_SHARE = 0.2, 0.02
+"""Most and least of the budget for moments, where they pay."""
+_WELL = 0.002
+"""What noise may show where moments tell enough, also of columns that use 4 % of their bounds; below, less."""
 _SEEN = 2.9
 """What noise may show in a direction, in what an average one can vary: above it moments tell too little."""
 _PREPARED_LOSS = 0.7
@@ -133,11 +135,17 @@ class Numbers:
 
     @property
     def moments(self) -> float:
-        """The share of the budget that moments get: 0 where noise would hide what they are asked for."""
+        """The share of the budget that moments get: 0 where noise would hide what they are asked for.
+
+        It is less where less of it already shows that well, so that a run may stop after a few per cent of its budget.
+        """
         if self.squares is None:
             return 0.0
         hidden = self.squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts)
-        return _SHARE if hidden <= _SEEN * self.squares.spread else 0.0
+        beside = hidden / self.squares.spread
+        if beside > _SEEN:
+            return 0.0
+        return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
 
     def strength(self, jacobian: float, loss: float) -> float:
         """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).

@@ -103,6 +103,8 @@ def test_moments_are_bought_where_noise_leaves_them_to_be_seen_and_not_for_few_r
     few, many = (numbers_of(asked(), {"f": size, "m": size}) for size in (4, 5_000))
     assert few.moments == 0.0 and 0 < many.moments < 1
     assert replace(many, parts=10**7).moments == 0.0, "every client adds noise of its own"
+    shares = [replace(many, records=n).moments for n in (10_000, 500_000, 10**8)]
+    assert shares[0] == many.moments > shares[1] > shares[2] == 0.02, "less of the budget where less shows as much"
     assert replace(many, squares=None).moments == 0.0 and replace(few, multiplier=0.0).moments > 0
     wide = replace(many.squares, side=2_000, features=1_997)
     assert replace(many, squares=wide).moments == 0.0
