@@ -39,7 +39,7 @@ class Call:
     @property
     def entries(self) -> int:
         """Numbers of the parameters that the rule measures."""
-        trained = [name for name in ("weight", "bias") if trains(self.layer, name)]
+        trained = [name for name in self.rule.parameters if trains(self.layer, name)]
         return sum(int(getattr(self.layer, name).numel()) for name in trained)
 
 

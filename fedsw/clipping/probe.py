@@ -133,8 +133,8 @@ def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 _MIXED = (
     "the {what} of record {i} differs between the batch and the record alone: the module mixes records, is "
-    "random, or changes gradients on their way. Compute every record from itself, along dimensions after the "
-    "first."
+    "random, changes gradients on their way, or has a layer whose rule is wrong (`require_exact` tells). Compute "
+    "every record from itself, along dimensions after the first."
 )
 
 

@@ -150,10 +150,13 @@ class Notes:
 
 
 def _hook(title: str, notes: Notes) -> Any:
-    def note(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def note(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         a = args[0] if args else None
         if not isinstance(a, Tensor):
             raise UnsupportedModule(f"{title} got its input by keyword; pass it by position.")
+        if not isinstance(output, Tensor):
+            found = type(output).__name__
+            raise UnsupportedModule(f"{title} returns a {found}; a layer with a rule returns one tensor.")
         trained = any(parameter.requires_grad for parameter in layer.parameters())
         notes.take(title, layer, RULES[type(layer)], a, output, trained=trained)
 

@@ -10,7 +10,6 @@ from torch.autograd.graph import Node
 
 from fedsw.clipping.rules import RULES, attention
 
-_SUPPORTED = ", ".join(kind.__name__ for kind in (*RULES, nn.MultiheadAttention) if kind is not attention.OUTPUT)
 _FREEZE = "or freeze it with requires_grad_(False)"
 
 _INSTEAD: tuple[tuple[type[nn.Module], str], ...] = (
@@ -166,7 +165,7 @@ def _names(module: nn.Module) -> tuple[str, ...]:
     """The parameters of its own for which the module has a rule."""
     if type(module) is nn.MultiheadAttention:
         return attention.NAMES
-    return ("weight", "bias") if type(module) in RULES else ()
+    return RULES[type(module)].parameters if type(module) in RULES else ()
 
 
 def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
@@ -233,7 +232,8 @@ def _remedy(module: nn.Module) -> str:
     for kind in RULES:
         if isinstance(module, kind):
             return f"a subclass may compute anything, so use {kind.__name__} itself"
-    return f"keep trainable parameters in the supported layers ({_SUPPORTED})"
+    supported = ", ".join(kind.__name__ for kind in (*RULES, nn.MultiheadAttention) if kind is not attention.OUTPUT)
+    return f"keep trainable parameters in supported layers ({supported}), or write this one a `layer_rule`"
 
 
 def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:

@@ -187,12 +187,14 @@ class Rule:
         least_dims: the number of input dimensions below which the layer would read across records.
         factored, formed: the two ways; at least one.
         refusal: why this instance is not supported, with the remedy, or None.
+        parameters: names of the layer's parameters that it measures; it may have no other that is trained.
     """
 
     least_dims: Callable[[Any], int]
     factored: Factored | None = None
     formed: Formed | None = None
     refusal: Callable[[Any], str | None] = lambda layer: None
+    parameters: tuple[str, ...] = ("weight", "bias")
 
 
 def trains(layer: Any, name: str) -> bool:
