@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
@@ -23,6 +23,9 @@ from fedsw.runs.files import (
     require_no_links,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from fedsw.accounting.meaning import Meaning
 
 
 class Budgeted:
@@ -179,6 +182,38 @@ def read_ledger(directory: Path) -> dict[str, Any]:
             for entry in account["entries"]
         ],
     }
+
+
+def spent_by(directory: Path) -> dict[str, Meaning]:
+    """What the releases so far mean for a person, by group (named as declared), and by client where each has a ledger.
+
+    Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
+
+    Raises:
+        FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
+    """
+    from fedsw.runs.recovery import require_remembered
+
+    require_no_links(directory)
+    require_remembered(directory)
+    names, own = names_in(directory), client_ledgers(directory)
+    if own and not (directory / LEDGER).exists():
+        return {
+            f"{path.stem.replace('-', ' ')}, {group}": meaning
+            for path in own
+            for group, meaning in _meanings(path, names).items()
+        }
+    return _meanings(directory / LEDGER, names)
+
+
+def _meanings(path: Path, names: Names) -> dict[str, Meaning]:
+    from fedsw.accounting import Ledger
+    from fedsw.accounting.meaning import Meaning
+
+    with Ledger.open(path, read_only=True) as ledger:
+        if ledger.selection is not None:
+            return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
+        return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
 
 
 def _named(account: dict[str, Any], names: Names) -> dict[str, Any]:
