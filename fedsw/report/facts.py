@@ -97,8 +97,9 @@ def gain(summary: Mapping[str, Any]) -> str:
     if not found:
         return ""
     by = gained(found["value"], [found["low"], found["high"]])
-    words = {"better": "The model is better", "worse": "The model is worse"}
-    return f"{words.get(found['claim'], 'The model cannot be told from it')}: {by}."
+    return (
+        f"The model is {by}." if found["claim"] in ("better", "worse") else f"The model cannot be told from it: {by}."
+    )
 
 
 def by_group(summary: Mapping[str, Any]) -> Facts:

@@ -185,31 +185,24 @@ def read_ledger(directory: Path) -> dict[str, Any]:
 
 
 def spent_by(directory: Path) -> dict[str, Meaning]:
-    """What the releases so far mean for a person, by group (named as declared), and by client where each has a ledger.
+    """What the releases so far mean for a person, by group (named as declared).
 
     Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
+    Where every client has a ledger of its own it is of the client that spent most.
 
     Raises:
         FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
     """
+    from fedsw.accounting import Ledger
+    from fedsw.accounting.meaning import Meaning
     from fedsw.runs.recovery import require_remembered
 
     require_no_links(directory)
     require_remembered(directory)
-    names, own = names_in(directory), client_ledgers(directory)
-    if own and not (directory / LEDGER).exists():
-        return {
-            f"{path.stem.replace('-', ' ')}, {group}": meaning
-            for path in own
-            for group, meaning in _meanings(path, names).items()
-        }
-    return _meanings(directory / LEDGER, names)
-
-
-def _meanings(path: Path, names: Names) -> dict[str, Meaning]:
-    from fedsw.accounting import Ledger
-    from fedsw.accounting.meaning import Meaning
-
+    own, names = client_ledgers(directory), names_in(directory)
+    path = directory / LEDGER
+    if own and not path.exists():
+        path = max(own, key=lambda each: float(_read(each)["epsilon"]))
     with Ledger.open(path, read_only=True) as ledger:
         if ledger.selection is not None:
             return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
