@@ -5,7 +5,8 @@ Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivit
 and mu = Delta / sigma is its inverse.
 """
 
-from fedsw.accounting.accountants import ACCOUNTANTS, accountant, accountant_named, epsilon_by
+from fedsw.accountants import ACCOUNTANTS
+from fedsw.accounting.accountants import accountant, epsilon_by
 from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
@@ -39,7 +40,6 @@ __all__ = [
     "Spending",
     "Step",
     "accountant",
-    "accountant_named",
     "budget_report",
     "delta_of",
     "epsilon",

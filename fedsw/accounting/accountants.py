@@ -1,16 +1,19 @@
-"""Accountants by name: what each says of the same steps, and whether it is a guarantee; open to a user's own."""
+"""What each accountant says of the same steps, and whether it is a guarantee; open to a user's own.
+
+Their names and what is known of each without a computation are in `fedsw.accountants`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
 
 import torch
 
+from fedsw.accountants import ACCOUNTANTS, Accountant, Covers, accountant_named
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
@@ -18,42 +21,11 @@ from fedsw.accounting.slicing import bernstein_share, central_limit_share
 _LEAST_MU = 1e-7
 """Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 up to order 1024."""
 
-
 Counts = Sequence[tuple[Step, int]]
 """Steps, and how often each is taken."""
 
 Device = torch.device | str
-Covers = Literal["plain", "sliced", "both", "laplace"]
-
-
-@dataclass(frozen=True)
-class Accountant:
-    """A way to turn steps into epsilon.
-
-    Attributes:
-        name: as in experiments and on the command line.
-        guarantee: whether its epsilon is proven to be an upper bound for the sampling it is used with.
-        note: where it comes from and what it takes as noise multiplier.
-        epsilon: of (steps, delta, device), none of which is without noise, costs nothing or is uncovered.
-        covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
-            directions, and "rdp-wor" for other steps among them; ``"both"``; or ``"laplace"``, where a step's mu is
-            the l1 sensitivity / scale of Laplace noise, which no other accountant means.
-        renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
-        stated: whether somebody else than fedsw registered it, and says that its epsilon is an upper bound.
-    """
-
-    name: str
-    guarantee: bool
-    note: str
-    epsilon: Callable[[Counts, float, Device], float]
-    covers: Covers = "plain"
-    renyi: bool = False
-    stated: bool = False
-
-
-ACCOUNTANTS: dict[str, Accountant] = {}
-"""All accountants by name, in the order in which they are compared."""
-
+Computed = Callable[[Counts, float, Device], float]
 Own = Callable[[Counts, float], float]
 """(steps, delta) to epsilon."""
 
@@ -72,7 +44,7 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
         name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
         note: where it comes from, and what it takes as noise multiplier.
         upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below.
-        covers: see `Accountant`.
+        covers: see `fedsw.accountants.Accountant`.
 
     Raises:
         ValueError: if the name is taken, or a stated bound is below an epsilon that no account can be below.
@@ -84,7 +56,7 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
         if upper_bound and covers in ("plain", "both"):
             _require_above(name, function)
         ACCOUNTANTS[name] = Accountant(
-            name, False, note, lambda counts, delta, device: function(counts, delta), covers, stated=upper_bound
+            name, False, note, covers, stated=upper_bound, epsilon=lambda counts, delta, device: function(counts, delta)
         )
         return function
 
@@ -101,27 +73,11 @@ def _require_above(name: str, function: Own) -> None:
             )
 
 
-def _shipped(
-    name: str, *, guarantee: bool, note: str, covers: Covers = "plain", renyi: bool = False
-) -> Callable[[Callable[[Counts, float, Device], float]], Callable[[Counts, float, Device], float]]:
-    def registered(function: Callable[[Counts, float, Device], float]) -> Callable[[Counts, float, Device], float]:
-        ACCOUNTANTS[name] = Accountant(name, guarantee, note, function, covers, renyi)
-        return function
-
-    return registered
-
-
-def accountant_named(name: str) -> Accountant:
-    """An accountant by its name.
-
-    Raises:
-        ValueError: if there is none, naming those that there are.
-    """
-    if name not in ACCOUNTANTS:
-        raise ValueError(
-            f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
-        )
-    return ACCOUNTANTS[name]
+def _shipped(function: Computed) -> Computed:
+    """The function of the accountant of its name."""
+    own = ACCOUNTANTS[function.__name__[1:].replace("_", "-")]
+    ACCOUNTANTS[own.name] = replace(own, epsilon=function)
+    return function
 
 
 def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Device = "cpu") -> float:
@@ -147,6 +103,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
         return 0.0
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
+    assert own.epsilon is not None
     told = float(own.epsilon(counts, delta, device))
     if not told >= 0.0:
         raise ValueError(f"accountant {accountant} says epsilon = {told}; an epsilon is at least 0, or infinite.")
@@ -273,91 +230,42 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     return tuple(float(divergence) for divergence in accountant.rdp)
 
 
-@_shipped(
-    "pld",
-    guarantee=True,
-    note="privacy loss distribution of the steps' own dominating pairs, discretised from above; "
-    "noise multiplier = sigma / full sensitivity",
-    covers="both",
-)
+@_shipped
 def _pld(counts: Counts, delta: float, device: Device) -> float:
     return epsilon(counts, delta, device=device)
 
 
-@_shipped(
-    "gdp-clt-uniform",
-    guarantee=False,
-    note="central limit of Gaussian DP for sampling without replacement, as in Opacus (compute_mu_uniform): an "
-    "approximation that may fall below the truth; given sigma / full sensitivity",
-)
-def _uniform_limit(counts: Counts, delta: float, device: Device) -> float:
+@_shipped
+def _gdp_clt_uniform(counts: Counts, delta: float, device: Device) -> float:
     return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
 
 
-@_shipped(
-    "gdp-clt-poisson",
-    guarantee=False,
-    note="central limit of Gaussian DP for Poisson sampling, as in Opacus (compute_mu_poisson): an approximation, "
-    "and of another sampling scheme when batches have a fixed size; given sigma / full sensitivity",
-)
-def _poisson_limit(counts: Counts, delta: float, device: Device) -> float:
+@_shipped
+def _gdp_clt_poisson(counts: Counts, delta: float, device: Device) -> float:
     return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
 
 
-@_shipped(
-    "rdp-wor",
-    guarantee=True,
-    note="Renyi bound of Wang, Balle, Kasiviswanathan 2019 for replacement and sampling without replacement, by "
-    "dp_accounting; given sigma / full sensitivity, which its RDP class expects (its PLD class would take "
-    "sigma / C and double C for replacement)",
-    renyi=True,
-)
-def _renyi(counts: Counts, delta: float, device: Device) -> float:
+@_shipped
+def _rdp_wor(counts: Counts, delta: float, device: Device) -> float:
     return _rdp_epsilon(counts, delta)
 
 
-@_shipped(
-    "bernstein",
-    guarantee=True,
-    note="Bernstein bound of Rakotomamonjy and Ralaivola 2021 on the slices' sensitivity, its failures (delta/2 in "
-    "all) shared by the releases; then rdp-wor at delta/2; given sigma / diameter",
-    covers="sliced",
-    renyi=True,
-)
+@_shipped
 def _bernstein(counts: Counts, delta: float, device: Device) -> float:
     sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
     return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
 
 
-@_shipped(
-    "bernstein-published",
-    guarantee=False,
-    note="the same as published: every release fails with probability delta/2, which is counted once; a guarantee "
-    "for one release only",
-    covers="sliced",
-    renyi=True,
-)
-def _published(counts: Counts, delta: float, device: Device) -> float:
+@_shipped
+def _bernstein_published(counts: Counts, delta: float, device: Device) -> float:
     return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
 
 
-@_shipped(
-    "clt",
-    guarantee=False,
-    note="central limit of the slices' sensitivity (Rakotomamonjy and Ralaivola 2021) in the place of the bound, "
-    "delta/2 counted once; then rdp-wor at delta/2: an approximation; given sigma / diameter",
-    covers="sliced",
-    renyi=True,
-)
-def _slices_limit(counts: Counts, delta: float, device: Device) -> float:
+@_shipped
+def _clt(counts: Counts, delta: float, device: Device) -> float:
     return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
 
 
-@_shipped(
-    "laplace",
-    guarantee=True,
-    note="pure epsilon of Laplace noise: l1 sensitivity / scale of every release, added up, without amplification",
-    covers="laplace",
-)
+@_shipped
 def _laplace(counts: Counts, delta: float, device: Device) -> float:
     return sum(times * step.mu for step, times in counts)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from fedsw.accountants import ACCOUNTANTS
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError
@@ -150,25 +151,6 @@ def is_local(trust: str) -> bool:
     return trust_model(trust).local
 
 
-_PLD = "pld"
-
-
-def accountant_covers(name: str) -> str | None:
-    """What an accountant covers (`fedsw.accounting.accountants.Accountant`); None if there is none of that name."""
-    if name == _PLD:
-        return "both"  # without a look at them, which would load torch
-    from fedsw.accounting.accountants import ACCOUNTANTS
-
-    return ACCOUNTANTS[name].covers if name in ACCOUNTANTS else None
-
-
-def _chosen() -> list[str]:
-    """The accountants of Gaussian noise: a mechanism takes the others by itself."""
-    from fedsw.accounting.accountants import ACCOUNTANTS
-
-    return [name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"]
-
-
 def _one_of(name: str, names: Iterable[str]) -> str:
     known = [repr(each) for each in names]
     if repr(name) not in known:
@@ -195,7 +177,7 @@ class Privacy(Section):
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: str = _PLD
+    accountant: str = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -219,7 +201,8 @@ class Privacy(Section):
     @field_validator("accountant")
     @classmethod
     def _known_accountant(cls, accountant: str) -> str:
-        return accountant if accountant_covers(accountant) not in (None, "laplace") else _one_of(accountant, _chosen())
+        # Those of Laplace noise are chosen by the mechanism.
+        return _one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedsw.accounting import accountant_named
+from fedsw.accountants import accountant_named
 from fedsw.experiment import Experiment, ExperimentError, planned_releases, resolve_delta
 from fedsw.experiment.catalogue import unprotected
 from fedsw.experiment.choices import references

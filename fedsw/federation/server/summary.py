@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedsw.accounting import accountant_named
+from fedsw.accountants import accountant_named
 from fedsw.accounting.selection import Selection
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
