@@ -15,8 +15,8 @@ from tests.mutants.table import BadMutant, Mutant, checked, read, sample
 from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
-    "accounting", "clients", "clipping", "deploy", "device", "first_moments", "held_out", "ledger", "lifetime", "local", "masks",
-    "messages", "moments", "noise", "ranks", "records", "sampling", "sensitivity", "shown",
+    "accounting", "clients", "clipping", "deploy", "device", "first_moments", "held_out", "ledger", "lifetime", "local",
+    "masks", "messages", "moments", "noise", "ranks", "records", "sampling", "sensitivity", "shown",
     "sketched_runs", "sketches", "tasks", "units",
 }  # fmt: skip
 
