@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from fedsw.accountants import ACCOUNTANTS
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError
@@ -144,9 +145,17 @@ AUTO_DELTA_FROM = 1e-9
 
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
+
 def is_local(trust: str) -> bool:
     """Whether clients protect their own records under a trust model, from the server too."""
     return trust_model(trust).local
+
+
+def _one_of(name: str, names: Iterable[str]) -> str:
+    known = [repr(each) for each in names]
+    if repr(name) not in known:
+        raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
+    return name
 
 
 class Privacy(Section):
@@ -168,9 +177,7 @@ class Privacy(Section):
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: Literal[
-        "pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt"
-    ] = "pld"
+    accountant: str = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -189,10 +196,13 @@ class Privacy(Section):
     @field_validator("trust")
     @classmethod
     def _known_trust(cls, trust: str) -> str:
-        known = [repr(name) for name in trust_models()]
-        if repr(trust) not in known:
-            raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
-        return trust
+        return _one_of(trust, trust_models())
+
+    @field_validator("accountant")
+    @classmethod
+    def _known_accountant(cls, accountant: str) -> str:
+        # Those of Laplace noise are chosen by the mechanism.
+        return _one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod
