@@ -141,7 +141,7 @@ class OwnMap:
         expected = (_TRIED_ROWS, self.width(features))
         if tuple(together.shape) != expected:
             raise ValueError(f"map {self.name!r} gives {tuple(together.shape)} of {_TRIED_ROWS} rows, not {expected}")
-        alone = torch.cat([module(row) for row in rows.split(1)])
+        alone = torch.cat([module(row) for row in torch.split(rows, 1)])
         if not torch.allclose(together, alone, rtol=_MIXED, atol=_MIXED, equal_nan=True):
             raise ValueError(f"map {self.name!r} mixes rows: what it gives of one depends on the others")
         return module

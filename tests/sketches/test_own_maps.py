@@ -1,4 +1,4 @@
-"""Laws of feature maps of a user's own: bounded whatever they give, row by row, and run where they are allowed alone."""
+"""Laws of a user's own feature maps: bounded whatever they give, row by row, and run where they are allowed alone."""
 
 from __future__ import annotations
 
