@@ -134,7 +134,7 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article
         columns=None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
         settings=json_text(facts.settings(record.experiment)),
         versions=Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
-        ledger=_ledger(record),
+        ledger=_last_rows(record),
         command=f"fedsw audit {name}",
         operator=_operator(record) if operator else None,
     )
@@ -269,7 +269,7 @@ def _last_in_words(record: RunRecord) -> str:
     )
 
 
-def _ledger(record: RunRecord) -> Facts:
+def _last_rows(record: RunRecord) -> Facts:
     """Its last row, whose digest commits to all rows before it."""
     try:
         account = read_ledger(record.directory)
