@@ -19,11 +19,11 @@ from fedsw.accounting import (
     LedgerDamaged,
     Slicing,
     Step,
-    charges,
     epsilon,
     epsilon_by,
     noise_multiplier,
 )
+from fedsw.accounting import charges as columns
 from fedsw.accounting import ledger as ledgers
 from fedsw.accounting.journal import Journal
 
@@ -371,11 +371,11 @@ def test_a_column_that_this_version_does_not_know_is_refused_and_one_that_a_row_
     path = tmp_path / "own.ledger"
     with Ledger.create(path, groups=["a"], delta=1e-5, epsilon=1.0) as ledger:
         ledger.spend(0, 0, [Charge("a", 0.1, 1.0)], 5.0)
-    monkeypatch.setitem(charges.ADDED, "by", "an older version")
-    monkeypatch.setattr(ledgers, "as_row", lambda *given: {**charges.as_row(*given), "by": "this version"})
+    monkeypatch.setitem(columns.ADDED, "by", "an older version")
+    monkeypatch.setattr(ledgers, "as_row", lambda *given: {**columns.as_row(*given), "by": "this version"})
     with Ledger.open(path) as ledger:
         before = ledger.epsilon()
         assert ledger.spend(1, 0, [Charge("a", 0.1, 1.0)], 5.0) > before
-    monkeypatch.delitem(charges.ADDED, "by")
+    monkeypatch.delitem(columns.ADDED, "by")
     with pytest.raises(LedgerDamaged, match="has the column 'by', which fedsw .* does not know"):
         Ledger.open(path)
