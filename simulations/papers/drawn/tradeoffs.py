@@ -58,7 +58,7 @@ def one_number(study: Study) -> Mapping[str, Figure]:
 
 
 def _apart(points: Points, labels: list[str], taken: Points, every: Points) -> list[tuple[tuple[float, float], str]]:
-    """Labels that none covers: a twentieth of the range of `every` point or more from those `taken`, which they join."""
+    """Labels at least a twentieth of the range of `every` point from those that are `taken`, which they join."""
     spread = np.ptp(np.array(every), axis=0) + 1e-12
     found = []
     for place, text in zip(points, labels, strict=True):
