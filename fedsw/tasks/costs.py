@@ -76,10 +76,37 @@ def of_waves(part: SketchPart, features: int, cells: int, rows: int) -> Iterator
         24.0 * waves * width + 32.0 * (cells + held) * waves,
         drawn + decomposed + 2 * rows * waves * width / FLOPS,
     )
+    yield from _of_map(part, features, rows, held)
+
+
+def of_codes(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[Part]:
+    """What a part of a sketch takes that measures features of a map, or their moments; arguments as of `of_waves`.
+
+    Raises:
+        ValueError: if the map does not fit the features.
+    """
+    width = float(feature_map(part).width(features))
+    if part.kind == "moments":
+        directions = 16.0 * part.projected * width
+        mapped = float(part.projected or width) + 1
+        coordinates = mapped * (mapped + 1) / 2
+    else:
+        directions, coordinates = 0.0, 2 * width
+    held = min(rows, chunk_of(int(coordinates)))
+    setting, value = ("projected", part.projected) if part.kind == "moments" else ("kind", part.kind)
+    numbers = 32.0 * (cells + held) * coordinates
+    yield Part(f"sketch.{setting}", value, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
+    yield from _of_map(part, features, rows, held)
+
+
+def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[Part]:
+    """What the map of a part takes, of `rows` records, `held` at a time."""
     if part.map == "convolutions":
+        width = float(feature_map(part).width(features))
+        moves = (2 * part.shifts + 1) ** 2
         places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
         bank = float(part.filters) * part.kernel**2
-        spent = bank * NORMAL_SECONDS + 2 * rows * places * part.kernel**2 / FLOPS
+        spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
         yield Part("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
     if part.map == "scattering":
         yield _of_scattering(part, features, rows, held)

@@ -24,7 +24,7 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
-from fedsw.tasks.costs import FLOPS, NORMAL_SECONDS, Part, of_waves
+from fedsw.tasks.costs import FLOPS, NORMAL_SECONDS, Part, of_codes, of_waves
 from fedsw.tasks.sketched import cells_of_sketch, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
@@ -345,7 +345,8 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
         yield Part("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
     elif part.kind != "code":
         with suppress(ValueError):  # which is said where the law is made
-            yield from of_waves(part, len(part.columns) or shape.features, cells, rows)
+            of_part = of_codes if part.kind in ("features", "moments") else of_waves
+            yield from of_part(part, len(part.columns) or shape.features, cells, rows)
 
 
 def _item(experiment: Experiment) -> int:

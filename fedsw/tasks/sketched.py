@@ -9,6 +9,7 @@ import torch
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
 from fedsw.experiment.sources import Shape
+from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher
 from fedsw.sketches.maps import Convolutions, Cosine, FeatureMap, Raw, Scattering
 from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
@@ -92,6 +93,11 @@ def _part(spec: SketchPart) -> Part:
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
     looked_at = feature_map(spec)
+    if spec.kind == "features":
+        signed = spec.map in ("raw", "cosine")
+        return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
+    if spec.kind == "moments":
+        return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
     if spec.kind == "cramer":
         return SlicedCramer(
             spec.directions,
@@ -118,5 +124,5 @@ def feature_map(spec: SketchPart) -> FeatureMap:
     if spec.map == "cosine":
         return Cosine(spec.decay)
     if spec.map == "convolutions":
-        return Convolutions(spec.filters, spec.kernel, spec.stride)
+        return Convolutions(spec.filters, spec.kernel, spec.stride, spec.shifts)
     return Raw() if spec.map == "raw" else Scattering(spec.scales, spec.orientations, spec.order)
