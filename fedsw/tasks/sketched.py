@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import torch
 
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
+from fedsw.experiment.registry import load_object
+from fedsw.experiment.sections.privacy import READ_BY_MAP
 from fedsw.experiment.sources import Shape
+from fedsw.sketches import maps
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher
-from fedsw.sketches.maps import Convolutions, Cosine, FeatureMap, Raw, Scattering
+from fedsw.sketches.maps import FeatureMap, OwnMap
 from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
 from fedsw.sketches.tables import Pairs
 
@@ -94,7 +98,7 @@ def _part(spec: SketchPart) -> Part:
         return Indicators(spec.columns, weight=spec.weight)
     looked_at = feature_map(spec)
     if spec.kind == "features":
-        signed = spec.map in ("raw", "cosine")
+        signed = spec.map not in ("convolutions", "scattering")
         return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
     if spec.kind == "moments":
         return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
@@ -120,9 +124,21 @@ def _part(spec: SketchPart) -> Part:
 
 
 def feature_map(spec: SketchPart) -> FeatureMap:
-    """The public map that a part of a sketch looks at records through."""
-    if spec.map == "cosine":
-        return Cosine(spec.decay)
-    if spec.map == "convolutions":
-        return Convolutions(spec.filters, spec.kernel, spec.stride, spec.shifts)
-    return Raw() if spec.map == "raw" else Scattering(spec.scales, spec.orientations, spec.order)
+    """The public map that a part of a sketch looks at records through.
+
+    Raises:
+        ExperimentError: if it is a user's own and cannot be found or made, or is none.
+    """
+    if spec.map in READ_BY_MAP:
+        kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
+        return kind(**{name: getattr(spec, name) for name in READ_BY_MAP[spec.map]})
+    made = load_object(spec.map, what="sketch.map")
+    if callable(made):
+        try:
+            made = made(**spec.map_arguments)
+        except Exception as fault:  # a user's own code
+            told = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
+            raise ExperimentError(f"{told} ({type(fault).__name__}: {fault})") from fault
+    if not isinstance(made, FeatureMap):
+        raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
+    return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)

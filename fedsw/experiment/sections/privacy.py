@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
+from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
@@ -24,12 +25,13 @@ _READ: dict[str, tuple[str, ...]] = {
     "code": (),
     "table": ("bins", "singles"),
 }
-_READ_BY_MAP: dict[str, tuple[str, ...]] = {
+READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
     "cosine": ("decay",),
     "convolutions": ("filters", "kernel", "stride", "shifts"),
     "scattering": ("scales", "orientations", "order"),
 }
+"""The shipped feature maps, each a class of `fedsw.sketches.maps`, and the settings that it is made with."""
 
 
 class SketchPart(Section):
@@ -52,8 +54,9 @@ class SketchPart(Section):
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
-            over moves of the image by up to `shifts` pixels; or "scattering", local means of moduli of wavelets at
-            `scales` sizes and `orientations`, up to `order`.
+            over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
+            `scales` sizes and `orientations`, up to `order`; or "module:name", a map of a user's own, made with
+            `map_arguments`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
@@ -70,7 +73,8 @@ class SketchPart(Section):
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: Literal["raw", "cosine", "convolutions", "scattering"] = "raw"
+    map: str = "raw"
+    map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
@@ -82,15 +86,22 @@ class SketchPart(Section):
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
+    @field_validator("map")
+    @classmethod
+    def _known_map(cls, chosen: str) -> str:
+        return one_of(chosen, READ_BY_MAP, "a map")
+
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
         """Refuse a setting that another kind, or another map, would read."""
-        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, _READ_BY_MAP)):
+        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
             for owner, names in table.items():
                 for name in names:
-                    foreign = owner != chosen and name not in table[chosen]
+                    foreign = owner != chosen and name not in table.get(chosen, ())
                     if foreign and getattr(self, name) != type(self).model_fields[name].default:
                         raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        if self.map_arguments and not is_reference(self.map):
+            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
         if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
             raise ValueError(
                 f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
@@ -161,13 +172,6 @@ def is_local(trust: str) -> bool:
     return trust_model(trust).local
 
 
-def _one_of(name: str, names: Iterable[str]) -> str:
-    known = [repr(each) for each in names]
-    if repr(name) not in known:
-        raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
-    return name
-
-
 class Privacy(Section):
     """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
 
@@ -206,13 +210,13 @@ class Privacy(Section):
     @field_validator("trust")
     @classmethod
     def _known_trust(cls, trust: str) -> str:
-        return _one_of(trust, trust_models())
+        return one_of(trust, trust_models())
 
     @field_validator("accountant")
     @classmethod
     def _known_accountant(cls, accountant: str) -> str:
         # Those of Laplace noise are chosen by the mechanism.
-        return _one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
+        return one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod
