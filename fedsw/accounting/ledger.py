@@ -19,9 +19,8 @@ import torch
 
 from fedsw import files
 from fedsw.accountants import accountant_named
-from fedsw.accounting.account import Account, SelectedAccount
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
-from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
+from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
 from fedsw.accounting.profiles import Step

@@ -17,8 +17,8 @@ from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law
 from fedsw.sketches.learnt import Classifier, Learnt, weights_of
 from fedsw.sketches.maps import Convolutions, Cosine, Raw, Scattering
+from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.sketches.parts import GaussianKernel, diameter
-from fedsw.sketches.sensitivity import sketch_sensitivity
 from tests.sketches.samples import cells_of, normal
 
 SIDE = 8
