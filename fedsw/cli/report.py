@@ -33,7 +33,7 @@ def report_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained HTML page of a run, or of several side by side.
+    """Write a page (HTML) of a run, or of several side by side.
 
     Verdict, guarantee, what ε means for a person, budget, metrics with intervals, settings, and how to verify it. It
     needs no network, and shows nothing that the run's guarantee does not cover. RUN is a run's directory, or an

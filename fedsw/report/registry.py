@@ -41,7 +41,7 @@ def entry(record: RunRecord) -> str:
     declared = "" if columns is None else "; columns " + ", ".join(row[0] for row in facts.declared(columns).rows)
     delta = float(summary["delta"])
     return render(
-        "deployment.yaml",
+        "registry.yaml",
         slug=f"{experiment.name}_{str(summary['date'])[:10]}",
         name=harmless(experiment.title or experiment.name),
         product="Synthetic data" if experiment.privacy.sketch else "Machine learning model",
