@@ -144,6 +144,7 @@ AUTO_DELTA_FROM = 1e-9
 
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
+
 def is_local(trust: str) -> bool:
     """Whether clients protect their own records under a trust model, from the server too."""
     return trust_model(trust).local
