@@ -119,7 +119,7 @@ def test_one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width(w
 
 
 def test_a_record_and_the_one_in_its_stead_elsewhere_move_a_sum_by_their_parts_alone():
-    """All others move by a row, from first after 63 small ones to last before them: half a unit of float32 each time."""
+    """All others move by a row, and each of the large ones to the other side of the 63 small ones in its block."""
     blocks, layer = 1200, nn.Linear(16, 16, bias=False)
     sizes = torch.full((blocks, 64), 0.99 * 2.0**-24)
     sizes[:, 0] = 1.0

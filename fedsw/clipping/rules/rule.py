@@ -156,8 +156,8 @@ class Factored:
             name; all of it finite and in float64.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
             part is a sum of, which may cancel; None where there is nothing to cancel.
-        shared: (layer, input) to the squares (n,), float64, by which the inner products of the backprops are multiplied,
-            for layers whose Gram matrices are such products; None where they are not.
+        shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of
+            backprops; None where they are no such products.
     """
 
     gram: Callable[[Any, Tensor, Sequence[Tensor]], Tensor]
@@ -166,7 +166,7 @@ class Factored:
     shared: Callable[[Any, Tensor], Tensor | None] = lambda layer, a: None
 
     def measured(self, layer: Any, a: Tensor, deltas: Sequence[Tensor], shared: Tensor | None) -> Tensor:
-        """As `gram`, given what `shared` returned for the input: it is measured once for all columns and what leaves."""
+        """As `gram`, given what `shared` says of the input, which is measured once for all columns and what leaves."""
         if shared is None:
             return self.gram(layer, a, deltas)
         return inner_products(deltas).mul_(shared.reshape(-1, 1, 1))
