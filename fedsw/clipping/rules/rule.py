@@ -166,7 +166,7 @@ class Factored:
     shared: Callable[[Any, Tensor], Tensor | None] = lambda layer, a: None
 
     def measured(self, layer: Any, a: Tensor, deltas: Sequence[Tensor], shared: Tensor | None) -> Tensor:
-        """As `gram`, given what `shared` says of the input, which is measured once for all columns and what leaves."""
+        """As `gram`, (n, d, d), given what `shared` says of the input (n, ...): measured once, for columns and sums."""
         if shared is None:
             return self.gram(layer, a, deltas)
         return inner_products(deltas).mul_(shared.reshape(-1, 1, 1))
