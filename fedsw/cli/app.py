@@ -35,6 +35,7 @@ from fedsw.cli.options import invoke, new_group, split_debug
 from fedsw.cli.persons import persons
 from fedsw.cli.plan import plan_command
 from fedsw.cli.predict import predict_command
+from fedsw.cli.report import report_command
 from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
 from fedsw.cli.server import server_command
@@ -56,6 +57,7 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Look": {
         "list": list_command,
         "show": show_command,
+        "report": report_command,
         "evaluate": evaluate_command,
         "audit": audit_command,
         "account": account,
