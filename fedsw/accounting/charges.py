@@ -14,10 +14,12 @@ import torch
 
 from fedsw.accounting.accountants import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
+from fedsw.accounting.journal import LedgerDamaged
 from fedsw.accounting.profiles import Sampling, Step, stated_step
 from fedsw.accounting.selection import Selection
 from fedsw.accounting.slicing import Slicing
 from fedsw.accounting.stated import Pure
+from fedsw.version import installed_version
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,26 @@ class Entry:
     sigma: float
     slicing: Slicing | None = None
     lost: bool = False
+
+
+ADDED: dict[str, Any] = {"lost": False}
+"""Columns that rows have had since a later version than the first, and what a row without one says: it opens."""
+
+_FIRST = frozenset({"round", "attempt", "sigma", "charges"})
+
+
+def whole(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of any version with every column that this one knows.
+
+    Raises:
+        LedgerDamaged: for a column that this version does not know: it may be one that costs something.
+    """
+    if unknown := sorted(row.keys() - _FIRST - ADDED.keys()):
+        raise LedgerDamaged(
+            f"a row of the ledger has the column {unknown[0]!r}, which fedsw {installed_version()} does not know; open "
+            "it with the version that wrote it, or a later one"
+        )
+    return {**ADDED, **row}
 
 
 def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> dict[str, Step]:
@@ -112,26 +134,16 @@ def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -
 def entries_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
     """The charges of rows 1, 2, ... one by one."""
     for sequence, row in enumerate(rows, start=1):
+        release = {name: whole(row)[name] for name in ("round", "attempt", "sigma", *ADDED)}
         for charge in charges_of(row):
-            yield Entry(
-                sequence=sequence,
-                round=row["round"],
-                attempt=row["attempt"],
-                group=charge.group,
-                sampling_rate=charge.sampling_rate,
-                sensitivity=charge.sensitivity,
-                sampling=charge.sampling,
-                sigma=row["sigma"],
-                slicing=charge.slicing,
-                lost=bool(row.get("lost", False)),
-            )
+            yield Entry(sequence=sequence, **release, **vars(charge))
 
 
 def charges_of(row: Mapping[str, Any]) -> list[Charge]:
     """The charges of one row; rows from before slices could be charged have no ``slicing``."""
     return [
         Charge(**{**charge, "slicing": Slicing(**charge["slicing"]) if charge.get("slicing") else None})
-        for charge in row["charges"]
+        for charge in whole(row)["charges"]
     ]
 
 
