@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from fedsw.accountants import accountant_named
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Privacy, Training
 from fedsw.experiment.trust import trust_model
-
-_ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
@@ -118,8 +117,8 @@ def _misfit_of_flow(settings: Settings) -> str | None:
         )
     if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         return "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
-    if trust != "local-slices" and settings.privacy.accountant in _ACCOUNTANTS_OF_SLICES:
-        accountant = settings.privacy.accountant
+    accountant = settings.privacy.accountant
+    if trust != "local-slices" and accountant_named(accountant).covers == "sliced":
         return f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     return None
 

@@ -264,3 +264,10 @@ def _noised(offset: Decimal, scale: Decimal, uniform: int, bits: int, negative: 
     """offset + scale Z for the uniform `uniform` / 2^bits, in the digits of the context."""
     length = -(Decimal(uniform) / Decimal(1 << bits)).ln() * scale
     return offset - length if negative else offset + length
+
+
+NOISES: dict[str, Callable[[Tensor, float, Stream], Tensor]] = {"gaussian": noised, "laplace": laplace_noised}
+"""The noises that a value may leave with, by name: of (float64 values, scale, stream), all of them on a grid.
+
+A ledger charges a release by its sensitivity over this scale, so that its accountant must mean this noise.
+"""

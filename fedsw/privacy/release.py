@@ -14,15 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge, Ledger, Spending, spend_together
 from fedsw.privacy.masks import Whole
-from fedsw.privacy.mechanisms import Mechanism
-from fedsw.privacy.noise import laplace_noised, noised, spacing
+from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.shares import Share, whole_steps
 from fedsw.randomness import Stream
@@ -137,7 +136,8 @@ class Part:
         name: what it is called.
         sensitivity: the most that one record moves it.
         scale: of its noise; 0 with mechanism "none", and only there.
-        mechanism: which noise. "none" costs epsilon = infinity, which only a ledger without a limit takes.
+        mechanism: which of `fedsw.privacy.noise.NOISES`. "none" costs epsilon = infinity, which only a ledger without a
+            limit takes.
 
     Raises:
         ValueError: for a mechanism that there is not, or a scale that no noise has.
@@ -146,11 +146,11 @@ class Part:
     name: str
     sensitivity: float
     scale: float
-    mechanism: Mechanism | Literal["none"] = "gaussian"
+    mechanism: str = "gaussian"
 
     def __post_init__(self) -> None:
-        if self.mechanism not in (*get_args(Mechanism), "none"):
-            known = ", ".join(get_args(Mechanism))
+        if self.mechanism not in (*NOISES, "none"):
+            known = ", ".join(NOISES)
             raise ValueError(f"mechanism is {self.mechanism!r}; choose one of {known}, or 'none'.")
         if self.mechanism != "none":
             spacing(self.scale)
@@ -396,9 +396,7 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
 def _noised(value: Tensor, part: Part, stream: Stream) -> Tensor:
     if part.mechanism == "none":
         return value
-    if part.mechanism == "laplace":
-        return laplace_noised(value, part.scale, stream)
-    return noised(value, part.scale, stream)
+    return NOISES[part.mechanism](value, part.scale, stream)
 
 
 def _mu(sensitivity: float, scale: float) -> float:

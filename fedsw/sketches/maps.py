@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from fedsw.randomness import Stream
 from fedsw.transport.denoise import cosine_matrix, image_side
 
 
+@runtime_checkable
 class FeatureMap(Protocol):
     """Settings of a map from features (n, p) to features (n, q) that depends on public numbers only.
 
@@ -101,6 +102,49 @@ class Convolutions:
         shape = (self.filters, 1, self.kernel, self.kernel)
         normals = torch.from_numpy(stream.normals(math.prod(shape))).reshape(shape)
         return _Convolved(normals, image_side(features), self.stride)
+
+
+_TRIED_ROWS = 3
+_MIXED = 1e-4
+
+
+@dataclass(frozen=True)
+class OwnMap:
+    """A map of a user's own, by the name and arguments that it was made with.
+
+    What it gives is bounded by the waves that look at it, whatever it is; that it maps every row by itself is tried on
+    made-up rows.
+
+    Attributes:
+        name, arguments: where it is, and what it was made with, as JSON; two maps of the same are one.
+        made: the map.
+    """
+
+    name: str
+    arguments: str
+    made: FeatureMap = field(compare=False)
+
+    def width(self, features: int) -> int:
+        """What it says."""
+        return int(self.made.width(features))
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """Its module, in evaluation mode, with fixed parameters.
+
+        Raises:
+            ValueError: if it gives another shape than it says, or mixes rows.
+        """
+        module = self.made.built(features, stream).double().eval().requires_grad_(False)
+        rows = torch.from_numpy(Stream.seeded(0, "made-up rows").uniforms(_TRIED_ROWS * features))
+        rows = rows.reshape(_TRIED_ROWS, features)
+        together = module(rows)
+        expected = (_TRIED_ROWS, self.width(features))
+        if tuple(together.shape) != expected:
+            raise ValueError(f"map {self.name!r} gives {tuple(together.shape)} of {_TRIED_ROWS} rows, not {expected}")
+        alone = torch.cat([module(row) for row in torch.split(rows, 1)])
+        if not torch.allclose(together, alone, rtol=_MIXED, atol=_MIXED, equal_nan=True):
+            raise ValueError(f"map {self.name!r} mixes rows: what it gives of one depends on the others")
+        return module
 
 
 class _Cosines(nn.Module):

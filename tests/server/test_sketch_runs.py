@@ -24,7 +24,7 @@ from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
 from fedsw.sketches.fit import CheckpointRefused, fit_generator
 from fedsw.sketches.law import STEP
-from fedsw.sketches.sensitivity import bits_per_number
+from fedsw.sketches.noised import bits_per_number
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, array, numbers, small

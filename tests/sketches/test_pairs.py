@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.sketches.law import Law
-from fedsw.sketches.sensitivity import sketch_sensitivity
+from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.sketches.tables import Pairs, PairsOfCodes
 
 SIZES = (3, 2, 4)

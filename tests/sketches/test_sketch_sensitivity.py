@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.sketches.law import MOST_COORDINATES, STEP, Law, Sketcher
+from fedsw.sketches.noised import PUBLIC, RELATION, sketch_sensitivity
 from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer
-from fedsw.sketches.sensitivity import PUBLIC, RELATION, sketch_sensitivity
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 DRAWN = {name: law.drawn() for name, law in LAWS.items()}

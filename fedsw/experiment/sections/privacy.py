@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
+from fedsw.accountants import ACCOUNTANTS
+from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
@@ -21,12 +23,13 @@ _READ: dict[str, tuple[str, ...]] = {
     "code": (),
     "table": ("bins", "singles"),
 }
-_READ_BY_MAP: dict[str, tuple[str, ...]] = {
+READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
     "cosine": ("decay",),
     "convolutions": ("filters", "kernel", "stride"),
     "scattering": ("scales", "orientations", "order"),
 }
+"""The shipped feature maps, each a class of `fedsw.sketches.maps`, and the settings that it is made with."""
 
 
 class SketchPart(Section):
@@ -44,8 +47,9 @@ class SketchPart(Section):
             single columns have, pairs have the rest.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
-            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`; or
-            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`.
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`;
+            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`; or
+            "module:name", a map of a user's own, made with `map_arguments`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
@@ -60,7 +64,8 @@ class SketchPart(Section):
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: Literal["raw", "cosine", "convolutions", "scattering"] = "raw"
+    map: str = "raw"
+    map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
@@ -71,15 +76,22 @@ class SketchPart(Section):
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
+    @field_validator("map")
+    @classmethod
+    def _known_map(cls, chosen: str) -> str:
+        return one_of(chosen, READ_BY_MAP, "a map")
+
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
         """Refuse a setting that another kind, or another map, would read."""
-        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, _READ_BY_MAP)):
+        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
             for owner, names in table.items():
                 for name in names:
-                    foreign = owner != chosen and name not in table[chosen]
+                    foreign = owner != chosen and name not in table.get(chosen, ())
                     if foreign and getattr(self, name) != type(self).model_fields[name].default:
                         raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        if self.map_arguments and not is_reference(self.map):
+            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
         if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
             raise ValueError(
                 f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
@@ -169,9 +181,7 @@ class Privacy(Section):
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: Literal[
-        "pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt"
-    ] = "pld"
+    accountant: str = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -190,10 +200,13 @@ class Privacy(Section):
     @field_validator("trust")
     @classmethod
     def _known_trust(cls, trust: str) -> str:
-        known = [repr(name) for name in trust_models()]
-        if repr(trust) not in known:
-            raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
-        return trust
+        return one_of(trust, trust_models())
+
+    @field_validator("accountant")
+    @classmethod
+    def _known_accountant(cls, accountant: str) -> str:
+        # Those of Laplace noise are chosen by the mechanism.
+        return one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod
