@@ -8,7 +8,7 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
-from fedsw.deploy.supernode import NodeSettings
+from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.experiment import ExperimentError
 from fedsw.federation.node.limits import choice_of, require_limits
 from fedsw.federation.node.roster import COLLUDING, KEY, ROSTER, grouped, read_roster

@@ -83,7 +83,7 @@ def masked_tables(message: Message, context: Context) -> Message:
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
     try:
-        here = _begin(node, asked, context, state)
+        here = _charged(node, asked, context, state)
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     note(messages.MASKED_TABLES, asked, node, context)
@@ -92,7 +92,7 @@ def masked_tables(message: Message, context: Context) -> Message:
     bounded = Bounded(_tables(here, asked.theta.tensor(), asked.round, asked.attempt, state), bound)
     numbers = _masked(here, bounded, "table", asked, None)
     state.update({"epsilons": [each.spent for each in here.paid], "cohort": asked.cohort})
-    return _reply(here, numbers, node, message)
+    return _masked_reply(here, numbers, node, message)
 
 
 def masked_sum(message: Message, context: Context) -> Message:
@@ -100,16 +100,16 @@ def masked_sum(message: Message, context: Context) -> Message:
     node, asked = node_of(messages.MASKED_SUM, message, context)
     state = state_of_site(context)
     try:
-        begin = _begin if asked.tables is None else _again
+        begin = _charged if asked.tables is None else _charged_before
         here = begin(node, asked, context, state)
     except BudgetExhausted as exhausted:
         return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
     note(messages.MASKED_SUM, asked, node, context)
     table = None if asked.tables is None else asked.tables.tensor()
-    vector = _contribution(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)
+    vector = _contribution_of(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)
     state.clear()
     bounded = Bounded(vector, here.attempt.noise.of_contribution)
-    return _reply(here, _masked(here, bounded, "contribution", asked, asked.tables), node, message)
+    return _masked_reply(here, _masked(here, bounded, "contribution", asked, asked.tables), node, message)
 
 
 def planned(node: Node, delta: float) -> Counts:
@@ -119,7 +119,7 @@ def planned(node: Node, delta: float) -> Counts:
     return lifetime.planned(Step(rate_of(experiment.training.batch_fraction), 1 / multiplier), attempts(experiment))
 
 
-def _begin(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Context, state: State) -> _Answering:
+def _charged(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Context, state: State) -> _Answering:
     """Check what all sites are asked, charge the attempt to every client, and settle the key of the sample."""
     here = _checked(node, asked, context, state)
     experiment, attempt = node.task.experiment, here.attempt
@@ -139,7 +139,7 @@ def _begin(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Contex
     return here
 
 
-def _again(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Context, state: State) -> _Answering:
+def _charged_before(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Context, state: State) -> _Answering:
     """The same attempt's second sum: what was checked and paid for with the first."""
     here = _checked(node, asked, context, state)
     if "key" not in state or "epsilons" not in state:
@@ -216,7 +216,7 @@ def _tables(here: _Answering, theta: Tensor, round_: int, attempt: int, state: S
 
 
 @flushing_to_zero
-def _contribution(
+def _contribution_of(
     here: _Answering, theta: Tensor, round_: int, attempt: int, table: Tensor | None, state: State
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
@@ -248,7 +248,7 @@ def _batch(here: _Answering, theta: Tensor, round_: int, attempt: int, state: St
     return node.forward(theta, node.draw(bytes(state["key"]), here.counts), round_, attempt)
 
 
-def _reply(here: _Answering, numbers: Tensor, node: Node, message: Message) -> Message:
+def _masked_reply(here: _Answering, numbers: Tensor, node: Node, message: Message) -> Message:
     """The masked numbers, and what every client's ledger of the site in the sum has spent; 0 of others."""
     spent = torch.zeros(len(node.clients), dtype=torch.float64)
     there = np.isin(node.clients, here.cohort.parties[here.place].clients)
