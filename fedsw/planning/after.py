@@ -72,6 +72,22 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
     return AfterMoments(experiment, by_group, twins, hidden_by_noise(moments))
 
 
+def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
+    """A run's experiment, and the public numbers of its records by group.
+
+    Raises:
+        FileNotFoundError: if there is no run. ExperimentError: if its sizes are not public, as under a sketch.
+        CodeRefused: if its settings name a module that is not allowed.
+    """
+    experiment, _ = RunDirectory(path).read_config(allow_modules)
+    stored = (read_json(path / PLAN) or {}).get("groups")
+    if not stored:
+        raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")
+    return experiment, _by_group(
+        Problem.from_experiment(experiment), {name: int(size) for name, size in stored.items()}
+    )
+
+
 def hidden_by_noise(moments: Moments) -> str:
     """Why moments cannot tell what a constant is worth, in words; empty where they can.
 

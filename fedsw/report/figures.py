@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinct with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", ":", "-.")
 
 MOST_BYTES = 100_000
 """Of a picture: whoever clones a repository of pictures copies each of them twice."""
@@ -128,6 +129,7 @@ def histogram_by_group(
             facecolor=(colour(position), 0.35),
             edgecolor=colour(position),
             linewidth=1.2,
+            linestyle=LINES[position % len(LINES)],  # groups differ in black and white, too
             label=name(int(group)),
             orientation="horizontal" if sideways else "vertical",
         )

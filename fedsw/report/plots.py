@@ -51,11 +51,11 @@ def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]
     """
     record = read_run(directory)
     drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
-    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in _pictures_of(record, allow_modules)}
+    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in pictures_of(record, allow_modules)}
     return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
-def _pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
+def pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
     """The pictures of the run's task; those of any task where it is somebody's own, not allowed or not at hand."""
     try:
         require_allowed_code(record.experiment, allow_modules, stored=record.directory)

@@ -13,6 +13,7 @@ from fedsw.accounting import Charge
 from fedsw.privacy.release import Bounded, Released
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.sketches.law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
+from fedsw.sketches.parts import diameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +130,15 @@ def sketch_sensitivity(law: Law) -> Sensitivity:
 
     Guarantee: for any two sets of n records that differ in one record, features, label and group, at one position, the
     sums of `Sketcher.sums` on the same device, in the same chunks, differ by at most `value` in l2 norm, rounding
-    included. Within a cell by sqrt(sum_b weight_b diameter_b^2), which is 2 for cosines and sines: finitely many
-    have a kernel that is negative somewhere, so sqrt(2) is no bound. Between two cells by sqrt(2 (1 + counts)): blocks
-    of different cells are orthogonal. So counts of up to 1 are free beside cosines and sines. Public: n, and the law.
+    included. Within a cell by sqrt(2 + 2 sum_b weight_b c_b), where -c_b is the least inner product of part b: 2 for
+    cosines and sines, as finitely many have a kernel that is negative somewhere, and sqrt(2) for codes and moments.
+    Between two cells by sqrt(2 (1 + counts)): blocks of different cells are orthogonal. So counts of up to 1 are free
+    beside cosines and sines. Public: n, and the law.
 
     Source: docs/guarantees.md, "Sketches"; Harder, Adamczewski, Park 2021, for 2 and the blocks of labels.
     """
     pairs = zip(law.weights, law.parts, strict=True)
-    within = math.sqrt(sum(weight * part.diameter**2 for weight, part in pairs))
+    within = math.sqrt(sum(weight * diameter(part) ** 2 for weight, part in pairs))
     between = math.sqrt(2 * (1 + law.counts)) if law.cells > 1 else 0.0
     bound = "sketch within a cell" if within >= between else "sketch between cells"
     return Sensitivity(SLACK * max(within, between), bound, RELATION, PUBLIC)

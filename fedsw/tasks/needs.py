@@ -24,7 +24,7 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
-from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_waves, table_of
+from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
 
@@ -346,7 +346,8 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
         yield SettingCost("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
     elif part.kind != "code":
         with suppress(ValueError):  # which is said where the law is made
-            yield from of_waves(part, len(part.columns) or shape.features, cells, rows)
+            of_part = of_codes if part.kind in ("features", "moments") else of_waves
+            yield from of_part(part, len(part.columns) or shape.features, cells, rows)
 
 
 def _item(experiment: Experiment) -> int:

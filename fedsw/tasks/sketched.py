@@ -16,6 +16,7 @@ from fedsw.experiment.registry import load_object
 from fedsw.experiment.sections.privacy import READ_BY_MAP
 from fedsw.experiment.sources import Shape
 from fedsw.sketches import maps
+from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher, chunk_of
 from fedsw.sketches.maps import FeatureMap, OwnMap, circle_of
 from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
@@ -100,6 +101,11 @@ def _part(spec: SketchPart) -> Part:
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
     looked_at = feature_map(spec)
+    if spec.kind == "features":
+        signed = spec.map not in ("convolutions", "scattering")
+        return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
+    if spec.kind == "moments":
+        return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
     if spec.kind == "cramer":
         return SlicedCramer(
             spec.directions,
@@ -206,10 +212,33 @@ def of_waves(part: SketchPart, features: int, cells: int, rows: int) -> Iterator
         24.0 * waves * width + 32.0 * (cells + held) * waves,
         drawn + decomposed + 2 * rows * waves * width / FLOPS,
     )
+    yield from _of_map(part, features, rows, held)
+
+
+def of_codes(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[SettingCost]:
+    """What a part of a sketch takes that measures features of a map, or their moments; arguments as of `of_waves`.
+
+    Raises:
+        ValueError: if the map does not fit the features.
+    """
+    width = float(feature_map(part).width(features))
+    setting, value, directions, coordinates = "kind", part.kind, 0.0, 2 * width
+    if part.kind == "moments":
+        mapped = float(part.projected or width) + 1
+        directions, coordinates = 16.0 * part.projected * width, mapped * (mapped + 1) / 2
+    held = min(rows, chunk_of(int(coordinates)))
+    numbers = 32.0 * (cells + held) * coordinates
+    yield SettingCost(f"sketch.{setting}", value, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
+    yield from _of_map(part, features, rows, held)
+
+
+def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
+    """What the map of a part takes, of so many rows, `held` of them at a time."""
     if part.map == "convolutions":
+        width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
         places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
         bank = float(part.filters) * part.kernel**2
-        spent = bank * NORMAL_SECONDS + 2 * rows * places * part.kernel**2 / FLOPS
+        spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
         yield SettingCost("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
     if part.map == "scattering":
         yield _of_scattering(part, features, rows, held)

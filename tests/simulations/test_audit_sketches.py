@@ -59,6 +59,7 @@ def copied(finished, tmp_path):
         ("sketch.counts=3.0",),
         ("sketch.also=[{kind='code', columns=[0, 1], weight=2.0}]", "sketch.labels=false"),
         ("sketch.also=[{kind='code', columns=[0, 1], weight=2.0}]",),
+        ("sketch.also=[{kind='features'}, {kind='moments', weight=0.5}]", "sketch.counts=0.1"),
         IMAGES,
         (*IMAGES, "sketch.counts=0.5"),
         TABLE,

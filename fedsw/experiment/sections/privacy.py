@@ -20,13 +20,15 @@ from fedsw.text import upward
 _READ: dict[str, tuple[str, ...]] = {
     "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
     "cramer": ("directions", "harmonics", "period", "scheme", "map"),
+    "features": ("map", "radius"),
+    "moments": ("map", "radius", "projected"),
     "code": (),
     "table": ("bins", "singles"),
 }
 READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
     "cosine": ("decay",),
-    "convolutions": ("filters", "kernel", "stride"),
+    "convolutions": ("filters", "kernel", "stride", "shifts"),
     "scattering": ("scales", "orientations", "order"),
 }
 """The shipped feature maps, each a class of `fedsw.sketches.maps`, and the settings that it is made with."""
@@ -37,30 +39,37 @@ class SketchPart(Section):
 
     Attributes:
         kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
-            of the sliced Cramer distance; "code", columns that are a one-hot code, as they are; or "table", single
-            columns and pairs of columns of a declared table, each written as codes (`fedsw.columns.declaration`).
+            of the sliced Cramer distance; "features", what the map makes of a record, without negative numbers;
+            "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
+            "table", single columns and pairs of columns of a declared table, each written as codes
+            (`fedsw.columns.declaration`).
         bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
             none are given; and how many frequencies, divided over them.
         directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
             projections.
+        radius: "features", "moments": norm that longer vectors are shortened to.
+        projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
             single columns have, pairs have the rest.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
-            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`;
-            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`; or
-            "module:name", a map of a user's own, made with `map_arguments`.
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
+            over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
+            `scales` sizes and `orientations`, up to `order`; or "module:name", a map of a user's own, made with
+            `map_arguments`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
-    kind: Literal["gaussian", "cramer", "code", "table"] = "gaussian"
+    kind: Literal["gaussian", "cramer", "features", "moments", "code", "table"] = "gaussian"
     bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
     harmonics: PositiveInt = 8
     period: PositiveFloat = 2.0
+    radius: PositiveFloat = 1.0
+    projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
@@ -70,6 +79,7 @@ class SketchPart(Section):
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
     stride: PositiveInt = 1
+    shifts: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
     scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
     orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
     order: Literal[1, 2] = 1
