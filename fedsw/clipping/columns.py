@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.gram import Block, Call, Numbers, Part, Products, in_range
+from fedsw.clipping.gram import Block, Call, Input, Numbers, Part, Products, in_range
 from fedsw.clipping.rules.rule import inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
@@ -79,19 +79,22 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
 class _Factored:
     """A call whose columns are measured by their factors; `deltas` of the columns that reach it.
 
-    The factors of a `single` column are converted and measured once, for its Gram matrix and for what leaves.
+    The input is converted and measured once, as are the factors of a `single` column, for its Gram matrix and for
+    what leaves.
     """
 
     call: Call
     reached: Sequence[int]
     deltas: Sequence[Tensor]
+    input: Input
     single: Products | None = None
 
     @staticmethod
     def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
         assert call.rule.factored is not None
-        single = Products.of(call, call.rule.factored, deltas[0]) if len(deltas) == 1 else None
-        return _Factored(call, reached, deltas, single)
+        given = Input.of(call, call.rule.factored)
+        single = Products.of(call, call.rule.factored, given, deltas[0]) if len(deltas) == 1 else None
+        return _Factored(call, reached, deltas, given, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
         if self.single is not None and list(wanted) == list(self.reached):
@@ -99,7 +102,7 @@ class _Factored:
         known = dict(zip(self.reached, self.deltas, strict=True))
         deltas = [known[each] if each in known else torch.zeros_like(self.deltas[0]) for each in wanted]
         assert self.call.rule.factored is not None
-        return self.call.rule.factored.gram(self.call.layer, self.call.input, deltas)
+        return self.call.rule.factored.measured(self.call.layer, self.input.values, deltas, self.input.shared)
 
     def part(self, weights: Tensor | None) -> Part:
         assert self.call.rule.factored is not None
@@ -111,7 +114,7 @@ class _Factored:
         delta = self.deltas[0] * units[:, 0].reshape(shape)
         for number, each in enumerate(self.deltas[1:], 1):
             delta.addcmul_(each, units[:, number].reshape(shape))
-        return Products.of(self.call, self.call.rule.factored, delta, scale)
+        return Products.of(self.call, self.call.rule.factored, self.input, delta, scale)
 
 
 @dataclass(frozen=True)

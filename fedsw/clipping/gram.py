@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
-from torch.nn import functional as F
 
 from fedsw.clipping.rules import Rule
 from fedsw.clipping.rules.attention import Projection
@@ -93,10 +92,8 @@ _LOST_IN_NORM = 2.0**-51
 _LOST_IN_SUM = 2.0**-40
 
 # Magnitudes at which float64 loses nothing that matters: products of factors inside, and their squares, stay inside
-# its range or are far below any limit. Float32 numbers are inside, but for those below its smallest normal number,
-# which a processor may or may not take for 0, from thread to thread.
+# its range or are far below any limit.
 _LEAST, _MOST = 2.0**-400, 2.0**400
-_LEAST_FLOAT32 = 2.0**-126
 _LEAST_LIMIT = 2.0**-300
 
 
@@ -125,6 +122,25 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
+class Input:
+    """A layer's input, converted once: all columns, and what leaves, are measured with it, and the sum is made of it.
+
+    Attributes:
+        values: (n, ...), float64, in range or infinite (indices stay integers).
+        shared: what `Factored.shared` says of it.
+    """
+
+    values: Tensor
+    shared: Tensor | None
+
+    @staticmethod
+    def of(call: Call, rule: Factored) -> Input:
+        """That of a call."""
+        values = in_range(call.input)
+        return Input(values, rule.shared(call.layer, values))
+
+
+@dataclass(frozen=True)
 class Products:
     """A part as the products of these factors, which are taken once to be measured and once to be added.
 
@@ -142,11 +158,11 @@ class Products:
     scale: Tensor | None = None
 
     @staticmethod
-    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
-        """The factors (n, ...) that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
-        a, delta = in_range(call.input), in_range(delta)
-        gram = rule.gram(call.layer, a, [delta])
-        return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
+    def of(call: Call, rule: Factored, given: Input, delta: Tensor, scale: Tensor | None = None) -> Products:
+        """The factors of a call, its input as it was measured and a backprop (n, ...) as it arrived."""
+        delta = in_range(delta)
+        gram = rule.measured(call.layer, given.values, [delta], given.shared)
+        return Products(call, rule, given.values, delta, gram, None if scale is None else in_range(scale))
 
     def squares(self) -> Tensor:
         """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
@@ -221,13 +237,17 @@ def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
 
 
 def in_range(values: Tensor) -> Tensor:
-    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are."""
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are.
+
+    Float32 numbers are inside. A processor may take those below 2^-126 for 0, in one thread and not in another; so
+    what is measured and what is added read one copy.
+    """
     if not values.is_floating_point():
         return values
     if values.dtype == torch.float64:
         sizes = values.abs()
         return torch.where(sizes <= _MOST, torch.where(sizes < _LEAST, 0.0, values), math.inf)
-    return F.hardshrink(values, _LEAST_FLOAT32).to(torch.float64)
+    return values.to(torch.float64)
 
 
 def _lost(a: Tensor, delta: Tensor) -> float:

@@ -24,8 +24,9 @@ from fedsw.clipping.rules.attention import PROJECTION, Projection, attended, pro
 from fedsw.clipping.tape import Tape
 
 # Records are taken in blocks whose widest layer writes about this many floats: what a backward pass leaves
-# behind is measured while it is still in the processor's cache, and d backprops never coexist for all n.
-_CACHED_FLOATS = {"cpu": 2**18}
+# behind is measured while it is still in the processor's cache, and d backprops never coexist for all n. A layer that
+# reads vectors writes what its width says; one that reads images or sequences writes a multiple of it.
+_CACHED_VECTORS, _CACHED_SITES = 2**19, 2**18
 _ACCELERATOR_FLOATS = 2**26
 
 
@@ -75,7 +76,9 @@ def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> in
     """Records per block: a cacheful of the widest layer, but enough of them to pay for a sum of length r."""
     widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
     r = sum(p.numel() for p in parameters if p.requires_grad)
-    floats = _CACHED_FLOATS.get(tensors[0].device.type, _ACCELERATOR_FLOATS)
+    vectors = all(value.dim() < 3 for value in (*tensors, *parameters))
+    cached = _CACHED_VECTORS if vectors else _CACHED_SITES
+    floats = cached if tensors[0].device.type == "cpu" else _ACCELERATOR_FLOATS
     return max(floats // max(*widths, 1), math.isqrt(r) // 4, 1)
 
 
