@@ -25,7 +25,7 @@ from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
-    from fedsw.planning.law import PublicRecords
+    from fedsw.planning.law import PublicRows
 
 
 def plan_command(
@@ -67,7 +67,7 @@ def plan_command(
 
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.planning.after import after_moments as from_run
+    from fedsw.planning.after_moments import after_moments as from_run
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain, draw_plan, planned_view
     from fedsw.runs.files import find_run
@@ -141,7 +141,7 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     return {name: found[name] for name in groups}, ""
 
 
-def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRecords | None:
+def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
     """A public table under the experiment's declaration.
 
     Raises:
@@ -150,7 +150,7 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
-    from fedsw.planning.law import PublicRecords
+    from fedsw.planning.law import PublicRows
 
     if path is None:
         return None
@@ -158,4 +158,4 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
         raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
     columns = declared_columns(experiment)
     read = read_table(path.expanduser(), columns)
-    return PublicRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")

@@ -27,7 +27,7 @@ from fedsw.report.console import Screen
 if TYPE_CHECKING:
     from fedsw.data import Records
     from fedsw.experiment import Experiment
-    from fedsw.own_data.synthesis import Learnt
+    from fedsw.own_data.synthesis import LearntTable
 
 
 _UNKNOWN = (
@@ -143,7 +143,7 @@ def _learn(experiment: Experiment, engine: EngineName, runs: Path, silent: bool)
 
 def _write(
     run: Path,
-    found: Learnt,
+    found: LearntTable,
     held_out: Records | None,
     named: Path | None,
     output: Path,
