@@ -26,6 +26,7 @@ from fedsw.planning.law import (
 )
 from fedsw.privacy.plan import by_fraction, calibrated
 from fedsw.tasks.problem import Problem
+from fedsw.text import Short
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
@@ -89,8 +90,8 @@ class Forecast:
         return self.kept >= FEASIBLE and not self.depends
 
 
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class Planned(Short):
     """A run before it begins, from public numbers alone.
 
     Attributes:
@@ -117,6 +118,11 @@ class Planned:
     sensitivity: float | None
     forecast: Forecast | None
     why_not: str = ""
+
+    def _facts(self) -> Mapping[str, object]:
+        from fedsw.planning.words import rows  # late: it stands on this file
+
+        return {name or "unless": words for name, words in rows(self)}
 
     @property
     def records(self) -> int:
