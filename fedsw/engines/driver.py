@@ -293,7 +293,9 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
 
     summary = read_json(directory / SUMMARY)
     if summary is None:
-        raise FileNotFoundError(f"the run left no {SUMMARY} in {directory}; `fedsw status {directory}` shows how it is")
+        raise FileNotFoundError(
+            f"the run left no {SUMMARY} in {directory}; `fedsw show {directory} progress` shows how it is"
+        )
     return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
 
 

@@ -125,13 +125,13 @@ def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     return (target.weights * terms).sum() - target.noise
 
 
-__all__ = ["CheckpointRefused", "Progress", "Settings", "fit_generator", "generate", "sketch_distance"]
+__all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance"]
 
 _TITLE = b"fedsw generator 1 "
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """How a generator is trained; public, and part of a checkpoint.
 
     Attributes:
@@ -191,7 +191,7 @@ class Compared:
 def fit_generator(
     sketch: NoisedSketch,
     network: nn.Module,
-    settings: Settings,
+    settings: FitSettings,
     *,
     sketcher: Sketcher | None = None,
     weights: Tensor | None = None,
@@ -292,7 +292,7 @@ def _step(
     step: int,
     network: Conditional,
     targets: Sequence[Compared],
-    settings: Settings,
+    settings: FitSettings,
     optimizer: torch.optim.Optimizer,
 ) -> float:
     """One step; returns the batch's distance before it, summed over stages."""
@@ -340,7 +340,7 @@ def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:
     return cast(Conditional, network)
 
 
-def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: Settings, target: Target) -> str:
+def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSettings, target: Target) -> str:
     """What a checkpoint must agree with: sketches, laws, settings, weights and the network's shapes."""
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]

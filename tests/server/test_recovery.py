@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedsw import files
 from fedsw.accounting import Ledger, LedgerReplaced
 from fedsw.cli.app import main
 from fedsw.errors import FederationError
@@ -215,22 +216,22 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
     assert set(asked) == {"query.hello"} and not (source is None and (directory / "ledger.sqlite").exists())
 
 
-@pytest.mark.parametrize("verb", ["ledger", "status", "card", "show"])
-def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, verb, capsys):
+@pytest.mark.parametrize("what", ["ledger", "progress", "card", "summary"])
+def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, what, capsys):
     directory, other = two_runs
-    assert main([verb, str(directory)]) == 0
+    assert main(["show", str(directory), what]) == 0
     older = federation.folder / "older.sqlite"
     for source, reason in ((older, "ends at release 2"), (other / "ledger.sqlite", "another run")):
         for part in directory.glob("ledger.sqlite*"):
             part.unlink()
         copy(source, directory / "ledger.sqlite")
         capsys.readouterr()
-        assert main([verb, str(directory)]) == 2
+        assert main(["show", str(directory), what]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert reason in said and "summary.json remembers release 4" in said and "Traceback" not in said
     for part in directory.glob("ledger.sqlite*"):
         part.unlink()
-    assert main([verb, str(directory)]) == (2 if verb in ("ledger", "status") else 0)
+    assert main(["show", str(directory), what]) == (2 if what in ("ledger", "progress") else 0)
 
 
 @pytest.mark.parametrize("put", ["older", "none"])
@@ -293,6 +294,15 @@ def test_a_round_that_would_find_no_room_is_not_charged(federation, monkeypatch)
 def test_errors_that_are_not_the_disk_s_pass_unchanged(tmp_path):
     with pytest.raises(PermissionError), recovery.explaining_storage(tmp_path):
         raise PermissionError(errno.EACCES, "no")
+
+
+@pytest.mark.parametrize("engine, waits", [("flwr", 4), ("inprocess", 0)])
+def test_attempts_wait_for_the_disk_where_somebody_else_remembers_them(federation, monkeypatch, engine, waits):
+    waited: list[Path] = []
+    sync = files.sync
+    monkeypatch.setattr(files, "sync", lambda path: (waited.append(path), sync(path)))
+    federation.run(small(), engine=engine)
+    assert [path.name for path in waited].count("attempts.log") == waits
 
 
 def test_a_checkpoint_is_on_disk_before_it_has_its_name(federation, monkeypatch):

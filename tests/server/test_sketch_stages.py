@@ -203,6 +203,7 @@ def test_what_was_learnt_travels_as_numbers_of_the_declared_architecture(federat
         (("sketch.stages=[{share=0.6}, {share=0.4}]",), "leave a part of the budget"),
         (("sketch.stages=[{parts=[{kind='code', columns=[0]}]}]",), "waves, features or moments"),
         (("sketch.stages=[{parts=[]}]",), "at least 1"),
+        (("sketch.stages=[{parts=[{kind='features', map='learnt', columns=[0]}]}]",), "looks at every feature"),
     ],
 )
 def test_stages_that_do_not_go_together_are_refused(settings, words):
@@ -231,6 +232,16 @@ def test_the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_
     assert noise.NAME in failed(audit(directory))
 
 
+def test_a_stage_that_was_charged_is_not_released_again_where_its_file_is_lost(tmp_path):
+    chosen, directory = staged("sketch.stages=[{share=0.2}, {share=0.2}]"), tmp_path / "run"
+    Federation(tmp_path).run(chosen, directory=directory)
+    for path in directory.glob("sketch-[23].safetensors"):
+        path.unlink()
+    summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert summary["status"].startswith("stopped before stage 2 of the sketch: stage 2 of the sketch was charged")
+    assert len(entries(directory / "ledger.sqlite")[0]) == 3
+
+
 TRIALS = 20_000
 
 
@@ -248,10 +259,7 @@ def test_canaries_at_the_worst_case_of_two_stages_show_nine_tenths_of_epsilon_an
     laws = [law_of_problem(task, Stage(number)) for number in (1, 2)]
     turns = laws[0].drawn(torch.float64).parts[0].turns
     move = torch.linalg.lstsq(turns.T, torch.full((2, 1), 0.5, dtype=torch.float64)).solution[:, 0]
-    # Every wave is turned round, and the codes of the two records share no number.
-    record, other = move / 2 * (1 + 1e-12), -move / 2
-    far = 1.0 / float(record.abs().min())
-    assert far > 0
+    record, other = move / 2, -move / 2  # every wave is turned round, and the codes of the two share no number
     both = [torch.stack([each, torch.zeros(2, dtype=torch.float64)]) for each in (record, other)]
     stream = Stream.seeded(11, "canaries")
     seen = [list(released_stages(task, laws, rows, stream.child(name))) for name, rows in enumerate(both)]
@@ -268,3 +276,8 @@ def test_canaries_at_the_worst_case_of_two_stages_show_nine_tenths_of_epsilon_an
     mu = shown_mu(scores[0], scores[1], 0.95, middle)
     shown = shown_epsilon(mu, 1.0, 1, 1e-5)
     assert 0.9 * 5.0 <= shown <= 5.0
+
+
+def test_a_later_stage_that_does_not_fit_is_refused_before_the_first_is_spent():
+    with pytest.raises(ExperimentError, match="projected = 9 of 5"):
+        Problem.from_experiment(staged("sketch.stages=[{parts=[{kind='moments', map='learnt', projected=9}]}]"))

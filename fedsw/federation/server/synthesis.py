@@ -22,7 +22,7 @@ from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.telemetry import event
-from fedsw.sketches.fit import Progress, Settings, fit_generator, sketch_distance
+from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
@@ -142,10 +142,12 @@ def _learnt(task: Problem, network: nn.Module, directory: RunDirectory, number: 
     return found
 
 
-def settings_of(task: Problem) -> Settings:
+def settings_of(task: Problem) -> FitSettings:
     """How the generator of an experiment is trained: its steps are `training.rounds`."""
     sketch = task.experiment.sketch
-    return Settings(task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction)
+    return FitSettings(
+        task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction
+    )
 
 
 def _obtained(

@@ -1,0 +1,354 @@
+"""Metrics made of noised counts and sums over records that were kept out of training: post-processing of one release.
+
+Metrics are read off the sums as they are: what noise made impossible is not cut, and intervals say what may be true.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.experiment.sources import load_class_names
+from fedsw.runs import intervals
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import HeldOut
+from fedsw.runs.files import HELD_OUT, read_json, write_json
+from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
+from fedsw.runs.quality import Quality, answers_of, between_groups, metrics_of_tables, worst_of
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tallied:
+    """What was released of kept records, once; everything computed from it is free.
+
+    Attributes:
+        values: noised sums by group, (groups, t).
+        sigma: standard deviation of the noise in each of them.
+        records: kept records of each group in them, (groups,); public.
+        clients: whose records are in them.
+        attempt: the attempt that succeeded.
+        spent: epsilon that the run has spent then.
+        round: of the model that was measured.
+    """
+
+    values: Array
+    sigma: float
+    records: NDArray[np.int64]
+    clients: int
+    attempt: int
+    spent: float
+    round: int
+
+    def said(self) -> dict[str, Any]:
+        """What a summary says of the release."""
+        return {
+            "sigma": self.sigma,
+            "records": int(self.records.sum()),
+            "clients": self.clients,
+            "attempt": self.attempt,
+            "round": self.round,
+        }
+
+
+def keep(directory: RunDirectory, tallied: Tallied) -> None:
+    """Put the release on disk: nobody can pay for it again."""
+    content = {
+        "values": tallied.values.tolist(),
+        "sigma": tallied.sigma,
+        "records": tallied.records.tolist(),
+        "clients": tallied.clients,
+        "attempt": tallied.attempt,
+        "epsilon": tallied.spent,
+        "round": tallied.round,
+    }
+    write_json(directory.path / HELD_OUT, content)
+
+
+def kept(directory: RunDirectory) -> Tallied | None:
+    """The release that a run has; None before there is one.
+
+    Raises:
+        ValueError: naming the file, if it is damaged.
+    """
+    path = directory.path / HELD_OUT
+    if (content := read_json(path)) is None:
+        return None
+    try:
+        return Tallied(
+            np.array(content["values"], dtype=np.float64),
+            float(content["sigma"]),
+            np.array(content["records"], dtype=np.int64),
+            int(content["clients"]),
+            int(content["attempt"]),
+            float(content["epsilon"]),
+            int(content["round"]),
+        )
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+
+
+def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
+    """Metrics, a constant's beside them, intervals with the noise in them, and a table by group."""
+    total = int(tallied.records.sum())
+    size = {"records": total, "of": total}
+    if total == 0:
+        return HeldOut(measured_on=size)
+    if isinstance(tally, Counts):
+        names = load_class_names(task.experiment)
+        return _of_classes(tally, tallied, task.groups, size, lambda c: repr(names[c]) if names else f"class {c}")
+    if isinstance(tally, RegressionSums):
+        return _of_numbers(tally, tallied, task.groups, size)
+    return HeldOut(measured_on=size)
+
+
+def as_many(values: Array, records: NDArray[np.int64]) -> Array:
+    """Noised counts (..., groups, t), moved alike to add up to what each group's records are known to; none for none.
+
+    Args:
+        records: what each group's counts add up to, (groups,); public.
+    """
+    moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
+    found: Array = np.where((records > 0)[:, None], moved, 0.0)
+    return found
+
+
+class _Table:
+    """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
+
+    def __init__(self, tally: Counts, tallied: Tallied) -> None:
+        self.records, self.classes, self._sigma = tallied.records, tally.classes, tallied.sigma
+        self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
+
+    def noise(self, weights: Array, groups: int | None = None) -> float:
+        """Standard deviation of the noise in a weighted sum of some groups' counts, of all that there are by default.
+
+        What all counts of a group were moved by is in it.
+
+        Args:
+            weights: of the counts of a group (classes, classes).
+        """
+        own = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
+        return self._sigma * math.sqrt(max(0.0, own) * (groups or int((self.records > 0).sum())))
+
+    def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
+        """The share of all records, or of a group's, that are in these cells (classes, classes)."""
+        own = slice(None) if group is None else slice(group, group + 1)
+        count, total = float(self.counts[own, cells].sum()), int(self.records[own].sum())
+        if not total:
+            return UNKNOWN
+        noise = self.noise(cells.astype(np.float64), None if group is None else 1)
+        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
+
+    def answered(self, group: int, answer: int) -> Rate:
+        """The share of a group's records that get an answer."""
+        cells = np.zeros((self.classes, self.classes), dtype=bool)
+        cells[:, answer] = True
+        return self.share(cells, group)
+
+    def answered_of(self, group: int, own: int, answer: int) -> Rate:
+        """The share of a group's records of a class that get an answer."""
+        if not self.records[group]:
+            return UNKNOWN
+        row, width = self.counts[group, own], self.classes
+
+        def spread(hit: float, miss: float) -> float:
+            whole = hit + (width - 1) * miss
+            return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
+
+        hits = float(row[answer])
+        if not self._sigma:
+            total = float(row.sum())
+            value = hits / total if total else math.nan
+            return Rate(value, lambda level: intervals.share(hits, total, level=level))
+        return intervals.noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
+
+    def margin(self, constant: int, level: float) -> Gain:
+        """How much more often the model is right than a constant of that class."""
+        better = np.eye(self.classes)
+        better[constant] -= 1.0
+        total = int(self.records.sum())
+        both = np.abs(better)
+        more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
+        return intervals.noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+
+
+def _of_classes(
+    tally: Counts,
+    tallied: Tallied,
+    groups: tuple[str, ...],
+    size: Mapping[str, int],
+    name: Callable[[int], str],
+) -> HeldOut:
+    table = _Table(tally, tallied)
+    shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
+    often = int(np.argmax([each.value for each in shares]))
+    constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
+    found = {"accuracy": right.at(LEVEL)}
+    if tally.groups > 1:
+        equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
+        constant |= {"disparate_impact": 1.0, **equal}
+        found |= _between(table, tally)
+    metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None]).items()}
+    quality = Quality(
+        constant=constant,
+        answer=f"always {name(often)}",
+        intervals={key: value for key, value in found.items() if key in metrics},
+        constant_intervals={"accuracy": shares[often].at(LEVEL)},
+        gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
+        others=_others(table, tally.classes),
+        noised=tallied.sigma > 0,
+    )
+    by_group, around = {}, {}
+    if tally.groups > 1:
+        for place, group in enumerate(groups):
+            rates = _rates(table, place, tally.classes)
+            by_group[group] = {"count": float(tallied.records[place])} | {key: r.value for key, r in rates.items()}
+            around[group] = {key: rate.at(LEVEL) for key, rate in rates.items()}
+    return HeldOut(metrics, by_group, size, quality, by_group_intervals=around)
+
+
+def _between(table: _Table, tally: Counts) -> dict[str, Interval]:
+    answers, places = answers_of(tally.classes), range(tally.groups)
+    selected = [[table.answered(group, c) for group in places] for c in answers]
+    odds = [[[table.answered_of(group, y, c) for group in places] for c in answers] for y in range(tally.classes)]
+    return between_groups(selected, odds)
+
+
+def _others(table: _Table, classes: int) -> Interval:
+    """Where the share of other answers than the most frequent lies."""
+    most = int(table.counts.sum((0, 1)).argmax())
+    return table.share(~_row(most, classes).T).at(LEVEL)
+
+
+def _row(place: int, classes: int) -> NDArray[np.bool_]:
+    """The cells of records of a class (classes, classes)."""
+    cells = np.zeros((classes, classes), dtype=bool)
+    cells[place] = True
+    return cells
+
+
+def _rates(table: _Table, group: int, classes: int) -> dict[str, Rate]:
+    """Of one group."""
+    rates = {"accuracy": table.share(np.eye(classes, dtype=bool), group)}
+    if classes > 2:
+        return rates | {f"selection_rate_{c}": table.answered(group, c) for c in range(classes)}
+    return rates | {
+        "selection_rate": table.answered(group, 1),
+        "true_positive_rate": table.answered_of(group, 1, 1),
+        "false_positive_rate": table.answered_of(group, 0, 1),
+    }
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Squared error of the model and of the mean target, and where they lie.
+
+    `spreads` are standard deviations of the difference of the two: of the noise, and of the draw of records, at most.
+    """
+
+    error: float
+    constant: float
+    around: tuple[Interval, Interval]
+    spreads: tuple[float, float]
+
+    @classmethod
+    def of(cls, targets: int, values: Array, records: int, sigma: float) -> _Errors:
+        """Of the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
+
+        Of numbers in [0, top] about a mean m the variance is at most m (top - m), whatever their law: what the draw of
+        records adds, at most.
+        """
+        means = math.sqrt(targets) * values[2 : 2 + targets] / records
+        square = float(np.square(means).sum())
+        one = targets * sigma / records  # noise in a mean of what is summed over the targets
+        error = targets * float(values[0]) / records
+        constant = targets * float(values[1]) / records - square + one**2  # noise makes squares of means larger
+        noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
+        possible = np.clip(means, 0.0, 1.0)
+        top = float(np.square(np.maximum(possible, 1 - possible)).sum())
+        around = (
+            intervals.bounded_mean(error, records, targets, one),
+            intervals.bounded_mean(constant, records, top, noise),
+        )
+        drawn = sum(
+            max(0.0, min(value, most) * (most - min(value, most)))
+            for value, most in ((error, targets), (constant, top))
+        )
+        return cls(error, constant, around, (math.hypot(one, noise), math.sqrt(drawn / records)))
+
+    @property
+    def gain(self) -> Gain:
+        """How much smaller the model's error is."""
+        value, reach = self.constant - self.error, intervals.normal(SURE) * math.hypot(*self.spreads)
+        return Gain(value, value - reach, value + reach)
+
+    @property
+    def explained(self) -> tuple[float, Interval]:
+        """R squared, and where it lies."""
+        own, other = (
+            (low, min(max(value, low), high), high)
+            for value, (low, high) in zip((self.error, self.constant), self.around, strict=True)
+        )
+        low, high = intervals.quotient(own, other)
+        value = 1 - self.error / self.constant if self.constant > 0 else math.nan
+        return value, Interval(1 - high, 1 - low)
+
+
+def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int]) -> HeldOut:
+    t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
+    values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
+    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present))
+    means = math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count
+    metrics, around = {"mean_squared_error": whole.error}, {"mean_squared_error": whole.around[0]}
+    constant = {"mean_squared_error": whole.constant}
+    if t == 1 and tally.groups > 1:
+        metrics["ks"], around["ks"] = _ks(as_many(tallied.values[:, -BINS:], tallied.records), tallied)
+        constant["ks"] = 0.0
+    quality = Quality(
+        constant=constant,
+        answer=f"always the mean, {', '.join(f'{value:.3g}' for value in means[:4])}",
+        intervals=around,
+        constant_intervals={"mean_squared_error": whole.around[1]},
+        gain=whole.gain,
+        noised=tallied.sigma > 0,
+    )
+    by_group: dict[str, dict[str, float]] = {}
+    by_group_around: dict[str, dict[str, Interval]] = {}
+    if tally.groups > 1:
+        for place, group in enumerate(groups):
+            own = int(tallied.records[place])
+            by_group[group] = {"count": float(own), "mean_squared_error": math.nan, "r2": math.nan}
+            by_group_around[group] = {}
+            if own:
+                each = _Errors.of(t, values[place], own, tallied.sigma)
+                explained, where = each.explained
+                by_group[group] |= {"mean_squared_error": each.error, "r2": explained}
+                by_group_around[group] = {"mean_squared_error": each.around[0], "r2": where}
+    return HeldOut(metrics, by_group, size, quality, by_group_intervals=by_group_around)
+
+
+def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
+    """Kolmogorov and Smirnov's distance at the ends of ten bins, of counts (groups, bins), and where it lies."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.cumsum(bins, axis=-1)[:, :-1] / tallied.records[:, None]
+    value = float((below.max(0) - below.min(0)).max())
+
+    def rate(group: int, end: int) -> Rate:
+        total, cells = int(tallied.records[group]), end + 1
+        if not total:
+            return UNKNOWN
+        count, noise = float(bins[group, :cells].sum()), tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
+        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
+
+    ends: Sequence[Sequence[Rate]] = [[rate(group, end) for group in range(len(bins))] for end in range(BINS - 1)]
+    return value, intervals.largest_gap(ends)
