@@ -43,7 +43,7 @@ def report_command(
 
 def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
     """The plan of a run, from its settings and its public sizes."""
-    from fedsw.planning.after import sizes_of
+    from fedsw.planning.after_moments import sizes_of
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain
 
