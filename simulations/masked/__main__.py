@@ -1,4 +1,4 @@
-"""`python -m simulations.masked [SETTINGS]`: run what is missing in the results beside the settings; print the table."""
+"""`python -m simulations.masked [SETTINGS]`: run what the results beside the settings lack, and print the table."""
 
 from __future__ import annotations
 
