@@ -19,7 +19,7 @@ from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
-from fedsw.cli.certs import certs_command
+from fedsw.cli.certs import certs
 from fedsw.cli.check import check_command
 from fedsw.cli.choose import choose_command
 from fedsw.cli.client import client_command
@@ -64,7 +64,7 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Use": {"predict": predict_command, "export": export_command},
     "Operate": {
-        "certs": certs_command,
+        "certs": certs,
         "server": server_command,
         "client": client_command,
         "bundle": bundle_command,

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.gram import Block, Call, Input, Numbers, Part, Products, in_range
+from fedsw.clipping.gram import Block, Call, Input, Numbers, Products, RecordTerm, in_range
 from fedsw.clipping.rules.rule import inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
@@ -20,7 +20,7 @@ _FORMED_FLOATS = 2**24
 
 
 @dataclass(frozen=True)
-class Columns:
+class OutputColumns:
     """What D columns of a block's outputs send to its calls.
 
     Attributes:
@@ -42,12 +42,12 @@ class Columns:
             return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
         return functools.reduce(Tensor.add_, parts)
 
-    def parts(self, weights: Tensor | None) -> list[Part]:
+    def parts(self, weights: Tensor | None) -> list[RecordTerm]:
         """What every call adds for J^T weights of every record: weights (n, D), float64; None for 1, where D is 1."""
         return [call.part(weights) for call in self.calls]
 
 
-def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> Columns:
+def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
     Args:
@@ -72,7 +72,7 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
             found.append(_Formed.of(call, reached, deltas))
         else:
             found.append(_Factored.of(call, reached, deltas))
-    return Columns(block.records, len(rows), found, block.outputs[0].device)
+    return OutputColumns(block.records, len(rows), found, block.outputs[0].device)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Factored:
         assert self.call.rule.factored is not None
         return self.call.rule.factored.measured(self.call.layer, self.input.values, deltas, self.input.shared)
 
-    def part(self, weights: Tensor | None) -> Part:
+    def part(self, weights: Tensor | None) -> RecordTerm:
         assert self.call.rule.factored is not None
         if self.single is not None:
             return self.single if weights is None else replace(self.single, scale=in_range(weights[:, self.reached[0]]))
@@ -152,7 +152,7 @@ class _Formed:
         known = dict(zip(self.reached, values, strict=True))
         return inner_products([known[each] if each in known else torch.zeros_like(values[0]) for each in wanted])
 
-    def part(self, weights: Tensor | None) -> Part:
+    def part(self, weights: Tensor | None) -> RecordTerm:
         if len(self.reached) == 1:
             scale = None if weights is None else in_range(weights[:, self.reached[0]])
             return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)

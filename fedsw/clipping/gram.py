@@ -97,7 +97,7 @@ _LEAST, _MOST = 2.0**-400, 2.0**400
 _LEAST_LIMIT = 2.0**-300
 
 
-class Part(Protocol):
+class RecordTerm(Protocol):
     """What every record adds to a sum by one call of a layer: some numbers, times its scale."""
 
     @property
@@ -111,7 +111,7 @@ class Part(Protocol):
     def squares(self) -> Tensor:
         """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
 
-    def rows(self, rows: slice) -> Part:
+    def rows(self, rows: slice) -> RecordTerm:
         """What some of the records add."""
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
@@ -165,7 +165,7 @@ class Products:
         return Products(call, rule, given.values, delta, gram, None if scale is None else in_range(scale))
 
     def squares(self) -> Tensor:
-        """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
+        """As `RecordTerm.squares`, (n,), with what rounding may have hidden where products cancel."""
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
@@ -173,12 +173,12 @@ class Products:
         return squares
 
     def rows(self, rows: slice) -> Products:
-        """As `Part.rows`."""
+        """As `RecordTerm.rows`."""
         scale = None if self.scale is None else self.scale[rows]
         return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`; each of its parameter's shape."""
+        """As `RecordTerm.summed`; each of its parameter's shape."""
         for factor in (self.input, self.delta):
             if factor.is_floating_point():
                 factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -198,23 +198,23 @@ class Numbers:
     scale: Tensor | None = None
 
     def squares(self) -> Tensor:
-        """As `Part.squares`, (n,): sums of squares, in which nothing cancels."""
+        """As `RecordTerm.squares`, (n,): sums of squares, in which nothing cancels."""
         total, *others = [squared_norms(each) for each in self.values.values()]
         for other in others:
             total.add_(other)
         return total
 
     def rows(self, rows: slice) -> Numbers:
-        """As `Part.rows`."""
+        """As `RecordTerm.rows`."""
         scale = None if self.scale is None else self.scale[rows]
         return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`; each of its parameter's shape."""
+        """As `RecordTerm.summed`; each of its parameter's shape."""
         return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
 
 
-def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
+def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     """Factors (n,) in [0, 1], float64, that bring every record's part of a sum within its limit.
 
     Guarantee: a record's part, times its factor, has at most the norm of its limit, whatever the passes through the
@@ -282,7 +282,7 @@ class Total:
     def add(
         self,
         total: Tensor,
-        parts: Sequence[Part],
+        parts: Sequence[RecordTerm],
         limits: Tensor,
         keep: Tensor,
         runs: Sequence[tuple[int, slice]] | None = None,
@@ -304,7 +304,7 @@ class Total:
             for run, rows in runs:
                 self._add(total[run], part.rows(rows), factors[rows])
 
-    def _add(self, total: Tensor, part: Part, factors: Tensor) -> None:
+    def _add(self, total: Tensor, part: RecordTerm, factors: Tensor) -> None:
         for name, value in part.summed(factors).items():
             parameter, start = part.call.place(name)
             offset = self._offsets[id(parameter)] + start

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedsw.clipping.clip import full_precision
 from fedsw.clipping.gram import Block, Call
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.refusals import SEQUENTIAL, UnsupportedModule, check, describe, leaves, refuse_strays
 from fedsw.clipping.rules import RULES, Rule
 from fedsw.clipping.rules.attention import PROJECTION, Projection, attended, projections
@@ -50,21 +50,21 @@ def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
     parameters = {name: parameter for name, parameter in every.items() if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in parameters.items()}
     blocks: list[Block] = []
-    form: Form | None = None
+    form: OutputForm | None = None
     with full_precision(tensors[0].device), torch.enable_grad():
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
             given = [_rows(value, part, n) if isinstance(value, Tensor) else value for value in inputs]
             with listening(module, part.stop - start) as calls:
                 returned = module(*given)
-            form = form or Form.of(returned)
+            form = form or OutputForm.of(returned)
             outputs = form.tensors(returned, part.stop - start)
             sources = {call.edge.node: call.source for call in calls}
             live = [each for each in outputs if each.requires_grad]
             refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
-    return Tape(parameters, blocks, form or Form())
+    return Tape(parameters, blocks, form or OutputForm())
 
 
 def _rows(value: Tensor, part: slice, n: int) -> Tensor:

@@ -282,7 +282,9 @@ class Local(Section):
     """How clients protect their own records under the local trust models; docs/threat-models.md.
 
     Attributes:
-        bins: `local-gradient`: bins of [-M, M] in the noised table of every direction and group.
+        colluding: `distributed`: C, so many clients may be on the server's side, and the others are protected.
+        failing: `distributed`: failed attempts that the budget is for, as a part of the rounds; each is charged.
+        bins: `local-gradient` and `distributed`: bins of [-M, M] in the noised table of every direction and group.
         table_share: `local-gradient`: the table's share of mu^2, the rest is the contribution's.
         algorithm: `local-slices`: gradients of a sliced distance to noised slices, or a particle flow, with fresh
             slices every round or with `directions` stored slices that were noised once.
@@ -301,6 +303,8 @@ class Local(Section):
         keep: release the part of a record's coordinates (coefficients) that are largest; the others count as 0.
     """
 
+    colluding: Annotated[int, Field(ge=0, strict=True)] = 1
+    failing: Annotated[float, Field(ge=0, le=10)] = 0.0
     bins: PositiveInt = 32
     table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
     algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
