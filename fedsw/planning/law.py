@@ -16,8 +16,6 @@ from fedsw.data import DeclaredRecords
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_dataset
 
-_DRAWN = ("synthetic", "ring", "gaussians")
-
 
 def public_columns(experiment: Experiment) -> Columns:
     """The declared columns; of a named data set those that the names of its inputs tell.
@@ -36,7 +34,7 @@ def public_columns(experiment: Experiment) -> Columns:
         groups=dataset.groups,
         classes=dataset.classes,
         targets=dataset.targets,
-        bounded=experiment.data.source not in _DRAWN,
+        bounded=not experiment.data.drawn,
     )
 
 

@@ -199,7 +199,7 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     for part in measured:
         found += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training
-    if spec.source in ("synthetic", "ring", "gaussians"):
+    if spec.drawn:
         for name in ("records", "test_records"):
             found.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
     if spec.encoded is not None:
