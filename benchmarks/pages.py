@@ -94,6 +94,7 @@ def main() -> None:
                 ("privacy.epsilon=3", "objective.alpha=0.75"),
             )
         ]
+        masked = fedsw.run("fair-classification", _ROUNDS, "privacy.trust=distributed", runs=runs).directory
         try:
             fedsw.run("fair-classification", _ROUNDS, runs=runs / "failed", observer=_Loses())
         except FederationError:
@@ -113,6 +114,7 @@ def main() -> None:
             "own": [find_run("own", runs)],
             "failed": [failed],
             "three": central,
+            "distributed": [masked],
             "synthetic": [find_run("own-synthetic", runs)],
         }
         for name, directories in shown.items():

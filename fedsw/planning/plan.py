@@ -26,7 +26,7 @@ from fedsw.planning.law import (
 )
 from fedsw.privacy.plan import by_fraction, calibrated
 from fedsw.tasks.problem import Problem
-from fedsw.text import Short
+from fedsw.text import Short, upward
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
@@ -120,9 +120,14 @@ class Planned(Short):
     why_not: str = ""
 
     def _facts(self) -> Mapping[str, object]:
-        from fedsw.planning.words import rows  # late: it stands on this file
-
-        return {name or "unless": words for name, words in rows(self)}
+        return {
+            "verdict": self.verdict,
+            "experiment": self.experiment.name,
+            "records": self.records,
+            "epsilon": upward(self.epsilon),
+            "delta": upward(self.delta),
+            "releases": self.releases,
+        }
 
     @property
     def records(self) -> int:

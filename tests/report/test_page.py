@@ -74,7 +74,7 @@ def outline(directory: Path, *, operator: bool = False) -> Outline:
     return Outline(page([read_run(directory)], operator=operator))
 
 
-@pytest.mark.parametrize("name", ["central", "local"])
+@pytest.mark.parametrize("name", ["central", "local", "distributed"])
 def test_the_page_says_what_the_summary_says(name, request, quick):
     directory = request.getfixturevalue(name)
     summary, found = read_json(directory / "summary.json"), outline(directory)
