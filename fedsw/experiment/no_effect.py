@@ -7,7 +7,6 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Data, Local, Model, Privacy, Section, Sketch
 
-_DRAWN = ("synthetic", "ring", "gaussians")
 _LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance", "target")
 _RELEASE = ("iterations", "critic", "wavelet", "thresholds", "keep")
 
@@ -33,9 +32,9 @@ def without_effect(settings: Settings, kind: TaskKind | None, *, unsafe_metrics:
 
 def _of_data(data: Data) -> str | None:
     source = f"of data.source {data.source!r}"
-    if data.source not in _DRAWN and (name := _changed(data, ("records", "test_records"))):
+    if not data.drawn and (name := _changed(data, ("records", "test_records"))):
         return f"data.{name} is for records drawn from a law, and those {source} are what they are: leave it out"
-    if (data.source in _DRAWN or data.own) and _changed(data, ("most_records",)):
+    if (data.drawn or data.own) and _changed(data, ("most_records",)):
         return f"data.most_records is for named data sets that are not drawn, not for those {source}: leave it out"
     if data.source != "synthetic" and (name := _changed(data, _LAW)):
         return f"data.{name} is about the law of data.source 'synthetic', not {source}: leave it out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +33,7 @@ class TrustModel:
         sketched: whether records leave once, as a sum of cosines and sines, for a generator to learn from.
         gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
             these alone.
+        masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
         sized: whether the sizes of groups are public.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
     """
@@ -42,6 +44,7 @@ class TrustModel:
     noised: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
+    masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
@@ -51,6 +54,17 @@ class TrustModel:
     """Who adds the noise."""
     protects: ClassVar[str]
     """Who is protected, against whom."""
+
+    guarded: ClassVar[str] = "by its own client's noise and ledger"
+    """What protects a record where clients have ledgers of their own."""
+
+    def against(self, experiment: Any) -> str | None:
+        """Whom its noise protects from, in words; None for what follows from who has the ledgers."""
+        return None
+
+    def summed(self, experiment: Any) -> float:
+        """Noise in the sum over all clients, in units of what a client's own plan has, where clients add noise."""
+        return math.sqrt(experiment.federation.clients)
 
     def releases(self, experiment: Any) -> int:
         """How often a run releases something of a record."""

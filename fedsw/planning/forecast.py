@@ -15,8 +15,8 @@ from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.law import LAWS, Law, PublicRecords, drawn, halves, resampled, scaled
-from fedsw.planning.opened import Tabled, opened, summed_noise
+from fedsw.planning.from_moments import TabledObjective, opened, summed_noise
+from fedsw.planning.law import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.privacy.release import release
 from fedsw.runs.quality import quality_of_classes, quality_of_numbers
 from fedsw.runs.trainer import Trainer
@@ -58,8 +58,8 @@ class _Uncharged:
 def trained(
     problem: Problem,
     experiment: Experiment,
-    twins: PublicRecords,
-    held_out: PublicRecords,
+    twins: PublicRows,
+    held_out: PublicRows,
     *,
     multiplier: float,
     one: float = 0.0,
@@ -105,7 +105,9 @@ def trained(
         noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
         if noise.count:
             objective = _objective(
-                problem, experiment, partial(Tabled, bins=experiment.local.bins, deviation=noise.count, seed=seed)
+                problem,
+                experiment,
+                partial(TabledObjective, bins=experiment.local.bins, deviation=noise.count, seed=seed),
             )
     model = problem.build_model()
     trainer = Trainer(start, settings)
@@ -116,7 +118,7 @@ def trained(
     return _score(problem, problem.prepared(model, trainer.model), held_out)
 
 
-def reference(problem: Problem, twins: PublicRecords, held_out: PublicRecords) -> Known:
+def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
     """Train as well as can be on twins, and measure: what a run on such records could lose by privacy.
 
     Raises:
@@ -127,8 +129,8 @@ def reference(problem: Problem, twins: PublicRecords, held_out: PublicRecords) -
     return Known(found.name, _score(problem, found.model, held_out))
 
 
-def _require_public(twins: PublicRecords) -> None:
-    if not isinstance(twins, PublicRecords):
+def _require_public(twins: PublicRows) -> None:
+    if not isinstance(twins, PublicRows):
         raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
 
 
@@ -150,7 +152,7 @@ def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Obj
     )
 
 
-def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRecords) -> Score:
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
     batch = problem.given(held_out)
     with torch.no_grad():
         outputs = problem.task.outputs(model(batch.features), batch)
@@ -267,8 +269,8 @@ def curve(
     problem: Problem,
     by_group: Mapping[str, int],
     *,
-    table: PublicRecords | None = None,
-    laws: Sequence[Law] = LAWS,
+    table: PublicRows | None = None,
+    laws: Sequence[TwinLaw] = LAWS,
     strengths: Sequence[float] = STRENGTHS,
     relative: float | None = None,
     seen: Callable[[], None] = lambda: None,
@@ -328,14 +330,14 @@ def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tu
     return noisy, settled(experiment, noisy)
 
 
-def _of_law(problem: Problem, sizes: Mapping[str, int], law: Law) -> tuple[PublicRecords, PublicRecords]:
+def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[PublicRows, PublicRows]:
     """Twins to train on, and others of the same law to measure on."""
     columns = problem.experiment.data.columns
     assert columns is not None
     return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
 
 
-def _of_table(table: PublicRecords, sizes: Mapping[str, int], seed: int) -> tuple[PublicRecords, PublicRecords]:
+def _of_table(table: PublicRows, sizes: Mapping[str, int], seed: int) -> tuple[PublicRows, PublicRows]:
     """Twins out of one half of a public table, and others out of the other half to measure on."""
     own, others = halves(table)
     return resampled(own, sizes, seed=seed), resampled(others, scaled(sizes, HELD_OUT), seed=seed + 1)

@@ -30,8 +30,8 @@ from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
 from fedsw.tasks.own import made_up_features, task_of
-from fedsw.tasks.sketched import drawn, law_of
-from fedsw.tasks.tally import Counts, Moments
+from fedsw.tasks.sketched import Stage, drawn, law_of
+from fedsw.tasks.tally import Counts, RegressionSums
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.sliced import direction_shape, directions, project, public_directions
@@ -92,7 +92,7 @@ class Problem:
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
         _require_images(experiment, shape.features)
-        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | Moments):
+        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
                 f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "
@@ -105,7 +105,8 @@ class Problem:
         objective = _objective(experiment, task, shape)
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         if experiment.privacy.sketch:
-            drawn(law_of(experiment, shape), problem.dtype, problem.device)
+            for number in range(1, 1 + len(experiment.sketch.shares)):
+                drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
             _require_conditional(model, experiment)
         elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
             problem._try_out(model)

@@ -32,7 +32,11 @@ def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
 
 
 def test_what_compares_groups_and_releases_gradients_follows_from_the_objects():
-    assert names_of(gradients=True) == ("none", "central", "local-gradient") == names_of(comparison="groups")
+    assert (
+        names_of(gradients=True)
+        == ("none", "central", "distributed", "local-gradient")
+        == names_of(comparison="groups")
+    )
     assert names_of(comparison="sketch") == ("sketch", "sketch-local")
 
 

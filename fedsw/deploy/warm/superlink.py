@@ -60,7 +60,8 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
 
     replaced: Any = extensions
     push, limits = fleet_handlers.push_messages, _connections()
-    replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in (LoopbackOnly, limits.Bounded, *guards))
+    every = (LoopbackOnly, limits.BoundedRequests, *guards)
+    replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in every)
     fleet_handlers.push_messages = lambda request, state: push(_own(request), state)
     uvicorn.run = limits.serve
     sys.argv = ["flower-superlink", *arguments]
@@ -118,7 +119,7 @@ class Express:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._for_nodes, self._for_server = News(), News()
+        self._for_nodes, self._for_server = Signal(), Signal()
         self._requests = {
             "/v1/fleet/take": self._take,
             "/v1/fleet/give": self._give,
@@ -258,7 +259,7 @@ class Express:
         return [answer.SerializeToString(), *contents]
 
 
-class News:
+class Signal:
     """Something that happens again and again and can be waited for."""
 
     def __init__(self) -> None:

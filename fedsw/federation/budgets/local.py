@@ -10,7 +10,7 @@ from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.split import GROUP
-from fedsw.privacy.records import Release
+from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 
 
@@ -75,7 +75,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
 
 
-def release_of(experiment: Experiment, delta: float) -> Release:
+def release_of(experiment: Experiment, delta: float) -> RecordRelease:
     """The one-shot release of a client's records that an experiment asks for.
 
     Raises:
@@ -83,7 +83,7 @@ def release_of(experiment: Experiment, delta: float) -> Release:
     """
     local, privacy = experiment.local, experiment.privacy
     assert privacy.epsilon is not None
-    return Release(
+    return RecordRelease(
         privacy.epsilon,
         delta,
         experiment.clip.output,
@@ -96,7 +96,7 @@ def release_of(experiment: Experiment, delta: float) -> Release:
     )
 
 
-def release_charge(release: Release) -> Charge:
+def release_charge(release: RecordRelease) -> Charge:
     """What the release costs: every record once, at the true diameter, whatever the noise was calibrated for."""
     return Charge(GROUP, 1.0, 2 * release.radius)
 

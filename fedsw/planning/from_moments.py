@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
 from fedsw.models import flatten
 from fedsw.objectives import Clip, histograms
 from fedsw.objectives import Objective as Compared
-from fedsw.planning.law import PublicRecords
+from fedsw.planning.law import PublicRows
 from fedsw.single.objective import Batch, Objective
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.preparation import prepare, started
@@ -24,7 +25,7 @@ from fedsw.transport.sliced import orthogonal_spread
 
 
 def opened(
-    problem: Problem, experiment: Experiment, twins: PublicRecords, *, one: float, seed: int
+    problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int
 ) -> tuple[Problem, Clip, Tensor]:
     """The problem of prepared twins, its clips, and the parameters (r,) that training begins with.
 
@@ -46,9 +47,7 @@ def opened(
     return ready, Clip(clip.output, scale * clip.jacobian, scale * clip.loss), start
 
 
-def moments_of(
-    problem: Problem, experiment: Experiment, twins: PublicRecords, *, one: float, seed: int
-) -> Moments | None:
+def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
     """Moments of twins with the noise that a run's would have; None where a run releases none.
 
     Args:
@@ -77,7 +76,7 @@ class Summed:
 def summed_noise(
     problem: Problem, experiment: Experiment, clip: Clip, batch: Sequence[int], *, multiplier: float
 ) -> Summed:
-    """What `local-gradient` adds to a batch of twins, as many clients as the experiment has, each with its own noise.
+    """What clients that add noise add to a batch of twins together: each its own, or under masks a share of one.
 
     Args:
         batch: twins of every stratum in a batch.
@@ -91,12 +90,12 @@ def summed_noise(
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
     noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
-    together = math.sqrt(experiment.federation.clients)
+    together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tabled(Objective):
+class TabledObjective(Objective):
     """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does.
 
     Attributes:
