@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedsw.settings import ExperimentError
+
+if TYPE_CHECKING:
+    from fedsw.experiment.sections.section import Section
 
 SHIPPED = "fedsw.federation.trust"
 """The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
@@ -32,8 +35,11 @@ class TrustModel:
         sketched: whether records leave once, as a sum of cosines and sines, for a generator to learn from.
         gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
             these alone.
-        sized: whether the sizes of groups are public.
+        slices: whether what leaves are noised random slices, which have accountants of their own.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
+        sections: what its sections of an experiment are, by name, where it has settings of its own: `privacy` a class
+            derived from `fedsw.experiment.Privacy`, `local` from `Local`, `sketch` from `Sketch`. A setting that is in
+            none of its classes is refused under it.
     """
 
     name: ClassVar[str]
@@ -42,7 +48,9 @@ class TrustModel:
     noised: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
+    slices: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
+    sections: ClassVar[Mapping[str, type[Section]]] = {}
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
@@ -67,6 +75,14 @@ class TrustModel:
     def misfit(self, settings: Any) -> str | None:
         """What of an experiment's settings does not go with it, with the remedy; None if everything does."""
         return None
+
+    def moves_points(self, settings: Any) -> bool:
+        """Whether what it releases moves points, which no record passes through."""
+        return False
+
+    def trains_critic(self, settings: Any) -> bool:
+        """Whether a critic is trained beside the generator."""
+        return False
 
     def without_noise(self, privacy: Any) -> str | None:
         """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
@@ -116,10 +132,14 @@ def trust_model(name: str) -> TrustModel:
     return found
 
 
-def names_of(*, gradients: bool | None = None, comparison: Comparison | None = None) -> tuple[str, ...]:
-    """The names of trust models whose rounds release gradients, or that compare what a task does."""
+def names_of(
+    *, gradients: bool | None = None, local: bool | None = None, comparison: Comparison | None = None
+) -> tuple[str, ...]:
+    """The names of trust models whose rounds release gradients, that are local, or that compare what a task does."""
     return tuple(
         name
         for name, model in trust_models().items()
-        if (gradients is None or model.gradients == gradients) and (comparison is None or comparison in model.compares)
+        if (gradients is None or model.gradients == gradients)
+        and (local is None or model.local == local)
+        and (comparison is None or comparison in model.compares)
     )

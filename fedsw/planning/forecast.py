@@ -14,6 +14,7 @@ from fedsw.accounting import Charge
 from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.law import LAWS, Law, PublicRecords, drawn, halves, resampled, scaled
 from fedsw.planning.opened import Tabled, opened, summed_noise
@@ -104,9 +105,8 @@ def trained(
         noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
         noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
         if noise.count:
-            objective = _objective(
-                problem, experiment, partial(Tabled, bins=experiment.local.bins, deviation=noise.count, seed=seed)
-            )
+            bins = experiment.own(TableSettings).bins
+            objective = _objective(problem, experiment, partial(Tabled, bins=bins, deviation=noise.count, seed=seed))
     model = problem.build_model()
     trainer = Trainer(start, settings)
     records = replace(twins, features=problem.inputs(twins).float())

@@ -22,6 +22,7 @@ from fedsw.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.tasks.costs import FLOPS, NORMAL_SECONDS, Part, of_waves
@@ -333,9 +334,10 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
         spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
         spent *= planned_releases(experiment)
         yield Part("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
-        tables = 16.0 * experiment.local.bins * k * len(shape.groups)
-        bins = Part("local.bins", experiment.local.bins, tables)
-        yield bins if experiment.local.bins >= k else Part("slicing.directions", k, tables)
+        if isinstance(local := experiment.local, TableSettings):
+            needed = 16.0 * local.bins * k * len(shape.groups)
+            bins = Part("local.bins", local.bins, needed)
+            yield bins if local.bins >= k else Part("slicing.directions", k, needed)
 
 
 def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[Part]:

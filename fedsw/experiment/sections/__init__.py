@@ -2,7 +2,17 @@
 
 from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
-from fedsw.experiment.sections.privacy import Local, Privacy, Sketch, SketchPart, read_delta, resolve_delta
+from fedsw.experiment.sections.privacy import (
+    Local,
+    Privacy,
+    ReleaseSettings,
+    Sketch,
+    SketchPart,
+    SliceSettings,
+    TableSettings,
+    read_delta,
+    resolve_delta,
+)
 from fedsw.experiment.sections.section import Section
 
 __all__ = [
@@ -18,10 +28,13 @@ __all__ = [
     "Objective",
     "Partition",
     "Privacy",
+    "ReleaseSettings",
     "Section",
     "Sketch",
     "SketchPart",
+    "SliceSettings",
     "Slicing",
+    "TableSettings",
     "Training",
     "read_delta",
     "resolve_delta",

@@ -54,9 +54,7 @@ SIZES = Exchange(
     Sizes,
     "before the greeting, where `training.preset` has still settings to choose: by these numbers",
 )
-HELLO = Exchange(
-    wire.HELLO, Greeting, Joined, "before the first round, and whenever a client that was away is back"
-)
+HELLO = Exchange(wire.HELLO, Greeting, Joined, "before the first round, and whenever a client that was away is back")
 MOMENTS = Exchange(
     wire.MOMENTS,
     MomentsAsked,
@@ -110,9 +108,7 @@ RECORDS_SUM = Exchange(
     SumOfRecords,
     "once: the exact sum over all records, which the server noises",
 )
-SKETCH = Exchange(
-    wire.SKETCH, SketchAsked, NoisySketch, "once: a sketch that the client has noised itself"
-)
+SKETCH = Exchange(wire.SKETCH, SketchAsked, NoisySketch, "once: a sketch that the client has noised itself")
 TALLY = Exchange(
     wire.TALLY,
     TallyAsked,

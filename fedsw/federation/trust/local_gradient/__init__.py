@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class LocalGradients(Served):
     compares = frozenset(("groups",))
     local = True
     gradients = True
+    sections = {"local": TableSettings}
     why_not = "its noised tables rank the outputs of private groups against each other"
     trusted_with = "nobody but the client itself"
     leaves = "noised table, noised contribution"

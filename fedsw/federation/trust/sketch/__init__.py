@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import Sketch
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Sketched(Served):
     name = "sketch"
     compares = frozenset(("sketch",))
     sketched = True
+    sections = {"sketch": Sketch}
     why_not = (
         "one sum of all records leaves, once, and labelled samples are learnt from it (use objective.task 'synthesis')"
     )
