@@ -126,7 +126,9 @@ def _labelled(records: PublicRecords, common: float, seed: Sequence[int]) -> Pub
 
 
 def _experiment(task: str, trust: str, where: str, columns: Columns) -> Experiment:
-    kept = {"held_out_fraction": 0.33, "held_out_to": "everybody"} if where != "table" else {"held_out_overlap": "allow"}
+    kept = (
+        {"held_out_fraction": 0.33, "held_out_to": "everybody"} if where != "table" else {"held_out_overlap": "allow"}
+    )
     chosen = {
         "training": {"rounds": 8, "batch_fraction": 1.0, "learning_rate": 8.0},
         "clip": {"loss": 0.5, "jacobian": 0.25, "output": 0.5, "centre": 0.5},
