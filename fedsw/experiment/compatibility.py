@@ -128,8 +128,9 @@ def _misfit_of_flow(settings: Settings) -> str | None:
 
 
 def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
-    generated = kind.facts.other_side == "generator"
-    if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
+    trust = trust_model(settings.privacy.trust)
+    generated = kind.facts.other_side == "generator" and trust.noised and not trust.local
+    if settings.objective.protected == "both" and not generated:
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None
 

@@ -18,6 +18,9 @@ SHIPPED = "fedsw.federation.trust"
 Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 """What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
 
+Law = Literal["clipped sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
+"""What is noised: the clipped sum over a round's batch, or a client's own; slices, records, or a sketch of records."""
+
 
 class TrustModel:
     """Who is trusted with what, and who adds the noise: the facts that settings are checked against.
@@ -37,6 +40,8 @@ class TrustModel:
             these alone.
         slices: whether what leaves are noised random slices, which have accountants of their own.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
+        law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
+            settings; None if that cannot be recomputed from a run's folder.
         sections: what its sections of an experiment are, by name, where it has settings of its own: `privacy` a class
             derived from `fedsw.experiment.Privacy`, `local` from `Local`, `sketch` from `Sketch`. A setting that is in
             none of its classes is refused under it.
@@ -49,12 +54,17 @@ class TrustModel:
     sketched: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
     slices: ClassVar[bool] = False
+    law: ClassVar[Law | None] = None
     why_not: ClassVar[str] = "the task does not go with it"
     sections: ClassVar[Mapping[str, type[Section]]] = {}
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
     """What leaves a client."""
+    covers: ClassVar[str] = ""
+    """What epsilon covers, and against whom, for somebody who chooses a trust model."""
+    uncovered: ClassVar[str] = ""
+    """What it does not cover."""
     adds_noise: ClassVar[str]
     """Who adds the noise."""
     protects: ClassVar[str]

@@ -28,12 +28,15 @@ class LocalGradients(Served):
     compares = frozenset(("groups",))
     local = True
     gradients = True
+    law = "clipped contribution"
     sections = {"local": TableSettings}
     why_not = "its noised tables rank the outputs of private groups against each other"
     trusted_with = "nobody but the client itself"
     leaves = "noised table, noised contribution"
     adds_noise = "client"
     protects = "everybody: server, other clients, readers"
+    covers = "every record against everybody: the server, the other clients, and readers"
+    uncovered = "which group a record is in (the sizes of the groups at each client are public)"
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: counts of outputs would leave as they are."""

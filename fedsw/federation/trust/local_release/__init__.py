@@ -29,6 +29,7 @@ class LocalReleased(Served):
     name = "local-release"
     compares = frozenset(("generator",))
     local = True
+    law = "whole records"
     sections = {"local": ReleaseSettings}
     why_not = "it releases records once, for a generator to learn from"
     trusted_with = "nobody but the client itself"

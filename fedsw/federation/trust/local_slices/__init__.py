@@ -29,6 +29,7 @@ class LocalSliced(Served):
     compares = frozenset(("generator", "domain"))
     local = True
     slices = True
+    law = "random slices"
     sections = {"local": SliceSettings}
     why_not = "it matches private features that no parameter moves, by their noised projections"
     trusted_with = "nobody but the client itself"
