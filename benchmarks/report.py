@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import sections, sketch_sections
 from fedsw import markdown
+from simulations.papers.__main__ import COMMITTED
 from simulations.papers.figure import figures, load_figure
 from simulations.papers.page import goals
 from simulations.papers.study import read_study
@@ -25,8 +26,9 @@ PAGE = ROOT / "docs" / "results.md"
 
 HEAD = """# Results
 
-Written by `python -m benchmarks.report` from the JSON under `benchmarks/results/`; nothing here is typed by hand. All runs
-are ordinary runs with secret sampling and noise; "seeds" are those of data and initialisation. Metrics are on held-out
+Written by `python -m benchmarks.report` from the JSON under `benchmarks/results/`; no measured number is typed by hand. Each
+section says how many seeds it has, whether sampling and noise are secret or *nominal* (seeded: what is shown is an effect,
+and nobody is protected), and how settings were chosen. "Seeds" are those of data and initialisation. Metrics are on held-out
 records, outside the guarantee. Every row's epsilon is for the release of one run alone: a table of runs on the same
 records composes, and so do the runs that settings were tuned on.
 """
@@ -35,15 +37,16 @@ PAPERS = """
 ## The papers, figure by figure
 
 `python -m simulations.papers --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
-rows that ours or the paper's settings shall reach: *as printed* has the paper's bound, clip, accountant, network and
-rounds (fewer where the figure says so), *best* is ours at the same (epsilon, delta).
+rows that ours or the paper's settings shall reach; the fourth column is the paper's method at its settings, shortened where
+the page says so, *best* is ours at the same (epsilon, delta). Seeds: one where no deviation is given. How settings were
+chosen is on each page; those of `sketches/images` by the accuracy on MNIST's held-out images.
 """
 
 SYNTHETIC = """
 ## Fair classification, synthetic data
 
 `python -m benchmarks.frontiers --only synthetic`. Statistical parity, 4 clients, 30 000 records, T = 500, a tenth of every
-group a round, delta = 0.1/n; `auto` is the bound fedsw ships, `paper` that of RLL, Theorem 4.1. Outputs are centred at 1/2
+group a round, delta = 0.1/n, five seeds, secret; `auto` is the bound fedsw ships, `paper` that of RLL, Theorem 4.1. Outputs are centred at 1/2
 (M = 1/2), C = 2, L = 1, learning rate 0.5, the last half of the iterates is averaged; settings were chosen on other draws
 of the same public law.
 """
@@ -51,7 +54,7 @@ of the same public law.
 RLL = """
 ## The same with the paper's clips
 
-`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging: where the bound decides more. The
+`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging, five seeds, secret: where the bound decides more. The
 learning rate is 0.5, as above, and the accountant exact; with the paper's rate of 0.05 and its accountant it is
 `python -m simulations.papers rll/fig12`.
 """
@@ -59,7 +62,7 @@ learning rate is 0.5, as above, and the accountant exact; with the paper's rate 
 ADULT = """
 ## Adult, by sex
 
-`python -m benchmarks.frontiers --only adult`. epsilon = 1, delta = 1/n^2, 33 916 training and 11 306 test records; DP-FERMI
+`python -m benchmarks.frontiers --only adult`. Ten seeds, secret. epsilon = 1, delta = 1/n^2, 33 916 training and 11 306 test records; DP-FERMI
 (Lowy, Gupta, Razaviyayn 2023) reports (error, demographic-parity violation) of (0.1604, 0.1417) and (0.1663, 0.0983) at
 epsilon = 1 on its own encoding. Encoding, clips, learning rate and both alphas were tuned on the training part only, by
 cross-validation, outside the guarantee; the test part was looked at with the chosen settings. The spread is over runs, not
@@ -110,7 +113,7 @@ def main() -> None:
 
 
 def _papers() -> list[str]:
-    studies = [read_study(RESULTS / "papers", load_figure(name)) for name in figures()]
+    studies = [read_study(COMMITTED, load_figure(name)) for name in figures()]
     papers = dict.fromkeys(study.figure.paper for study in studies)
     pages = ", ".join(f"[{paper.upper()}](papers/{paper}.md)" for paper in papers)
     return [PAPERS.format(pages=pages), goals(studies)]

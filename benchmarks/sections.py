@@ -18,7 +18,10 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 def comparison(stored: dict[str, Any]) -> str:
     """A table of `fedsw compare`, group by group."""
     names = stored["metrics"]
-    lines = [f"\n## Methods compared: {stored['task']}\n", f"`{_command(stored)}`. {stored['caption']}\n"]
+    lines = [
+        f"\n## Methods compared: {stored['task']}\n",
+        f"`{_command(stored)}`. {stored['caption']} Secret sampling and noise; settings are those of the comparison's file.\n",
+    ]
     for group in stored["groups"]:
         rows = []
         for row in group["rows"]:
@@ -45,7 +48,7 @@ def entropic(stored: dict[str, Any]) -> str:
         [
             "\n## Entropic denoising\n",
             "`python -m benchmarks.entropic`: a mixture in the plane under Gaussian noise of σ = 1; W₂ of what was learned "
-            "to clean points, mean of three seeds. Settings were chosen by this distance on two of the seeds.\n",
+            "to clean points, mean of three seeds; nominal. Settings were chosen by this distance on two of the seeds.\n",
             markdown.table(("n", "W_{2,2σ²}", "plain W₂"), rows),
             f"\nAt the largest n the entropic error is {summary['ratio']:.2f} of the plain one; slope of log error on log n: "
             f"{summary['slope']['entropic']:.3f} (entropic), {summary['slope']['plain']:.3f} (plain).",
@@ -71,7 +74,7 @@ def flow(stored: dict[str, Any]) -> str:
         [
             "\n## Particle flows on five Gaussians\n",
             "`python -m benchmarks.flow`: noise of σ in the units of the records, which says nothing of ε here: a picture, "
-            f"not protection. {stored['seeds']} seeds.\n",
+            f"not protection. {stored['seeds']} seeds, nominal; settings are SPF's, h and steps ours, not searched.\n",
             markdown.table(headings, rows),
         ]
     )

@@ -55,9 +55,9 @@ def synthetic_tables(stored: dict[str, Any]) -> str:
 _GENERATORS = {
     "sketch": "one sketch: the server is trusted",
     "sketch-local": "one sketch of each client: nobody is trusted",
-    "swae, as printed": "sliced-Wasserstein autoencoder (`rll/table1`), as printed",
+    "swae, as printed": "sliced-Wasserstein autoencoder (`rll/table1`), paper's settings",
     "swae, best": "sliced-Wasserstein autoencoder (`rll/table1`), best",
-    "DP-SWD, as printed": "DP-SWD (`rr/table2`), as printed",
+    "DP-SWD, as printed": "DP-SWD (`rr/table2`), paper's method",
     "DP-SWD, best": "DP-SWD (`rr/table2`), best",
 }
 FEWER = 20
@@ -92,7 +92,7 @@ def one_message(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## One message beside rounds\n",
-            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10, each row at the settings of its figure (the autoencoder as printed: at the paper's rounds); "
+            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10, each row at the settings that its figure had when this was timed, and at the rounds of the table, which for the other generators are more than their figures have; "
             f"{stored['rounds']} rounds were measured after warm-up and are extrapolated to all, with what happens once. A round of a "
             "sketch is a step of its generator and sends nothing. Minutes are the processor's, server and clients "
             "together, on one thread.\n",

@@ -33,9 +33,9 @@ from benchmarks.machine import describe
 from fedsw.accounting import Ledger
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.data import Records
-from fedsw.data.adult import CATEGORIES, CLASSES, COLUMNS, read_rows
 from fedsw.data.codes import cells_of_table, codes_of, one_hot, records_of_table
 from fedsw.data.files import find_data
+from fedsw.data.tabular import CATEGORIES, CLASSES, COLUMNS, read_rows
 from fedsw.models.labelled import VectorGenerator
 from fedsw.own_data.synthesis import STEPS
 from fedsw.single.sketching import plan_sketch, release_sketch
@@ -116,7 +116,7 @@ def declared() -> Columns:
 
 
 def adult_table(data_dir: Path, columns: Columns) -> tuple[Records, Records]:
-    """Private and held-out records of the split that `fedsw.data.adult` makes."""
+    """Private and held-out records of the split that `fedsw.data.tabular` makes."""
     folder = find_data("adult", data_dir)
     rows = np.array(
         [row for name in ("adult.data", "adult.test") for row in read_rows(folder / name) if row is not None]

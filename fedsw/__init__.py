@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedsw.engines.driver import resume, run
     from fedsw.experiment import Experiment, load_experiment
     from fedsw.objectives import Clip
-    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, ToSample
+    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, ToSample, require_bound
     from fedsw.privacy.release import Bounded, Released, release
     from fedsw.privacy.sensitivity import Sensitivity
     from fedsw.single.objective import Objective
@@ -54,6 +54,7 @@ _HOMES = {
     "plan_sketch": "single.sketching",
     "release": "privacy.release",
     "release_sketch": "single.sketching",
+    "require_bound": "objectives.penalties",
     "resume": "engines.driver",
     "run": "engines.driver",
     "set_gradient": "single.trainer",
@@ -87,6 +88,7 @@ __all__ = [
     "plan_sketch",
     "release",
     "release_sketch",
+    "require_bound",
     "resume",
     "run",
     "set_gradient",

@@ -5,7 +5,8 @@ Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivit
 and mu = Delta / sigma is its inverse.
 """
 
-from fedsw.accounting.accountants import ACCOUNTANTS, epsilon_by
+from fedsw.accountants import ACCOUNTANTS
+from fedsw.accounting.accountants import accountant, epsilon_by
 from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
@@ -38,6 +39,7 @@ __all__ = [
     "Slicing",
     "Spending",
     "Step",
+    "accountant",
     "budget_report",
     "delta_of",
     "epsilon",

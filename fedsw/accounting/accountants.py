@@ -1,104 +1,86 @@
-"""Other people's accountants, for comparison: what they say of the same steps, and whether it is a guarantee."""
+"""What each accountant says of the same steps, and whether it is a guarantee; open to a user's own.
+
+Their names and what is known of each without a computation are in `fedsw.accountants`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
 
 import torch
 
-from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon
+from fedsw.accountants import ACCOUNTANTS, Accountant, Covers, accountant_named
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
 _LEAST_MU = 1e-7
 """Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 up to order 1024."""
 
+Counts = Sequence[tuple[Step, int]]
+"""Steps, and how often each is taken."""
 
-@dataclass(frozen=True)
-class Accountant:
-    """A way to turn steps into epsilon.
+Device = torch.device | str
+Computed = Callable[[Counts, float, Device], float]
+Own = Callable[[Counts, float], float]
+"""(steps, delta) to epsilon."""
 
-    Attributes:
-        name: as in experiments and on the command line.
-        guarantee: whether its epsilon is an upper bound for the sampling it is used with.
-        note: where it comes from and what it takes as noise multiplier.
-        covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
-            directions, and "rdp-wor" for other steps among them; ``"both"``; or ``"laplace"``, where a step's mu is
-            the l1 sensitivity / scale of Laplace noise, which no other accountant means.
+_TRIED = (((Step(1.0, 0.5), 1),), ((Step(0.01, 1.0), 100), (Step(0.3, 0.2), 20)), ((Step(0.05, 2.0), 10),))
+"""Steps whose epsilon, from below, a stated bound is compared with."""
+
+
+def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Covers = "plain") -> Callable[[Own], Own]:
+    """Give this process an accountant of one's own: `@accountant("mine", note=...)` over (steps, delta) to epsilon.
+
+    The function is not asked about steps that cost nothing, that have no noise, or that `covers` leaves out. Nothing
+    proves that its epsilon is an upper bound: the record of a run says whose word it is, a client with a limit on
+    epsilon refuses it, and an audit recomputes nothing for it.
+
+    Args:
+        name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
+        note: where it comes from, and what it takes as noise multiplier.
+        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below.
+        covers: see `fedsw.accountants.Accountant`.
+
+    Raises:
+        ValueError: if the name is taken, or a stated bound is below an epsilon that no account can be below.
     """
 
-    name: str
-    guarantee: bool
-    note: str
-    covers: Literal["plain", "sliced", "both", "laplace"] = "plain"
+    def registered(function: Own) -> Own:
+        if name in ACCOUNTANTS:
+            raise ValueError(f"there is an accountant {name!r}; give yours another name")
+        if upper_bound and covers in ("plain", "both"):
+            _require_above(name, function)
+        ACCOUNTANTS[name] = Accountant(
+            name, False, note, covers, stated=upper_bound, epsilon=lambda counts, delta, device: function(counts, delta)
+        )
+        return function
+
+    return registered
 
 
-ACCOUNTANTS = {
-    accountant.name: accountant
-    for accountant in (
-        Accountant(
-            "pld",
-            True,
-            "privacy loss distribution of the steps' own dominating pairs, discretised from above; "
-            "noise multiplier = sigma / full sensitivity",
-            "both",
-        ),
-        Accountant(
-            "gdp-clt-uniform",
-            False,
-            "central limit of Gaussian DP for sampling without replacement, as in Opacus (compute_mu_uniform): an "
-            "approximation that may fall below the truth; given sigma / full sensitivity",
-        ),
-        Accountant(
-            "gdp-clt-poisson",
-            False,
-            "central limit of Gaussian DP for Poisson sampling, as in Opacus (compute_mu_poisson): an approximation, "
-            "and of another sampling scheme when batches have a fixed size; given sigma / full sensitivity",
-        ),
-        Accountant(
-            "rdp-wor",
-            True,
-            "Renyi bound of Wang, Balle, Kasiviswanathan 2019 for replacement and sampling without replacement, by "
-            "dp_accounting; given sigma / full sensitivity, which its RDP class expects (its PLD class would take "
-            "sigma / C and double C for replacement)",
-        ),
-        Accountant(
-            "bernstein",
-            True,
-            "Bernstein bound of Rakotomamonjy and Ralaivola 2021 on the slices' sensitivity, its failures (delta/2 in "
-            "all) shared by the releases; then rdp-wor at delta/2; given sigma / diameter",
-            "sliced",
-        ),
-        Accountant(
-            "bernstein-published",
-            False,
-            "the same as published: every release fails with probability delta/2, which is counted once; a guarantee "
-            "for one release only",
-            "sliced",
-        ),
-        Accountant(
-            "clt",
-            False,
-            "central limit of the slices' sensitivity (Rakotomamonjy and Ralaivola 2021) in the place of the bound, "
-            "delta/2 counted once; then rdp-wor at delta/2: an approximation; given sigma / diameter",
-            "sliced",
-        ),
-        Accountant(
-            "laplace",
-            True,
-            "pure epsilon of Laplace noise: l1 sensitivity / scale of every release, added up, without amplification",
-            covers="laplace",
-        ),
-    )
-}
+def _require_above(name: str, function: Own) -> None:
+    for steps in _TRIED:
+        told, least = function(steps, 1e-5), lower_epsilon(steps, 1e-5)
+        if not told >= least * (1 - 1e-6):
+            raise ValueError(
+                f"accountant {name!r} says epsilon = {told} at delta = 1e-5 for {list(steps)}, and none is below "
+                f"{least:.6g}: it is no upper bound"
+            )
 
 
-def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
+def _shipped(function: Computed) -> Computed:
+    """The function of the accountant of its name."""
+    own = ACCOUNTANTS[function.__name__[1:].replace("_", "-")]
+    ACCOUNTANTS[own.name] = replace(own, epsilon=function)
+    return function
+
+
+def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Device = "cpu") -> float:
     """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
     Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
@@ -107,31 +89,25 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     Raises:
         DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
         ValueError: for an unknown accountant, a delta outside [1e-10, 1), Poisson steps with "rdp-wor" or what uses
-            it, or random slices that the accountant does not cover.
+            it, random slices that the accountant does not cover, or one of a user's own that gives no epsilon.
         ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
     """
     check_delta(delta)
-    counts = _reduced(steps)
-    if accountant in ACCOUNTANTS and (reason := _not_covered(ACCOUNTANTS[accountant], counts)):
+    own, counts = accountant_named(accountant), _reduced(steps)
+    if reason := _not_covered(own, counts):
         raise ValueError(f"accountant {accountant} is {reason}; choose pld.")
-    if accountant == "pld":
-        return epsilon(counts, delta, device=device)
-    if accountant == "gdp-clt-uniform":
-        return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
-    if accountant == "gdp-clt-poisson":
-        return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
-    if accountant == "rdp-wor":
-        return _rdp_epsilon(counts, delta)
-    if accountant == "bernstein":
-        sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
-        return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
-    if accountant == "bernstein-published":
-        return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
-    if accountant == "clt":
-        return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
-    if accountant == "laplace":
-        return sum(times * step.mu for step, times in counts)
-    raise ValueError(f"accountant is {accountant!r}; choose one of {', '.join(ACCOUNTANTS)}.")
+    if own.renyi and any(step.sampling == "poisson" for step, _ in counts):
+        raise ValueError(f"{accountant} bounds sampling without replacement; a Poisson step has no epsilon there.")
+    counts = [(step, times) for step, times in counts if times and not step.costless]
+    if not counts:
+        return 0.0
+    if any(math.isinf(step.mu) for step, _ in counts):
+        return math.inf
+    assert own.epsilon is not None
+    told = float(own.epsilon(counts, delta, device))
+    if not told >= 0.0:
+        raise ValueError(f"accountant {accountant} says epsilon = {told}; an epsilon is at least 0, or infinite.")
+    return told
 
 
 def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
@@ -139,23 +115,22 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
     counts = _reduced(steps)
     other = "plain" if any(step.slicing for step, _ in counts) else "sliced"
     rows: list[dict[str, object]] = []
-    for name, accountant in ACCOUNTANTS.items():
-        if accountant.covers in (other, "laplace"):
+    for name, each in ACCOUNTANTS.items():
+        if each.covers in (other, "laplace"):
             continue
-        value, note = None, accountant.note
-        by_rdp = name == "rdp-wor" or accountant.covers == "sliced"
-        if by_rdp and any(step.sampling == "poisson" for step, _ in counts):
+        value, note = None, each.note
+        if each.renyi and any(step.sampling == "poisson" for step, _ in counts):
             note = "not for Poisson sampling"
-        elif reason := _not_covered(accountant, counts):
+        elif reason := _not_covered(each, counts):
             note = reason
-        elif by_rdp and importlib.util.find_spec("dp_accounting") is None:
+        elif each.renyi and importlib.util.find_spec("dp_accounting") is None:
             note = "dp_accounting is not installed (pip install 'fedsw[compare]'); " + note
         else:
             try:
                 value = epsilon_by(name, counts, delta)
             except DeltaTooSmall as reason:
                 note = str(reason)
-        rows.append({"name": name, "epsilon": value, "guarantee": accountant.guarantee, "note": note})
+        rows.append({"name": name, "epsilon": value, "guarantee": each.guarantee, "note": note})
     return rows
 
 
@@ -185,7 +160,7 @@ def _reduced(steps: StepCounts) -> list[tuple[Step, int]]:
     return [(step.reduced, times) for step, times in (steps.items() if isinstance(steps, Mapping) else steps)]
 
 
-def _not_covered(accountant: Accountant, counts: Iterable[tuple[Step, int]]) -> str:
+def _not_covered(accountant: Accountant, counts: Counts) -> str:
     """Why the accountant cannot tell what these steps cost; empty if it can."""
     schemes = {step.slicing.scheme for step, _ in counts if step.slicing}
     if accountant.covers == "plain" and schemes:
@@ -195,7 +170,7 @@ def _not_covered(accountant: Accountant, counts: Iterable[tuple[Step, int]]) -> 
     return ""
 
 
-def _sliced_epsilon(counts: Sequence[tuple[Step, int]], delta: float, share: Callable[[int, int], float]) -> float:
+def _sliced_epsilon(counts: Counts, delta: float, share: Callable[[int, int], float]) -> float:
     """Slices as normal laws at mu sqrt(share(d, k)), the other half of delta set aside for larger shares."""
     if not any(step.slicing for step, _ in counts):
         return _rdp_epsilon(counts, delta)
@@ -208,7 +183,7 @@ def _sliced_epsilon(counts: Sequence[tuple[Step, int]], delta: float, share: Cal
     return _rdp_epsilon([(bounded(step), times) for step, times in counts], delta / 2)
 
 
-def _clt_mu(counts: Iterable[tuple[Step, int]], variance: Callable[[float], float]) -> float:
+def _clt_mu(counts: Counts, variance: Callable[[float], float]) -> float:
     """The limit of many small steps is mu-GDP; squares add over steps."""
     try:
         return math.sqrt(sum(times * step.sampling_rate**2 * variance(step.mu) for step, times in counts))
@@ -217,27 +192,18 @@ def _clt_mu(counts: Iterable[tuple[Step, int]], variance: Callable[[float], floa
 
 
 def _uniform_variance(mu: float) -> float:
-    if math.isinf(mu):
-        return math.inf
     return 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)
 
 
 def _poisson_variance(mu: float) -> float:
-    return math.inf if math.isinf(mu) else math.expm1(mu * mu)
+    return math.expm1(mu * mu)
 
 
 def _normal_cdf(x: float) -> float:
     return math.erfc(-x / math.sqrt(2)) / 2
 
 
-def _rdp_epsilon(counts: Sequence[tuple[Step, int]], delta: float) -> float:
-    if any(step.sampling == "poisson" for step, _ in counts):
-        raise ValueError("rdp-wor bounds sampling without replacement; a Poisson step has no epsilon there.")
-    counts = [(step, times) for step, times in counts if times and not step.costless]
-    if any(math.isinf(step.mu) for step, _ in counts):
-        return math.inf
-    if not counts:
-        return 0.0
+def _rdp_epsilon(counts: Counts, delta: float) -> float:
     from dp_accounting import rdp
 
     orders = rdp.RdpAccountant().orders
@@ -245,7 +211,7 @@ def _rdp_epsilon(counts: Sequence[tuple[Step, int]], delta: float) -> float:
     return float(rdp.compute_epsilon(orders, spent, delta)[0])
 
 
-def _by_order(counts: Sequence[tuple[Step, int]]) -> Iterator[list[tuple[float, int]]]:
+def _by_order(counts: Counts) -> Iterator[list[tuple[float, int]]]:
     divergences = [_renyi_divergences(step.sampling_rate, step.mu) for step, _ in counts]
     for column in zip(*divergences, strict=True):
         yield [(divergence, times) for divergence, (_, times) in zip(column, counts, strict=True)]
@@ -262,3 +228,44 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     accountant = rdp.RdpAccountant(neighboring_relation=privacy_accountant.NeighboringRelation.REPLACE_ONE)
     accountant.compose(event)
     return tuple(float(divergence) for divergence in accountant.rdp)
+
+
+@_shipped
+def _pld(counts: Counts, delta: float, device: Device) -> float:
+    return epsilon(counts, delta, device=device)
+
+
+@_shipped
+def _gdp_clt_uniform(counts: Counts, delta: float, device: Device) -> float:
+    return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
+
+
+@_shipped
+def _gdp_clt_poisson(counts: Counts, delta: float, device: Device) -> float:
+    return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
+
+
+@_shipped
+def _rdp_wor(counts: Counts, delta: float, device: Device) -> float:
+    return _rdp_epsilon(counts, delta)
+
+
+@_shipped
+def _bernstein(counts: Counts, delta: float, device: Device) -> float:
+    sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
+    return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
+
+
+@_shipped
+def _bernstein_published(counts: Counts, delta: float, device: Device) -> float:
+    return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
+
+
+@_shipped
+def _clt(counts: Counts, delta: float, device: Device) -> float:
+    return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
+
+
+@_shipped
+def _laplace(counts: Counts, delta: float, device: Device) -> float:
+    return sum(times * step.mu for step, times in counts)

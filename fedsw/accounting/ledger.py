@@ -18,10 +18,9 @@ from uuid import uuid4
 import torch
 
 from fedsw import files
-from fedsw.accounting.account import Account, SelectedAccount
-from fedsw.accounting.accountants import ACCOUNTANTS
+from fedsw.accountants import accountant_named
 from fedsw.accounting.calibration import MOST_STEPS, largest_count
-from fedsw.accounting.charges import Charge, Entry, as_row, as_steps, charges_of, entries_of
+from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
 from fedsw.accounting.profiles import Step
@@ -150,8 +149,7 @@ class Ledger:
             raise ValueError(f"epsilon is {epsilon}; it must be > 0 (inf for a run without guarantee).")
         if not groups or len(set(groups)) != len(groups) or not all(groups):
             raise ValueError(f"groups are {list(groups)}; name at least one, each once.")
-        if accountant not in ACCOUNTANTS:
-            raise ValueError(f"accountant is {accountant!r}; choose one of {', '.join(ACCOUNTANTS)}.")
+        accountant_named(accountant)
         header = {
             "format": _FORMAT,
             "ledger": uuid4().hex,
@@ -297,8 +295,8 @@ class Ledger:
 
     @property
     def guarantee(self) -> bool:
-        """Whether the accountant's epsilon is an upper bound."""
-        return ACCOUNTANTS[self.accountant].guarantee
+        """Whether the accountant's epsilon is proven to be an upper bound."""
+        return accountant_named(self.accountant).guarantee
 
     def entries(self) -> list[Entry]:
         """Every charge of every release, oldest first, as on disk."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fedsw.audit.bounds import Leakage
     from fedsw.audit.canaries import Attacker, Canaries, Guesses, Released, Scores
-    from fedsw.audit.leakage import Leakage
     from fedsw.data import Records
     from fedsw.runs.observer import Observer, Outcome
     from fedsw.tasks.problem import Problem
@@ -304,7 +304,7 @@ class _Witness:
 def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leakage:
     """The run's curves; without noise those of noise multiplier 1, of which scales go to a thousand."""
     from fedsw.accounting import Step
-    from fedsw.audit.leakage import Leakage
+    from fedsw.audit.bounds import Leakage
 
     return Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), rounds, delta)
 
@@ -323,8 +323,8 @@ def _scores(
 
 
 def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
+    from fedsw.audit.bounds import epsilon_of_guesses
     from fedsw.audit.canaries import Guesses
-    from fedsw.audit.leakage import shown_epsilon
 
     coins = len(placed)
     guesses = Guesses.surest(found, placed.coins, math.ceil(_GUESSED * coins))
@@ -334,7 +334,7 @@ def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, 
         guesses=guesses,
         accuracy=Guesses.surest(found, placed.coins, coins).correct / coins,
         shown=leakage.shown(*counts, error=error),
-        shown_without_curve=shown_epsilon(*counts, delta, error=error),
+        shown_without_curve=epsilon_of_guesses(*counts, delta, error=error),
         p_value=leakage.p_value(*counts),
         refuted=leakage.refuted(*counts, error=error),
     )

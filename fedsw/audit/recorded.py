@@ -8,18 +8,18 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedsw.audit.finding import Finding
-from fedsw.audit.record import absent, chain, model, noise, promise, spent
+from fedsw.audit.record import model, noise, promise, published, spent
 from fedsw.audit.record import spent as picture
 from fedsw.audit.record.folder import Book, Check, Folder, made, read_folder
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.stored import CodeRefused
 
 CHECKS = (
-    (chain.NAME, chain.check),
+    (model.CHAIN, model.check_chain),
     (spent.REPLAY, spent.check_replay),
     (spent.INDEPENDENT, spent.check_independent),
     (noise.NAME, noise.check),
-    (absent.NAME, absent.check),
+    (published.NAME, published.check),
     (model.NAME, model.check),
     (promise.NAME, promise.check),
 )

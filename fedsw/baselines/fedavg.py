@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsw import models
-from fedsw.baselines.opacus_parts import Rows, made_private, poisson
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import Asked, Average, Guarantee, Trained
+from fedsw.baselines.pooled import Asked, Average, Guarantee, Rows, Trained, made_private, poisson
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedsw.baselines import opacus_parts, reference
+from fedsw.baselines import pooled, reference
 from fedsw.baselines.pooled import ADD_REMOVE, Asked, Guarantee, Train, Trained
 from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
@@ -85,7 +85,7 @@ def refusal(name: str, experiment: Experiment) -> str | None:
             f"{name!r} takes steps of 'sgd' at a fixed rate on batches of training.batch_fraction; leave "
             "training.optimizer, scheduler, decay and batch_size as they are by default"
         )
-    return None if opacus_parts.installed() else opacus_parts.MISSING
+    return None if pooled.installed() else pooled.MISSING
 
 
 def train(
@@ -119,14 +119,14 @@ def train(
             known = ", ".join(baseline.arguments)
             raise ExperimentError(f"the baseline {name!r} takes no argument {argument!r}; it takes {known}")
     if baseline.opacus:
-        opacus_parts.load()
+        pooled.load()
     if reason := refusal(name, experiment):
         raise ExperimentError(reason)
     records = load_dataset(experiment).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
     file, _, name = baseline.place.partition(":")
     function: Train = getattr(importlib.import_module(f"fedsw.baselines.{file}"), name)
-    with opacus_parts.quiet():
+    with pooled.quiet():
         problem = Problem.from_experiment(experiment)
         return function(Asked(problem, records, epsilon, asked_delta, seed, arguments, folder))
 

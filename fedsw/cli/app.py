@@ -19,7 +19,6 @@ from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
-from fedsw.cli.card import card_command
 from fedsw.cli.certs import certs_command
 from fedsw.cli.check import check_command
 from fedsw.cli.choose import choose_command
@@ -31,7 +30,6 @@ from fedsw.cli.distance import distance_command
 from fedsw.cli.evaluate import evaluate_command
 from fedsw.cli.export import export_command
 from fedsw.cli.init import init_command
-from fedsw.cli.ledger import ledger_command
 from fedsw.cli.list import list_command
 from fedsw.cli.options import invoke, new_group, split_debug
 from fedsw.cli.persons import persons
@@ -41,7 +39,6 @@ from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
 from fedsw.cli.server import server_command
 from fedsw.cli.show import show_command
-from fedsw.cli.status import status_command
 from fedsw.cli.synthesize import synthesize_command
 from fedsw.cli.tune import tune_command
 
@@ -58,19 +55,17 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Look": {
         "list": list_command,
-        "status": status_command,
         "show": show_command,
         "evaluate": evaluate_command,
         "audit": audit_command,
         "account": account,
     },
-    "Use": {"predict": predict_command, "export": export_command, "card": card_command},
+    "Use": {"predict": predict_command, "export": export_command},
     "Operate": {
         "certs": certs_command,
         "server": server_command,
         "client": client_command,
         "bundle": bundle_command,
-        "ledger": ledger_command,
         "persons": persons,
     },
 }

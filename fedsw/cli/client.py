@@ -86,9 +86,9 @@ def client_command(
     or both, here or in a node file.
     """
     from fedsw.deploy.certificates import SIGNING_PUBLIC
+    from fedsw.deploy.flower_processes import NodeSettings
     from fedsw.deploy.node_file import NodeFile, read_node_file, write_node_file
     from fedsw.deploy.serving import keep_connected
-    from fedsw.deploy.supernode import NodeSettings
     from fedsw.federation.node.limits import CHOICE, choice_of
     from fedsw.files import private_folder
 

@@ -50,7 +50,7 @@ def server_command(
             raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
-    from fedsw.engines import served
+    from fedsw.engines.driver import prepare_served, run_served
     from fedsw.experiment.stored import modules_of
     from fedsw.runs.directory import RunDirectory
 
@@ -61,10 +61,10 @@ def server_command(
             RunDirectory(directory).agree_to_charge()
     else:
         chosen = load_experiment(find_experiment(str(experiment)), settings or ())
-        directory, allowed = served.prepare(chosen, runs), modules_of(chosen)
+        directory, allowed = prepare_served(chosen, runs), modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:
         with serving(certs, home, port=port, stock=stock) as link:
-            return served.run(link, directory, observer, resume=resume is not None, allow_modules=allowed)
+            return run_served(link, directory, observer, resume=resume is not None, allow_modules=allowed)
 
     execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)

@@ -1,8 +1,6 @@
 """Data sets and how they are spread over clients."""
 
-from fedsw.data.adult import adult
 from fedsw.data.codes import find_table, read_table, read_tables, read_units, tables_in, what_is_in
-from fedsw.data.communities import communities, law_school
 from fedsw.data.declared import DeclaredRecords, as_records, called
 from fedsw.data.files import find_data
 from fedsw.data.formats import BadRecords
@@ -10,6 +8,7 @@ from fedsw.data.images import digits, fashion_mnist, mnist, resized, usps
 from fedsw.data.partition import from_flwr_datasets, owners, partition
 from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate
 from fedsw.data.synthetic import gaussians, mode_centres, ring, synthetic
+from fedsw.data.tabular import adult, communities, law_school
 from fedsw.data.units import rows_in_common, same_content, same_file
 
 __all__ = [

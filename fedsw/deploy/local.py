@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
+from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
 from fedsw.deploy.processes import Processes, free_port
-from fedsw.deploy.superlink import SuperLink
-from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.experiment import Experiment
 from fedsw.federation.node.lifetime import SHARED
 from fedsw.federation.node.limits import ANY_TRUST

@@ -24,9 +24,8 @@ from fedsw.deploy.certificates import (
     write_certificates,
     write_node_key,
 )
+from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
 from fedsw.deploy.processes import Processes, free_port
-from fedsw.deploy.superlink import SuperLink
-from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.federation.node.participation import Participation, participations
 from fedsw.files import private_folder
 from fedsw.report.accounts import words_of_run

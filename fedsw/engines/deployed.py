@@ -7,9 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
+from fedsw.deploy.flower_processes import SuperLink
 from fedsw.deploy.local import local_federation
 from fedsw.deploy.node_file import Follower, Replaced
-from fedsw.deploy.superlink import SuperLink
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment
 from fedsw.experiment.stored import modules_of

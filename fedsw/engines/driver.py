@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fedsw.accounting.selection import Selection
+    from fedsw.deploy.flower_processes import SuperLink
     from fedsw.engines.records import ModelObject, TaskObject
     from fedsw.experiment import Experiment
     from fedsw.runs.evaluation import Metric
@@ -292,7 +293,9 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
 
     summary = read_json(directory / SUMMARY)
     if summary is None:
-        raise FileNotFoundError(f"the run left no {SUMMARY} in {directory}; `fedsw status {directory}` shows how it is")
+        raise FileNotFoundError(
+            f"the run left no {SUMMARY} in {directory}; `fedsw show {directory} progress` shows how it is"
+        )
     return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
 
 
@@ -334,3 +337,36 @@ def fresh_directory(parent: Path) -> Path:
         except FileExistsError:
             continue
     raise FileExistsError(f"no free folder name for {stamp} in {parent}")
+
+
+def prepare_served(experiment: Experiment, runs: Path) -> Path:
+    """Make a fresh folder `runs/<name>/<time>/` that says what will run on clients of other machines."""
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.record import SERVED
+
+    directory = fresh_directory(runs / experiment.name)
+    RunDirectory(directory).write_config(experiment, SERVED)
+    return directory
+
+
+def run_served(
+    link: SuperLink, directory: Path, observer: Observer, *, resume: bool, allow_modules: Collection[str] = ()
+) -> RunResult:
+    """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it.
+
+    Args:
+        allow_modules: modules that the folder's settings may name as `module:name`; their code runs.
+
+    Raises:
+        CodeRefused: if the settings name another module.
+        FileNotFoundError: if nothing was prepared there. RunBusy: if the run is going on.
+        RuntimeError: if the run leaves no completed summary.
+    """
+    from fedsw.engines.deployed import follow
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.recovery import require_free
+
+    experiment, _ = RunDirectory(directory).read_config(allow_modules)
+    require_free(directory)
+    follow(link, directory, experiment, observer, resume=resume)
+    return read_result(directory, as_run(directory, experiment))

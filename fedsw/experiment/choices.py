@@ -101,10 +101,12 @@ def task_facts(name: str) -> Facts:
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` of a task, a model or a source of records, whose code runs at the nodes, after its key."""
+    """Every `module:name` of a task, a model, a source of records or a map: code that runs at nodes, after its key."""
     named = {
         "objective.task": settings.objective.task,
         "model.kind": settings.model.kind,
         "data.source": settings.data.source,
+        "sketch.map": settings.sketch.map,
+        **{f"sketch.also[{place}].map": part.map for place, part in enumerate(settings.sketch.also)},
     }
     return ((key, value) for key, value in named.items() if is_reference(value))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from fedsw.accountants import accountant_named
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import Model, Privacy, Training
 from fedsw.experiment.trust import trust_model
-
-_ACCOUNTANTS_OF_SLICES = ("bernstein", "bernstein-published", "clt")
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
@@ -121,8 +120,8 @@ def _misfit_of_flow(settings: Settings) -> str | None:
         )
     if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         return "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
-    if not trust_model(trust).slices and settings.privacy.accountant in _ACCOUNTANTS_OF_SLICES:
-        accountant = settings.privacy.accountant
+    accountant = settings.privacy.accountant
+    if not trust_model(trust).slices and accountant_named(accountant).covers == "sliced":
         return f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     return None
 

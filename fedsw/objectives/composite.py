@@ -9,13 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsw.objectives.groups import Clip, Objective
+from fedsw.objectives.groups import Clip
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, StatedPart, ToSample
+from fedsw.objectives.penalties import Part, Penalty
 from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 
-Part = Objective | Matching | StatedPart
 Sample = Callable[[int, int], Tensor]
 """From the number of a penalty and a count to the other sample (m, d) of an attempt."""
 
@@ -56,11 +55,7 @@ class Composite:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The penalties as objectives of their own, each with its weight."""
-        kinds = (Parity, EqualizedOdds, ToSample, Stated)
-        for penalty in self.penalties:
-            if not isinstance(penalty, kinds):
-                raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
-        return tuple(p.between() for p in self.penalties if isinstance(p, kinds))
+        return tuple(penalty.between() for penalty in self.penalties)
 
     @cached_property
     def finest(self) -> Part:
@@ -131,7 +126,7 @@ class Composite:
         """How far one replaced record of each stratum moves the clipped gradient of the whole.
 
         The triangle inequality over the terms: the task loss and every penalty that the stratum's records are in, each
-        with its own proof. Nothing is stated by hand.
+        with its own proof, or with what the user states.
 
         Args:
             sizes: records of every stratum in the batch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.objectives.groups import Clip, Objective
 from fedsw.objectives.matching import Matching
 from fedsw.privacy.sensitivity import STATED, Bound, Sensitivity, loss_sensitivity
-from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
+from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 
 Outputs = Callable[[Any, Any], Tensor]
 """From a model's raw outputs and a batch to the compared outputs (n, d)."""
@@ -21,7 +21,10 @@ Outputs = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Penalty:
-    """What all penalties have.
+    """What all penalties have; one of your own derives from it.
+
+    It has `parts`, penalties whose sum it is and whose bounds are proven; or `pull` and `bound`, a derivative and how
+    far one record moves it, which the record then names as stated by you. `require_bound` looks for a counterexample.
 
     Attributes:
         weight: of the penalty; the weights of an objective add up to at most 1, the task loss has the rest.
@@ -43,6 +46,27 @@ class Penalty:
             raise ValueError(f"a penalty's weight is {self.weight}; it lies between 0 and 1")
         if self.outputs is not None and self.dimension is None:
             raise ValueError("a penalty on outputs of its own needs their dimension: Parity(..., dimension=3)")
+
+    def parts(self) -> Sequence[Penalty]:
+        """The penalties that this one is a weighted sum of, their weights as shares of its own; itself if it is none.
+
+        A penalty of parts has their bounds, which are proven, and nothing to state.
+        """
+        return (self,)
+
+    def pull(self, outputs: Sequence[Tensor], directions: Tensor) -> Sequence[Tensor]:
+        """The derivative in every group's outputs, each (n_j, d) in the ball of M; see `Stated`."""
+        raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
+
+    def bound(self, sizes: Sequence[int], clip: Clip) -> float:
+        """How far one replaced record moves the clipped gradient, as you state it; see `Stated`."""
+        raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
+
+    def between(self) -> Part:
+        """The penalty alone, with its weight."""
+        if type(self) is Penalty:
+            raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
+        return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
 
     def selected(self, raw: Any, batch: Any, own: Callable[[Any, Any], Tensor]) -> Tensor:
         """The compared outputs (n, d), centred and unprojected.
@@ -193,6 +217,30 @@ class StatedPart:
         return tuple(task + each for each in self.penalty_sensitivities(sizes, clip, d=d))
 
 
+Part = Objective | Matching | StatedPart
+"""A penalty alone, with its weight."""
+
+
+def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
+    """The penalties, those of parts replaced by their parts.
+
+    Raises:
+        TypeError: for what is no penalty. ValueError: if the weights of somebody's parts are above 1 together.
+    """
+    found: list[Penalty] = []
+    for penalty in penalties:
+        if not isinstance(penalty, Penalty):
+            raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
+        parts = penalty.parts()
+        if len(parts) == 1 and parts[0] is penalty:
+            found.append(penalty)
+            continue
+        if (total := sum(part.weight for part in parts)) > 1 + 1e-12:
+            raise ValueError(f"the parts of {type(penalty).__name__} have the weights {total:g} together; at most 1")
+        found += expanded([replace(part, weight=penalty.weight * part.weight) for part in parts])
+    return tuple(found)
+
+
 def _nothing(*given: object) -> float:
     raise TypeError("a Stated penalty needs pull= and bound=: the derivative and how far one record moves it")
 
@@ -213,9 +261,100 @@ class Stated(Penalty):
     """
 
     pull: Pull = _nothing  # type: ignore[assignment]
-    bound: Bounding = _nothing
+    bound: Bounding = _nothing  # type: ignore[assignment]
     groups: int = 2
 
-    def between(self) -> StatedPart:
-        """The penalty alone, with its weight."""
-        return StatedPart(self.groups, self.weight, self.pull, self.bound)
+
+def require_bound(
+    penalty: Penalty, sizes: Sequence[int], clip: Clip, *, dimension: int = 1, tries: int = 2000, seed: int = 0
+) -> float:
+    """Look for outputs of neighbouring batches that break a penalty's bound; none of them need be anybody's.
+
+    Given outputs before and after a replacement, the worst Jacobians are known: all of spectral norm L, and aligned, so
+    that the gradient moves by L times the norms of the record's own derivatives, before and after, and of the changes
+    of all others. Outputs are searched for: drawn at random in the ball and at its ends, then improved point by point.
+
+    Guarantee: none; a search that finds nothing proves nothing. What it finds is a counterexample.
+
+    Args:
+        sizes: of the groups in the batch, few enough to be searched; the bound is for these.
+        dimension: d of the outputs.
+        tries: how many neighbouring batches are looked at.
+
+    Returns:
+        The largest movement that was found, as a part of the bound.
+
+    Raises:
+        ValueError: if it is above the bound, by how much and for which group.
+        TypeError: for a penalty to a sample, whose bound is proven.
+    """
+    clip, part = penalty.clip or clip, penalty.between()
+    if isinstance(part, Matching):
+        raise TypeError(f"{type(penalty).__name__} has a bound that is proven, and other outputs beside the records'")
+    theta = public_directions(dimension, 50, "orthogonal", seed, "challenge")
+    bounds = part.penalty_sensitivities(sizes, clip, d=dimension, spread=spread(theta))
+    draw, most = torch.Generator().manual_seed(seed), 0.0
+    for start in range(max(1, tries // _CLIMB)):
+        group = start % len(sizes)
+        pair, reached = _neighbours(sizes, group, clip.output, dimension, draw, ends=start % 4), 0.0
+        for _ in range(_CLIMB):
+            other = _changed(pair, group, clip.output, draw) if reached else pair
+            moved = clip.jacobian * _moved(part, other, group, theta) / bounds[group].value
+            if not moved <= 1 + 1e-9:
+                raise ValueError(
+                    f"{type(penalty).__name__}: one record of group {group} moves the gradient by "
+                    f"{moved * bounds[group].value:.6g}, and its bound is {bounds[group].value:.6g} for sizes "
+                    f"{list(sizes)}: {moved:.3f} times as far"
+                )
+            if moved >= reached:
+                pair, reached = other, moved
+        most = max(most, reached)
+    return min(1.0, most)
+
+
+_CLIMB = 50
+"""Neighbouring batches that are looked at from one start."""
+
+_Pair = tuple[list[Tensor], Tensor]
+"""The outputs of every group (n_j, d), and what takes the place of the last one of the group with the replacement."""
+
+
+def _neighbours(sizes: Sequence[int], group: int, radius: float, d: int, draw: torch.Generator, *, ends: int) -> _Pair:
+    """Outputs in the ball: at random, at its surface, each group at an end of its own, or all at one."""
+
+    def points(count: int) -> Tensor:
+        drawn: Tensor = torch.randn(count, d, generator=draw, dtype=torch.float64)
+        drawn *= radius / torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
+        if not ends:
+            drawn *= torch.rand(count, 1, generator=draw, dtype=torch.float64) ** (1 / d)
+        return drawn
+
+    if ends < 2:
+        return [points(size) for size in sizes], points(1)[0]
+    one = points(1)
+    outputs = [one.repeat(size, 1) * (-1 if ends == 2 and place % 2 else 1) for place, size in enumerate(sizes)]
+    return outputs, -outputs[group][-1]
+
+
+def _changed(pair: _Pair, group: int, radius: float, draw: torch.Generator) -> _Pair:
+    """One point elsewhere: anywhere on the surface, or close to where it was."""
+    outputs, other = [each.clone() for each in pair[0]], pair[1].clone()
+    place = int(torch.randint(sum(map(len, outputs)) + 1, (1,), generator=draw))
+    rows = [row for each in outputs for row in each] + [other]
+    step = torch.randn(len(other), generator=draw, dtype=torch.float64)
+    step *= 10.0 ** -float(3 * torch.rand(1, generator=draw))
+    moved = radius * step if place % 2 else rows[place] + radius * step
+    rows[place].copy_(moved * min(1.0, radius / max(float(torch.linalg.vector_norm(moved)), 1e-300)))
+    return outputs, other
+
+
+def _moved(part: Objective | StatedPart, pair: _Pair, group: int, theta: Tensor) -> float:
+    """How far the gradient moves under Jacobians of norm 1 that point as badly as they can."""
+    before, last = pair
+    after = [each.clone() for each in before]
+    after[group][-1] = last
+    old, new = part.cotangents(before, theta), part.cotangents(after, theta)
+    own = torch.linalg.vector_norm(old[group][-1]) + torch.linalg.vector_norm(new[group][-1])
+    old[group], new[group] = old[group][:-1], new[group][:-1]
+    others = sum(torch.linalg.vector_norm(a - b, dim=1).sum() for a, b in zip(old, new, strict=True))
+    return float(own + others)

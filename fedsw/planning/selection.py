@@ -17,7 +17,7 @@ from uuid import uuid4
 from fedsw import files
 from fedsw.accounting import Ledger, lifetime
 from fedsw.accounting.lifetime import About, Counts, DatasetAccount, accounts_folder, composed_epsilon, cost_of_ledger
-from fedsw.accounting.lifetime.cover import counted, uncovered
+from fedsw.accounting.lifetime.composing import counted, uncovered
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.selection import Repetitions, Selection, renyi_of_best
 from fedsw.accounting.stated import Renyi

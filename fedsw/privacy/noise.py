@@ -44,7 +44,7 @@ def spacing(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - _BITS)
 
 
-def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
+def noised(vector: Tensor, sigma: float, stream: Stream, *, step: float | None = None) -> Tensor:
     """`vector` + N(0, sigma^2 I), rounded to the nearest multiple of `spacing(sigma)`; float64, same shape, a copy.
 
     Guarantee: the result has the law of round((v + sigma Z) / g) g with Z exactly normal, computed in exact arithmetic
@@ -61,31 +61,40 @@ def noised(vector: Tensor, sigma: float, stream: Stream) -> Tensor:
     The vector is not checked for finite values, since nothing may depend on a record's value here: a coordinate that
     is not finite stays so.
 
+    Args:
+        step: of the grid, a power of two, where several noised vectors need the same one: at least `spacing(sigma)`.
+
     Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022) of Box-Muller normals.
 
     Raises:
         TypeError: if the vector is not float64.
-        ValueError: if sigma is outside [2^-900, 2^900].
+        ValueError: if sigma is outside [2^-900, 2^900], or the step is no power of two or finer than that.
     """
-    return released_on_grid(vector, sigma, stream, _moves)
+    return released_on_grid(vector, sigma, stream, _moves, step=step)
 
 
-def released_on_grid(vector: Tensor, scale: float, stream: Stream, moves: Moves) -> Tensor:
+def released_on_grid(
+    vector: Tensor, scale: float, stream: Stream, moves: Moves, *, step: float | None = None
+) -> Tensor:
     """`vector`, of any shape, plus noise of a law, rounded to multiples of `spacing(scale)`: what the laws share.
 
     Args:
         moves: from offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream for
             refinements, the offsets plus noise, rounded to whole numbers.
+        step: as in `noised`.
 
     Raises:
         TypeError: if the vector is not float64.
-        ValueError: if the scale is outside [2^-900, 2^900].
+        ValueError: if the scale is outside [2^-900, 2^900], or the step is none for it.
     """
     if vector.dtype != torch.float64:
         raise TypeError(
             f"noise is added to float64 sums, this one is {vector.dtype}; add in float64 and cast afterwards"
         )
-    step = spacing(scale)
+    finest = spacing(scale)
+    step = finest if step is None else step
+    if not (step >= finest and math.frexp(step)[0] == 0.5):
+        raise ValueError(f"a grid of step {step} was asked; it is a power of two, at least {finest} for such noise")
     values = vector.detach().reshape(-1).contiguous().numpy()
     released = np.empty_like(values)
     refinement = Stream(stream.words(KEY_BYTES // 8).astype("<u8").tobytes())
@@ -255,3 +264,10 @@ def _noised(offset: Decimal, scale: Decimal, uniform: int, bits: int, negative: 
     """offset + scale Z for the uniform `uniform` / 2^bits, in the digits of the context."""
     length = -(Decimal(uniform) / Decimal(1 << bits)).ln() * scale
     return offset - length if negative else offset + length
+
+
+NOISES: dict[str, Callable[[Tensor, float, Stream], Tensor]] = {"gaussian": noised, "laplace": laplace_noised}
+"""The noises that a value may leave with, by name: of (float64 values, scale, stream), all of them on a grid.
+
+A ledger charges a release by its sensitivity over this scale, so that its accountant must mean this noise.
+"""

@@ -2,10 +2,11 @@
 
     Bounded(value, sensitivity, ...)  --release(bounded, guarantee, ledger)-->  Released(value, sigma, spent)
 
-Nothing else in fedsw adds noise to private values or spends from a ledger. Several values that are computed from one
-sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and leave one by one with
-`release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once: one wait for the disk,
-one draw of noise.
+Nothing else in fedsw adds noise to private values or spends from a ledger. Where nobody is trusted with a sum, the door
+has a second leaf: `release_share` hands out whole numbers with a site's share of the noise, under masks. Several values
+that are computed from one sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and
+leave one by one with `release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once:
+one wait for the disk, one draw of noise.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge, Ledger, Spending, spend_together
-from fedsw.privacy.mechanisms import Mechanism
-from fedsw.privacy.noise import laplace_noised, noised, spacing
+from fedsw.privacy.masks import Whole
+from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.shares import Share, whole_steps
 from fedsw.randomness import Stream
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by
@@ -134,7 +136,8 @@ class Part:
         name: what it is called.
         sensitivity: the most that one record moves it.
         scale: of its noise; 0 with mechanism "none", and only there.
-        mechanism: which noise. "none" costs epsilon = infinity, which only a ledger without a limit takes.
+        mechanism: which of `fedsw.privacy.noise.NOISES`. "none" costs epsilon = infinity, which only a ledger without a
+            limit takes.
 
     Raises:
         ValueError: for a mechanism that there is not, or a scale that no noise has.
@@ -143,11 +146,11 @@ class Part:
     name: str
     sensitivity: float
     scale: float
-    mechanism: Mechanism | Literal["none"] = "gaussian"
+    mechanism: str = "gaussian"
 
     def __post_init__(self) -> None:
-        if self.mechanism not in (*get_args(Mechanism), "none"):
-            known = ", ".join(get_args(Mechanism))
+        if self.mechanism not in (*NOISES, "none"):
+            known = ", ".join(NOISES)
             raise ValueError(f"mechanism is {self.mechanism!r}; choose one of {known}, or 'none'.")
         if self.mechanism != "none":
             spacing(self.scale)
@@ -336,6 +339,40 @@ def release_paid_together(
     return found
 
 
+def release_share(
+    bounded: Bounded, paid: Sequence[Paid], name: str, share: Share, mask: Whole, stream: Stream
+) -> Whole:
+    """Noise a site's part of a masked sum with its share, round it to the grid of all sites, and mask it.
+
+    Guarantee: to whoever lacks one key of the mask the result is uniform. In the sum with the sites whose masks cancel
+    it has noise of its own, N(0, scale^2 m / H) of the part's scale, so that with those of any H honest clients the
+    sum is released with Gaussian noise of that scale (docs/guarantees.md, "Masked sums").
+
+    Args:
+        bounded: the site's vector, over all of its clients; any shape. Beyond `share.most` a coordinate is cut.
+        paid: of every client of the site in the sum; each is paid for this part, which leaves once.
+        share: how much of the noise is this site's, and the grid.
+        mask: (n,), one number for each of the vector's; used for nothing else.
+        stream: where the noise comes from; secret, and used for nothing else.
+
+    Returns:
+        (n,) whole numbers mod 2^64.
+
+    Raises:
+        ValueError: as `release_paid` for any client, or if clients are missing or paid for other noise; a part that
+            was taken by then does not come back.
+    """
+    parts = [_leaving(bounded, each, name) for each in paid]
+    scales = {part.scale for part in parts if part.mechanism == "gaussian"}
+    if len(parts) != share.clients or len(scales) != 1:
+        raise ValueError(
+            f"{len(parts)} clients paid for {name!r} at {len(scales)} scales of Gaussian noise; the share is for "
+            f"{share.clients} clients at one"
+        )
+    value = bounded._take().nan_to_num(0.0, share.most, -share.most).clamp(-share.most, share.most)
+    return whole_steps(noised(value, share.scale(scales.pop()), stream, step=share.step), share.step) + mask
+
+
 def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
     """The part that a value leaves as, which is then no longer there.
 
@@ -359,9 +396,7 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
 def _noised(value: Tensor, part: Part, stream: Stream) -> Tensor:
     if part.mechanism == "none":
         return value
-    if part.mechanism == "laplace":
-        return laplace_noised(value, part.scale, stream)
-    return noised(value, part.scale, stream)
+    return NOISES[part.mechanism](value, part.scale, stream)
 
 
 def _mu(sensitivity: float, scale: float) -> float:

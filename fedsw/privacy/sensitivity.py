@@ -30,7 +30,7 @@ class Sensitivity:
         value: the most the l2 norm moves between neighbours.
         bound: the theorems behind it, joined by " + ".
         relation: "replace-one": one record is replaced at its position within its group, sizes are fixed; sketches
-            have a wider one (`fedsw.sketches.sensitivity.RELATION`).
+            have a wider one (`fedsw.sketches.noised.RELATION`).
         public: what the guarantee does not hide.
     """
 

@@ -26,7 +26,7 @@ from fedsw.models import count_parameters
 from fedsw.objectives import Clip
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.groups import terms_of
-from fedsw.objectives.penalties import Penalty, ToSample
+from fedsw.objectives.penalties import Penalty, ToSample, expanded
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
@@ -116,7 +116,7 @@ class Objective:
     Attributes:
         task: the name of a shipped task ("classification", "regression"), or an object with outputs and a loss, see
             `Learnt`.
-        penalties: at least one.
+        penalties: at least one; one of parts is replaced by its parts.
         classes: number of classes; 0 where targets are numbers.
         targets: number of targets; 0 where they are classes.
         dimension: d of the task's outputs; a `fedsw.Task` knows it, for anything else it is 1 unless it is given.
@@ -143,6 +143,7 @@ class Objective:
     _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "penalties", expanded(self.penalties))
         object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
         learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
         object.__setattr__(self, "learnt", learnt)

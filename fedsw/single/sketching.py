@@ -13,8 +13,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
 from fedsw.sketches.law import MOST_RECORDS, Law, Sketcher
-from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.sensitivity import STRATUM, bounded_sketch, noised_sketch, sketch_sensitivity
+from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, noised_sketch, sketch_sensitivity
 from fedsw.text import upward
 
 

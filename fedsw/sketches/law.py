@@ -41,7 +41,7 @@ class Law:
         classes: labels 0 .. classes - 1; 1 where there are none.
         groups: groups 0 .. groups - 1; 1 where there are none.
         counts: square of what a record adds to its cell's count; up to 1 the counts are free
-            (`fedsw.sketches.sensitivity.sketch_sensitivity`).
+            (`fedsw.sketches.noised.sketch_sensitivity`).
         seed: of the public frequencies.
 
     Raises:

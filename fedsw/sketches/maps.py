@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from fedsw.randomness import Stream
 from fedsw.transport.denoise import cosine_matrix, image_side
 
 
+@runtime_checkable
 class FeatureMap(Protocol):
     """Settings of a map from features (n, p) to features (n, q) that depends on public numbers only.
 
@@ -76,14 +77,16 @@ class Convolutions:
         filters: how many; each is drawn from a standard normal, without its mean, and scaled to norm 1.
         kernel: side of a filter, odd.
         stride: pixels from one place of a filter to the next.
+        shifts: up to how many pixels the image is moved each way, over zeros; the mean of what all moves give is taken.
 
     Raises:
-        ValueError: if a size is below 1, or the kernel even or 1.
+        ValueError: if a size is below 1, the kernel even or 1, or the shifts negative.
     """
 
     filters: int = 16
     kernel: int = 5
     stride: int = 1
+    shifts: int = 0
 
     def __post_init__(self) -> None:
         for name, size in (("filters", self.filters), ("stride", self.stride)):
@@ -91,6 +94,8 @@ class Convolutions:
                 raise ValueError(f"{name} = {size}; it must be at least 1")
         if self.kernel < 3 or self.kernel % 2 == 0:
             raise ValueError(f"kernel = {self.kernel}; filters without their mean have an odd side of at least 3")
+        if self.shifts < 0:
+            raise ValueError(f"shifts = {self.shifts}; it must be at least 0")
 
     def width(self, features: int) -> int:
         """Numbers that are left of an image; ValueError where the features are no square image."""
@@ -100,7 +105,50 @@ class Convolutions:
         """The layer, of images (n, side^2); the filters come from the stream."""
         shape = (self.filters, 1, self.kernel, self.kernel)
         normals = torch.from_numpy(stream.normals(math.prod(shape))).reshape(shape)
-        return _Convolved(normals, image_side(features), self.stride)
+        return _Convolved(normals, image_side(features), self.stride, self.shifts)
+
+
+_TRIED_ROWS = 3
+_MIXED = 1e-4
+
+
+@dataclass(frozen=True)
+class OwnMap:
+    """A map of a user's own, by the name and arguments that it was made with.
+
+    What it gives is bounded by the waves that look at it, whatever it is; that it maps every row by itself is tried on
+    made-up rows.
+
+    Attributes:
+        name, arguments: where it is, and what it was made with, as JSON; two maps of the same are one.
+        made: the map.
+    """
+
+    name: str
+    arguments: str
+    made: FeatureMap = field(compare=False)
+
+    def width(self, features: int) -> int:
+        """What it says."""
+        return int(self.made.width(features))
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """Its module, in evaluation mode, with fixed parameters.
+
+        Raises:
+            ValueError: if it gives another shape than it says, or mixes rows.
+        """
+        module = self.made.built(features, stream).double().eval().requires_grad_(False)
+        rows = torch.from_numpy(Stream.seeded(0, "made-up rows").uniforms(_TRIED_ROWS * features))
+        rows = rows.reshape(_TRIED_ROWS, features)
+        together = module(rows)
+        expected = (_TRIED_ROWS, self.width(features))
+        if tuple(together.shape) != expected:
+            raise ValueError(f"map {self.name!r} gives {tuple(together.shape)} of {_TRIED_ROWS} rows, not {expected}")
+        alone = torch.cat([module(row) for row in torch.split(rows, 1)])
+        if not torch.allclose(together, alone, rtol=_MIXED, atol=_MIXED, equal_nan=True):
+            raise ValueError(f"map {self.name!r} mixes rows: what it gives of one depends on the others")
+        return module
 
 
 class _Cosines(nn.Module):
@@ -119,18 +167,35 @@ class _Cosines(nn.Module):
 
 
 class _Convolved(nn.Module):
-    def __init__(self, normals: Tensor, side: int, stride: int) -> None:
+    def __init__(self, normals: Tensor, side: int, stride: int, shifts: int) -> None:
         super().__init__()
-        self.side, self.stride = side, stride
+        self.side, self.stride, self.shifts = side, stride, shifts
         filters = normals - normals.mean(dim=(2, 3), keepdim=True)
         self.filters: Tensor
         self.register_buffer("filters", filters / torch.linalg.vector_norm(filters, dim=(2, 3), keepdim=True))
 
     def forward(self, images: Tensor) -> Tensor:
         squares = images.reshape(-1, 1, self.side, self.side)
+        if not self.shifts:
+            return self._pooled(squares)
+        moved = _moved(squares, self.shifts)
+        total = self._pooled(moved[0])
+        for each in moved[1:]:
+            total = total + self._pooled(each)
+        return total / len(moved)
+
+    def _pooled(self, squares: Tensor) -> Tensor:
         padding = self.filters.shape[-1] // 2
         found = F.conv2d(squares, self.filters, stride=self.stride, padding=padding).abs()
         return F.avg_pool2d(found, 2, ceil_mode=True).flatten(1)
+
+
+def _moved(squares: Tensor, shifts: int) -> list[Tensor]:
+    """Images (n, 1, side, side), moved over zeros by every number of pixels up to `shifts` each way."""
+    side = squares.shape[-1]
+    wide = F.pad(squares, (shifts,) * 4)
+    places = range(2 * shifts + 1)
+    return [wide[:, :, row : row + side, column : column + side] for row in places for column in places]
 
 
 def _pooled(side: int, stride: int) -> int:

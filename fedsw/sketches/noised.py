@@ -1,4 +1,4 @@
-"""Noised sketches: what has left, checked when it is made or arrives, added up over clients, and read."""
+"""Sketches that leave: how far one replaced record moves the sum, the sum as a `Bounded`, and what has left, noised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.sketches.law import STEP, Law, count_steps
+from fedsw.accounting import Charge
+from fedsw.privacy.release import Bounded, Released
+from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.sketches.law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
+from fedsw.sketches.parts import diameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,3 +116,128 @@ def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
     """
     ratio = torch.where(proportions > 0, wanted / proportions.clamp(min=STEP), torch.zeros_like(wanted))
     return ratio.square()
+
+
+STRATUM = "records"
+"""What a ledger calls the records of a sketch: all of them are in one stratum, and all are taken."""
+
+RELATION = "replace-one, label and group included"
+PUBLIC = ("the number of records",)
+
+
+def sketch_sensitivity(law: Law) -> Sensitivity:
+    """How far the sum moves when one record is replaced by any other, its label and group included.
+
+    Guarantee: for any two sets of n records that differ in one record, features, label and group, at one position, the
+    sums of `Sketcher.sums` on the same device, in the same chunks, differ by at most `value` in l2 norm, rounding
+    included. Within a cell by sqrt(2 + 2 sum_b weight_b c_b), where -c_b is the least inner product of part b: 2 for
+    cosines and sines, as finitely many have a kernel that is negative somewhere, and sqrt(2) for codes and moments.
+    Between two cells by sqrt(2 (1 + counts)): blocks of different cells are orthogonal. So counts of up to 1 are free
+    beside cosines and sines. Public: n, and the law.
+
+    Source: docs/guarantees.md, "Sketches"; Harder, Adamczewski, Park 2021, for 2 and the blocks of labels.
+    """
+    pairs = zip(law.weights, law.parts, strict=True)
+    within = math.sqrt(sum(weight * diameter(part) ** 2 for weight, part in pairs))
+    between = math.sqrt(2 * (1 + law.counts)) if law.cells > 1 else 0.0
+    bound = "sketch within a cell" if within >= between else "sketch between cells"
+    return Sensitivity(SLACK * max(within, between), bound, RELATION, PUBLIC)
+
+
+def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, round: int = 0, attempt: int = 0) -> Bounded:
+    """The sketch of a set of records, to be released with noise of its own (a client that trusts nobody, one machine).
+
+    Guarantee: `sketch_sensitivity`. It states one charge, of the whole set at sampling rate 1. A second release of the
+    same records is charged again, under another attempt.
+
+    Args:
+        sketcher: the law, drawn, on the features' device and of their precision.
+        features: (n, p).
+        cells: (n,) int64; see `Law.cell_of`.
+        round, attempt: as in `Bounded`.
+
+    Raises:
+        ValueError: as `Sketcher.sums`.
+    """
+    return _bounded(sketcher.law, sketcher.sums(features, cells), round, attempt, STRATUM)
+
+
+def bounded_sum(
+    law: Law,
+    sums: Sequence[Tensor],
+    records: Sequence[int],
+    *,
+    round: int = 0,
+    attempt: int = 0,
+    stratum: str = STRATUM,
+) -> Bounded:
+    """The sum of clients' sketches without noise, to be noised once by a server that they trust.
+
+    Guarantee: `sketch_sensitivity`, for a replaced record of any client. Sums of whole steps are exact, in any order.
+
+    Args:
+        law: what the clients measured.
+        sums: of every client, (cells, F + 1), by `Sketcher.sums`.
+        records: of every client; public.
+        round, attempt: as in `Bounded`.
+        stratum: what the ledger calls all records.
+
+    Raises:
+        ValueError: if there is no client, a sum is not what its records can make (`require_sum`), or all of them have
+            more than MOST_RECORDS records.
+    """
+    if not sums or len(sums) != len(records):
+        raise ValueError(f"{len(sums)} sums and {len(records)} numbers of records; give one of each for every client")
+    for total, held in zip(sums, records, strict=True):
+        require_sum(law, total, held)
+        if total.shape != sums[0].shape:
+            raise ValueError(f"sums have shapes {tuple(sums[0].shape)} and {tuple(total.shape)}; one law has one shape")
+    if sum(records) > MOST_RECORDS:
+        raise ValueError(f"{sum(records)} records are to be summed; sums are exact for up to {MOST_RECORDS}")
+    return _bounded(law, torch.stack([total.cpu() for total in sums]).sum(dim=0), round, attempt, stratum)
+
+
+def require_sum(law: Law, total: Tensor, records: int) -> None:
+    """Refuse a sum (cells, F + 1) that no such number of records makes: a fault, or a client that does not follow.
+
+    Raises:
+        ValueError: naming what does not fit.
+    """
+    if total.ndim != 2 or total.shape[0] != law.cells or total.dtype != torch.float64:
+        raise ValueError(
+            f"a sum of records' vectors is {total.dtype} of shape {tuple(total.shape)}; expected float64 of "
+            f"({law.cells}, F + 1)"
+        )
+    steps = total / STEP
+    if not bool((steps == steps.round()).all()):
+        raise ValueError("a sum holds numbers that are no whole multiples of the step: it is none of `Sketcher.sums`")
+    counts = steps[:, -1].round().to(torch.int64)
+    if bool((counts % count_steps(law) != 0).any()) or bool((counts < 0).any()):
+        raise ValueError("a sum counts no whole numbers of records in its cells: it is none of `Sketcher.sums`")
+    counted = int(counts.sum()) // count_steps(law)
+    length = float(torch.linalg.vector_norm(total[:, :-1], dim=1).sum())
+    if counted != records or length > SLACK * records:
+        raise ValueError(
+            f"a sum counts {counted} records and weighs {length:.6g}; of {records} records it counts as many and "
+            f"weighs at most {SLACK * records:.6g}"
+        )
+
+
+def noised_sketch(law: Law, released: Released, records: int) -> NoisedSketch:
+    """What a release (cells, F + 1) says of so many records, for post-processing."""
+    return NoisedSketch(law, released.value, released.sigma, records)
+
+
+def bits_per_number(law: Law, records: int) -> int:
+    """Bits of every number of a sum of so many records, in whole steps with a sign: what secure aggregation adds.
+
+    The sum is a vector of integers as it is; noise on a grid adds what its scale needs.
+    """
+    largest = math.ceil(max(1.0, math.sqrt(law.counts)) * SLACK * records / STEP)
+    return largest.bit_length() + 1
+
+
+def _bounded(law: Law, total: Tensor, round_: int, attempt: int, stratum: str) -> Bounded:
+    sensitivity = sketch_sensitivity(law)
+    charge = Charge(stratum, 1.0, sensitivity.value)
+    return Bounded(total.cpu(), sensitivity, round=round_, attempt=attempt, charges=[charge])

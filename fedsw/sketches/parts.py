@@ -159,11 +159,16 @@ class Part(Protocol):
         """Its part of the squared norm, before the weights of a law's parts are divided by their sum."""
 
     @property
-    def diameter(self) -> float:
-        """How far apart two records' vectors can be: 2 in a ball of norm 1, sqrt(2) where inner products are >= 0."""
+    def least_product(self) -> float:
+        """Of two records' vectors, at least: -1 in a ball of norm 1, 0 where inner products are never negative."""
 
     def built(self, features: int, stream: Stream) -> Measured:
         """A module (n, p) -> (n, coordinates) with rows of norm at most 1; differentiable."""
+
+
+def diameter(part: Part) -> float:
+    """How far apart two records' vectors, of norm at most 1, can be: sqrt(2 + 2 c), -c their least inner product."""
+    return math.sqrt(2 - 2 * part.least_product)
 
 
 class Measured(nn.Module):
@@ -215,9 +220,9 @@ class GaussianKernel:
     weight: float = 1.0
 
     @property
-    def diameter(self) -> float:
-        """2: finitely many cosines have a kernel that is negative somewhere."""
-        return 2.0
+    def least_product(self) -> float:
+        """-1: finitely many cosines have a kernel that is negative somewhere."""
+        return -1.0
 
     def built(self, features: int, stream: Stream) -> Measured:
         """The waves of features (n, p)."""
@@ -251,9 +256,9 @@ class SlicedCramer:
     weight: float = 1.0
 
     @property
-    def diameter(self) -> float:
-        """2: a move by `period` along a direction turns every one of its waves round."""
-        return 2.0
+    def least_product(self) -> float:
+        """-1: a move by `period` along a direction turns every one of its waves round."""
+        return -1.0
 
     @property
     def scale(self) -> float:
@@ -288,9 +293,9 @@ class Indicators:
     weight: float = 1.0
 
     @property
-    def diameter(self) -> float:
-        """sqrt(2)."""
-        return math.sqrt(2)
+    def least_product(self) -> float:
+        """0: no number of a code is negative."""
+        return 0.0
 
     def built(self, features: int, stream: Stream) -> Measured:
         """The code of features (n, p); nothing is drawn."""

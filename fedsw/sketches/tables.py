@@ -57,9 +57,9 @@ class Pairs:
         return tuple(place for first, end in self.ranges for place in range(first, end))
 
     @property
-    def diameter(self) -> float:
-        """sqrt(2)."""
-        return math.sqrt(2)
+    def least_product(self) -> float:
+        """0: no number of a record's vector is negative."""
+        return 0.0
 
     def built(self, features: int, stream: Stream) -> Measured:
         """Codes (n, features) to vectors; nothing is drawn."""

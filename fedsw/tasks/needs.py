@@ -25,8 +25,7 @@ from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
-from fedsw.tasks.costs import FLOPS, NORMAL_SECONDS, Part, of_waves
-from fedsw.tasks.sketched import cells_of_sketch, table_of
+from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
 
@@ -189,7 +188,7 @@ class Size:
     flops: float
 
 
-def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[Part]:
+def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[SettingCost]:
     """What each setting takes of a process with clients; what a trust model does not read has a small default.
 
     Args:
@@ -203,15 +202,17 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     spec, goal = experiment.data, experiment.training
     if spec.source in ("synthetic", "ring", "gaussians"):
         for name in ("records", "test_records"):
-            found.append(Part(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
+            found.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
     if spec.encoded is not None:
         seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / FLOPS
-        found.append(Part("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
-    found.append(Part("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
+        found.append(SettingCost("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
+    found.append(SettingCost("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
     return found
 
 
-def require_within(parts: list[Part], *, bytes_: float, seconds: float, whose: str, remedy: tuple[str, str]) -> None:
+def require_within(
+    parts: list[SettingCost], *, bytes_: float, seconds: float, whose: str, remedy: tuple[str, str]
+) -> None:
     """Refuse what takes more than there is.
 
     Args:
@@ -243,8 +244,8 @@ def require_possible(experiment: Experiment, task: Task) -> None:
         ExperimentError: naming the setting, its value, what it needs and the remedy.
     """
     shape = stated_shape(experiment)
-    clients = Part("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
-    sites = Part("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))
+    clients = SettingCost("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
+    sites = SettingCost("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))
     require_within(
         [*parts_of(experiment, task, shape), clients, sites],
         bytes_=machine_memory(),
@@ -305,15 +306,15 @@ def _passed(model: torch.nn.Module, spec: Model, task: Task, shape: Shape, param
             hook.remove()
 
 
-def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[Part]:
+def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
     size, training = model_size(experiment, task, shape), experiment.training
     item, rounds = _item(experiment), planned_releases(experiment)
     threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
     passes = 3 * rounds * size.flops / (FLOPS * threads)
-    yield Part(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
+    yield SettingCost(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
     held = min(rows, training.micro_batch) * size.activations * 2 * item
     chosen = "batch_fraction" if training.batch_size is None else "batch_size"
-    yield Part(f"training.{chosen}", getattr(training, chosen), held, passes * (rows - 1))
+    yield SettingCost(f"training.{chosen}", getattr(training, chosen), held, passes * (rows - 1))
 
 
 def _named(experiment: Experiment) -> tuple[str, object]:
@@ -326,28 +327,29 @@ def _named(experiment: Experiment) -> tuple[str, object]:
     return ("model.latent", spec.latent) if spec.latent > 2 else ("model.kind", spec.kind)
 
 
-def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[Part]:
+def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
     """Directions, the numbers of a batch along them, and tables of these."""
     dimension = task.dimension(shape, experiment.model)
     if isinstance(dimension, int):
         k = 1 if dimension < 2 else experiment.slicing.directions
         spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
         spent *= planned_releases(experiment)
-        yield Part("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
+        yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
         if isinstance(local := experiment.local, TableSettings):
-            needed = 16.0 * local.bins * k * len(shape.groups)
-            bins = Part("local.bins", local.bins, needed)
-            yield bins if local.bins >= k else Part("slicing.directions", k, needed)
+            tables = 16.0 * local.bins * k * len(shape.groups)
+            bins = SettingCost("local.bins", local.bins, tables)
+            yield bins if local.bins >= k else SettingCost("slicing.directions", k, tables)
 
 
-def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[Part]:
+def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[SettingCost]:
     coded, cells = table_of(experiment), cells_of_sketch(experiment, shape)
     if part.kind == "table" and coded is not None:
         width = float(ranges(coded)[-1][1])
-        yield Part("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
+        yield SettingCost("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
     elif part.kind != "code":
         with suppress(ValueError):  # which is said where the law is made
-            yield from of_waves(part, len(part.columns) or shape.features, cells, rows)
+            of_part = of_codes if part.kind in ("features", "moments") else of_waves
+            yield from of_part(part, len(part.columns) or shape.features, cells, rows)
 
 
 def _item(experiment: Experiment) -> int:

@@ -1,18 +1,27 @@
-"""From an experiment's settings to what a sketch measures: its law, and the law's public numbers."""
+"""From an experiment's settings to what a sketch measures and what that takes: its law, memory and seconds."""
 
 from __future__ import annotations
 
 import functools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
+from fedsw.experiment.registry import load_object
+from fedsw.experiment.sections.privacy import READ_BY_MAP
 from fedsw.experiment.sources import Shape
-from fedsw.sketches.law import Law, Sketcher
-from fedsw.sketches.maps import Convolutions, Cosine, FeatureMap, Raw, Scattering
+from fedsw.sketches import maps
+from fedsw.sketches.codes import Features, Moments
+from fedsw.sketches.law import Law, Sketcher, chunk_of
+from fedsw.sketches.maps import FeatureMap, OwnMap, circle_of
 from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
 from fedsw.sketches.tables import Pairs
+from fedsw.transport.denoise import image_side
 
 
 def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
@@ -92,6 +101,11 @@ def _part(spec: SketchPart) -> Part:
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
     looked_at = feature_map(spec)
+    if spec.kind == "features":
+        signed = spec.map not in ("convolutions", "scattering")
+        return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
+    if spec.kind == "moments":
+        return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
     if spec.kind == "cramer":
         return SlicedCramer(
             spec.directions,
@@ -114,9 +128,137 @@ def _part(spec: SketchPart) -> Part:
 
 
 def feature_map(spec: SketchPart) -> FeatureMap:
-    """The public map that a part of a sketch looks at records through."""
-    if spec.map == "cosine":
-        return Cosine(spec.decay)
-    if spec.map == "convolutions":
-        return Convolutions(spec.filters, spec.kernel, spec.stride)
-    return Raw() if spec.map == "raw" else Scattering(spec.scales, spec.orientations, spec.order)
+    """The public map that a part of a sketch looks at records through.
+
+    Raises:
+        ExperimentError: if it is a user's own and cannot be found or made, or is none.
+    """
+    if spec.map in READ_BY_MAP:
+        kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
+        return kind(**{name: getattr(spec, name) for name in READ_BY_MAP[spec.map]})
+    made = load_object(spec.map, what="sketch.map")
+    if callable(made):
+        try:
+            made = made(**spec.map_arguments)
+        except Exception as fault:  # a user's own code
+            told = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
+            raise ExperimentError(f"{told} ({type(fault).__name__}: {fault})") from fault
+    if not isinstance(made, FeatureMap):
+        raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
+    return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
+
+
+FLOPS = 5e10
+"""Operations that a core does in a second, at most."""
+NORMAL_SECONDS = 2e-8
+"""A number of a frequency or direction, at least: drawn, made orthogonal, and put in place."""
+_PLACED_SECONDS = 1e-8
+"""A number of a wave, at least: multiplied, put in place, and in the records' precision."""
+_BANDWIDTH_SECONDS = 5e-5
+"""A bandwidth, at least: its own block of frequencies."""
+_WAVELET_SECONDS, _EXPONENTIAL_SECONDS = 2e-4, 4e-9
+_EXPONENTIALS = 98
+"""Of one frequency of a wavelet: seven turns in either direction, of two Gaussians."""
+_WAVELETS_HELD = 40.0
+"""Bytes for one frequency of one wavelet while the bank is scaled: the bank, mirrored, two squares and their sum."""
+_DECOMPOSED_FLOPS = 2e10
+_MAPPED = 24.0
+"""Bytes for one number inside a map: as it is, transformed, and without its sign; complex where the map is."""
+
+
+@dataclass(frozen=True)
+class SettingCost:
+    """What one setting takes.
+
+    Attributes:
+        setting: its name.
+        value: as it is written.
+        bytes: of memory, at once.
+        seconds: of all rounds.
+    """
+
+    setting: str
+    value: object
+    bytes: float = 0.0
+    seconds: float = 0.0
+
+
+def of_waves(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[SettingCost]:
+    """What a part of a sketch takes that measures waves: its frequencies, its map, and the sum over records.
+
+    Args:
+        features: numbers of a record.
+        cells: blocks of the sketch.
+        rows: records that are summed.
+
+    Raises:
+        ValueError: if the map does not fit the features.
+    """
+    width = float(feature_map(part).width(features))
+    gaussian = part.kind == "gaussian"
+    name = "pairs" if gaussian else "directions"
+    waves = float(part.pairs if gaussian else part.directions * part.harmonics)
+    held = min(rows, chunk_of(int(2 * waves)))
+    normals = getattr(part, name) * width
+    drawn = normals * NORMAL_SECONDS + waves * width * _PLACED_SECONDS
+    drawn += len(part.bandwidths) * _BANDWIDTH_SECONDS if gaussian else 0.0
+    decomposed = 4 * normals * min(width, getattr(part, name)) / FLOPS if part.scheme == "orthogonal" else 0.0
+    setting, value = (name, getattr(part, name))
+    if not gaussian and part.harmonics > part.directions:
+        setting, value = "harmonics", part.harmonics
+    yield SettingCost(
+        f"sketch.{setting}",
+        value,
+        24.0 * waves * width + 32.0 * (cells + held) * waves,
+        drawn + decomposed + 2 * rows * waves * width / FLOPS,
+    )
+    yield from _of_map(part, features, rows, held)
+
+
+def of_codes(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[SettingCost]:
+    """What a part of a sketch takes that measures features of a map, or their moments; arguments as of `of_waves`.
+
+    Raises:
+        ValueError: if the map does not fit the features.
+    """
+    width = float(feature_map(part).width(features))
+    setting, value, directions, coordinates = "kind", part.kind, 0.0, 2 * width
+    if part.kind == "moments":
+        mapped = float(part.projected or width) + 1
+        directions, coordinates = 16.0 * part.projected * width, mapped * (mapped + 1) / 2
+    held = min(rows, chunk_of(int(coordinates)))
+    numbers = 32.0 * (cells + held) * coordinates
+    yield SettingCost(f"sketch.{setting}", value, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
+    yield from _of_map(part, features, rows, held)
+
+
+def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
+    """What the map of a part takes, of so many rows, `held` of them at a time."""
+    if part.map == "convolutions":
+        width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
+        places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
+        bank = float(part.filters) * part.kernel**2
+        spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
+        yield SettingCost("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
+    if part.map == "scattering":
+        yield _of_scattering(part, features, rows, held)
+
+
+def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> SettingCost:
+    """The bank of wavelets, the norms of the frequencies that sampling folds, and records that go through it.
+
+    Of a scale, all coefficients of the records of a chunk are there at once; of order 2, those of all pairs.
+    """
+    frequencies = float(circle_of(image_side(features), part.scales)) ** 2
+    wavelets = float(part.scales * part.orientations)
+    sets = 4.0**part.scales
+    folded = frequencies * sets
+    at_once = float(part.orientations) ** part.order * frequencies
+    once = wavelets * (_WAVELET_SECONDS + _EXPONENTIALS * frequencies * _EXPONENTIAL_SECONDS)
+    passes = wavelets * (wavelets if part.order == 2 else 1.0) * frequencies * rows
+    return SettingCost(
+        "sketch.orientations",
+        part.orientations,
+        _WAVELETS_HELD * wavelets * frequencies + 24.0 * folded + _MAPPED * held * at_once,
+        once + 4 / 3 * folded * sets / _DECOMPOSED_FLOPS + 10 * passes / FLOPS,
+    )

@@ -90,8 +90,8 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     require_remembered(directory, missing_ok=True)
     if not record.summary:
         raise ValueError(
-            f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw status {directory}` "
-            "shows how far it is"
+            f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
+            "progress` shows how far it is"
         )
     place = directory / CARD if path is None else path
     files.replace(place, harmless(card(record)).encode())

@@ -267,8 +267,8 @@ def load(
     path = record.directory / MODEL
     if not path.is_file():
         raise ValueError(
-            f"{record.directory} has no {MODEL}: the run has released no model; `fedsw status {record.directory}` "
-            "shows how far it is"
+            f"{record.directory} has no {MODEL}: the run has released no model; `fedsw show {record.directory} "
+            "progress` shows how far it is"
         )
     with handed_again(record.experiment, model, task, purpose="using it", call="load(run"):
         problem = Problem.from_experiment(_on_host(record))

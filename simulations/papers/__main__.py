@@ -30,7 +30,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many a
 Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results are kept, as JSON.")]
 Pages = Annotated[Path | None, typer.Option(metavar="DIR", help="Where pages and pictures are written.")]
 
-_COMMITTED = Path(__file__).parent / "results"
+COMMITTED = Path(__file__).parent / "results"
 _PAGES = Path(__file__).parents[2] / "docs" / "papers"
 
 
@@ -59,7 +59,7 @@ def reproduce_command(
     if not (names or all_ or list_):
         raise typer.BadParameter("name a figure, as `rll/fig13` or `rll`, or give --all or --list")
     asked = chosen(names or list(figures()))
-    store = results or _COMMITTED
+    store = results or COMMITTED
     if quick:
         asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
     if data_dir is not None:
@@ -157,13 +157,14 @@ def _show(studies: Sequence[Study], *, as_json: bool) -> None:
 
 
 def _listed(study: Study) -> dict[str, Any]:
+    from simulations.papers.page import BEST, METHOD, PRINTED, SHORTENED
     from simulations.papers.study import measured
 
     rows = [
         {"what": row.what, "paper": row.paper, "goal": row.goal}
         | {
             series: None if (found := measured(study, row, series)) is None else found.mean
-            for series in ("as printed", "best")
+            for series in (PRINTED, SHORTENED, METHOD, BEST)
         }
         for row in study.figure.rows
     ]

@@ -1,4 +1,4 @@
-"""A paper's page: every figure with its pictures and its table of three columns, from stored results alone."""
+"""A paper's page: a verdict for each claim, then every figure with pictures and table, from stored results alone."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ from fedsw.text import number
 from simulations.papers.figure import Row
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured
+from simulations.papers.verdicts import anchor, load_page, verdicts
 
-PRINTED, BEST = "as printed", "best"
-PAPERS = {
-    "rll": "Rodríguez-Vítores, Lalanne, Loubes: Learning with Differentially Private (Sliced) Wasserstein Gradients",
-    "rr": "Rakotomamonjy, Ralaivola: Differentially Private Sliced Wasserstein Distance",
-    "spf": "Sebag and others: Differentially Private Gradient Flow based on the Sliced Wasserstein Distance",
-    "rco": "Learning from Locally Privatised Data with Entropic Wasserstein Distances",
-    "sketches": "Sketches of slices: what one noised message gives",
-}
-"""The papers by their short names, and what no paper has."""
-
-_COLUMNS = ("what", "paper", PRINTED, BEST, "goal of best")
+PRINTED, SHORTENED, METHOD, BEST = "paper's settings", "shortened", "paper's method", "best"
+"""Names of series: every setting that the paper prints; the same but for fewer rounds or passes; the paper's bound,
+clip and accountant where it prints no settings, or not all; ours at the same (ε, δ)."""
+COMPUTED = "computed"
 
 
 def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -> Path:
@@ -35,78 +29,116 @@ def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -
 
 
 def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) -> str:
-    """A paper's page in Markdown."""
-    parts = [f"# {PAPERS.get(paper, paper)}", _ABOUT]
+    """A paper's page in Markdown: the verdicts, what is not reproduced, then every figure; no paragraph twice."""
+    written = load_page(paper)
+    said: dict[str, str] = {}
+    parts = [f"# {written.title}", verdicts(written, {study.figure.id: study for study in studies}), written.about]
+    if written.not_reproduced:
+        parts += ["## Not reproduced", "\n".join(f"- {item}" for item in written.not_reproduced)]
+    parts += [*written.notes, "## How to read the figures", _ABOUT, _machines(studies)]
     for study in studies:
-        parts += _section(study, pictures_of(images, study.figure.id), page)
-    return "\n\n".join(parts) + "\n"
+        parts += section(study, pictures_of(images, study.figure.id), page, said)
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def goals(studies: Iterable[Study]) -> str:
     """One table of every row that has a goal."""
     rows = [
-        [study.figure.id, *_line(study, row)]
+        [
+            study.figure.id,
+            row.what,
+            _paper(row),
+            _against(_theirs(study, row), row),
+            _plain(measured(study, row, COMPUTED if study.figure.compute else BEST)),
+            _goal(study, row),
+            _kind(study),
+        ]
         for study in studies
         for row in study.figure.rows
         if row.goal is not None or row.within is not None
     ]
-    return table(["figure", *_COLUMNS], rows)
+    headings = ("figure", "what", "paper", "paper's settings or method", BEST, "goal of best", "randomness")
+    return table(headings, rows)
 
 
 _ABOUT = """\
-Written by `python -m simulations.papers` from the results in `simulations/papers/results/`; nothing here is typed by
-hand. *Paper* is the printed value; *as printed* has the paper's bound, clip, accountant, network and rounds (fewer
-where the figure says so), run here; *best* is ours at the same (ε, δ). Sampling and noise are secret unless a line
-says "nominal". Metrics are measured on held-out records, outside the guarantee. A number stands for one run; `a ± b
-(s)` is the mean and the standard deviation over s seeds. Every run's ε is for its release alone: all the runs of this
-page on the same records compose."""
+Written by `python -m simulations.papers` from `simulations/papers/results/`; no measured number is typed by hand.
+*paper*: the printed value. *paper's settings*: every setting that the paper prints, run here. *shortened*: the same
+but for fewer rounds or passes, with the noise that ε allows for these. *paper's method*: its bound, clip and
+accountant, at other settings where it prints none or as said. *best*: ours at the same (ε, δ). Sampling and noise are
+secret unless a line says *nominal*. A number is one run; `a ± b (s)` is mean and deviation over s seeds of data,
+partition, model and directions. Metrics are of held-out records, outside the guarantee. Every ε is for one run: all
+runs of this page on the same records compose."""
 
 
-def _section(study: Study, pictures: Sequence[Path], page: Path) -> list[str]:
+def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, str]) -> list[str]:
+    """A figure's part of the page; `said` are the descriptions of series so far, with the figures that have them."""
     figure = study.figure
-    parts = [f"## {figure.source}: {figure.title}", f"`python -m simulations.papers {figure.id}`. {figure.caption}"]
+    parts = [f'<a id="{anchor(figure.id)}"></a>', f"## {figure.source}: {figure.title}"]
+    parts.append(f"`{figure.id}`. {figure.caption}{_counted(study)}")
     if study.absent:
         parts.append(f"*{study.absent} of its runs have no result yet.*")
-    parts += [_image(figure.title, path, page) for path in pictures]
+    parts += [_image(figure.id, path, page) for path in pictures]
     if figure.rows:
-        others = [series.name for series in figure.series if series.name not in (PRINTED, BEST)]
-        rows = [[*_line(study, row), *(_plain(measured(study, row, name)) for name in others)] for row in figure.rows]
-        parts.append(table([*_COLUMNS, *others], rows))
+        shown = [name for name in _series(study) if any(measured(study, row, name) for row in figure.rows)]
+        rows = [
+            [row.what, _paper(row), *(_cell(study, row, name) for name in shown), _goal(study, row)]
+            for row in figure.rows
+        ]
+        parts.append(table(["what", "paper", *shown, "goal of best"], rows))
     parts += [f"{row.what}: {row.note}" for row in figure.rows if row.note]
-    parts += [f"*{series.name}*: {series.what}" for series in figure.series if series.what]
-    if study.results:
-        parts.append(_provenance(study))
+    return parts + _described(study, said)
+
+
+def _series(study: Study) -> list[str]:
+    return [COMPUTED] if study.figure.compute else [series.name for series in study.figure.series]
+
+
+def _described(study: Study, said: dict[str, str]) -> list[str]:
+    """What the series with results are; those that an earlier figure has described are named with that figure."""
+    series = [each for each in study.figure.series if each.what and each.name in study.series]
+    lines = {f"*{each.name}*: {each.what}": f"*{each.name}*" for each in series}
+    before = [name for line, name in lines.items() if line in said]
+    where = dict.fromkeys(said[line] for line in lines if line in said)
+    parts = [line for line in lines if line not in said]
+    said.update(dict.fromkeys(parts, study.figure.id))
+    if before:
+        parts.append(f"{', '.join(before)}: as in {', '.join(f'[`{each}`](#{anchor(each)})' for each in where)}.")
     return parts
 
 
-def _line(study: Study, row: Row) -> list[str]:
-    ours = measured(study, row, BEST)
-    printed = measured(study, row, PRINTED)
-    return [
-        row.what,
-        "–" if row.paper is None else row.paper if isinstance(row.paper, str) else number(row.paper),
-        _against(printed, row.within, row.paper),
-        _plain(ours),
-        _goal(row, ours),
-    ]
+def _paper(row: Row) -> str:
+    return "–" if row.paper is None else row.paper if isinstance(row.paper, str) else number(row.paper)
+
+
+def _cell(study: Study, row: Row, series: str) -> str:
+    found = measured(study, row, series)
+    return _against(found, row) if series in (PRINTED, SHORTENED, METHOD) else _plain(found)
 
 
 def _plain(found: Measurement | None) -> str:
     return "–" if found is None else str(found)
 
 
-def _against(found: Measurement | None, within: float | None, paper: float | str | None) -> str:
-    """As printed, and where it shall agree with the paper whether it does."""
+def _theirs(study: Study, row: Row) -> Measurement | None:
+    """The nearest to the paper that there is."""
+    found = [measured(study, row, name) for name in (PRINTED, SHORTENED, METHOD)]
+    return next((each for each in found if each is not None), None)
+
+
+def _against(found: Measurement | None, row: Row) -> str:
+    """A run of the paper's method, and where it shall agree with the paper whether it does."""
     if found is None:
         return "–"
-    if within is None or not isinstance(paper, float):
+    if row.within is None or not isinstance(row.paper, float):
         return str(found)
-    return f"{found} ({'within' if abs(found.mean - paper) <= within else 'not within'} {within:g})"
+    return f"{found} ({'within' if abs(found.mean - row.paper) <= row.within else 'not within'} {row.within:g})"
 
 
-def _goal(row: Row, found: Measurement | None) -> str:
+def _goal(study: Study, row: Row) -> str:
     if row.goal is None:
         return "–"
+    found = measured(study, row, COMPUTED if study.figure.compute else BEST)
     words = f"{'≥' if row.better == 'higher' else '≤'} {row.goal:g}"
     if found is None:
         return words
@@ -114,15 +146,36 @@ def _goal(row: Row, found: Measurement | None) -> str:
     return f"{words}: {'met' if met else 'missed'}"
 
 
-def _provenance(study: Study) -> str:
+def _counted(study: Study) -> str:
+    """How many results, how long they took, when the last was made, and why ε is nominal where it is."""
     about = [result.about for result in study.results]
+    if not about:
+        return ""
     seconds = sum(float(each.get("seconds") or 0) for each in about)
-    last = max(about, key=lambda each: str(each.get("date") or ""))
-    hardware, versions = last.get("hardware") or {}, last.get("versions") or {}
-    nominal = "".join(f" ε is nominal: {why}." for why in dict.fromkeys(map(_nominal, about)) if why)
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    where = f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"
-    return f"*{len(about)} results, {seconds / 60:.0f} minutes; {where}; {named}; {last.get('date')}.{nominal}*"
+    last = max(str(each.get("date") or "") for each in about)
+    words = f" *{len(about)} result{'s' if len(about) > 1 else ''}, {seconds / 60:.0f} minutes, {last[:10]}.*"
+    nominal = dict.fromkeys(why for why in map(_nominal, about) if why)
+    return words + "".join(f" *Nominal: {why}.*" for why in nominal)
+
+
+def _kind(study: Study) -> str:
+    if study.figure.compute:
+        return COMPUTED
+    named = {bool(result.about.get("nominal")) for result in study.results}
+    return {True: "nominal", False: "secret"}[named.pop()] if len(named) == 1 else "secret; some nominal"
+
+
+def _machines(studies: Iterable[Study]) -> str:
+    """What all runs of the page were made on."""
+    machines: dict[str, None] = {}
+    versions: dict[str, dict[str, None]] = {}
+    for about in (result.about for study in studies for result in study.results):
+        hardware = about.get("hardware") or {}
+        machines[f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"] = None
+        for name, version in (about.get("versions") or {}).items():
+            versions.setdefault(name, {})[str(version)] = None
+    named = ", ".join(f"{name} {' and '.join(known)}" for name, known in versions.items())
+    return f"*{'; '.join(machines)}; {named}.*" if machines else ""
 
 
 def _nominal(about: Mapping[str, Any]) -> str:
@@ -131,5 +184,6 @@ def _nominal(about: Mapping[str, Any]) -> str:
     return str(stated) if about.get("nominal") else ""
 
 
-def _image(title: str, path: Path, page: Path) -> str:
-    return f"![{title}]({Path(os.path.relpath(path, page.parent)).as_posix()})"
+def _image(figure: str, path: Path, page: Path) -> str:
+    part = path.stem.removeprefix(figure.replace("/", "-")).strip("-").replace("-", " ")
+    return f"![{figure}{', ' if part else ''}{part}]({Path(os.path.relpath(path, page.parent)).as_posix()})"

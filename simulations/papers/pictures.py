@@ -27,8 +27,12 @@ def draw(study: Study, folder: Path) -> list[Path]:
     stem = study.figure.id.replace("/", "-")
     with house_style():
         drawings = drawing(study)
-        parts = {part: f"{stem}-{part.replace(' ', '-')}.png" if part else f"{stem}.png" for part in drawings}
-        return [save(picture, folder / parts[part]) for part, picture in drawings.items()]
+        return [save(picture, folder / f"{'-'.join([stem, *_words(part)])}.png") for part, picture in drawings.items()]
+
+
+def _words(part: str) -> list[str]:
+    """A part's name for a file: "paper's settings" is papers, settings."""
+    return part.replace("'", "").split()
 
 
 def pictures_of(folder: Path, figure: str) -> list[Path]:

@@ -79,7 +79,10 @@ class Study:
     def numbers(self, metric: str, series: str, at: Mapping[str, Value]) -> list[float]:
         """A metric of a series at a point, one number a seed; empty where there is none."""
         for study in (self, dataclasses.replace(self, results=self.derived)):
-            found = [to_float(result.values.get(metric)) for result in study.of(series, **dict(at))]
+            found = [
+                result.sigma if metric == "sigma" else to_float(result.values.get(metric))
+                for result in study.of(series, **dict(at))
+            ]
             if numbers := [number for number in found if number is not None]:
                 return numbers
         return []
@@ -139,5 +142,5 @@ def _derived(study: Study) -> tuple[Result, ...]:
 def measured(study: Study, row: Row, series: str) -> Measurement | None:
     """What a series came to in a row of the figure's table."""
     if study.figure.compute is not None:
-        return Measurement.of(study.numbers(row.metric, "computed", {})) if series == "best" else None
+        return Measurement.of(study.numbers(row.metric, "computed", {})) if series == "computed" else None
     return Measurement.of(study.numbers(row.metric, series, row.at))

@@ -23,6 +23,8 @@ from fedsw.accounting import (
     epsilon_by,
     noise_multiplier,
 )
+from fedsw.accounting import charges as columns
+from fedsw.accounting import ledger as ledgers
 from fedsw.accounting.journal import Journal
 
 GROUPS = ("A=0", "A=1")
@@ -360,3 +362,20 @@ def test_a_thousand_rounds_are_charged_in_a_few_seconds(path):
             ledger.spend(round_, 0, charges(0.1, 1.0, other=0.99), 4.0)
             seconds.append(perf_counter() - began)
         assert median(seconds[150:]) < 0.02  # about 2 ms on an idle core
+
+
+def test_a_column_that_this_version_does_not_know_is_refused_and_one_that_a_row_lacks_has_its_meaning(
+    tmp_path, monkeypatch
+):
+    """An older ledger opens; a newer one might cost something that is not seen here."""
+    path = tmp_path / "own.ledger"
+    with Ledger.create(path, groups=["a"], delta=1e-5, epsilon=1.0) as ledger:
+        ledger.spend(0, 0, [Charge("a", 0.1, 1.0)], 5.0)
+    monkeypatch.setitem(columns.ADDED, "by", "an older version")
+    monkeypatch.setattr(ledgers, "as_row", lambda *given: {**columns.as_row(*given), "by": "this version"})
+    with Ledger.open(path) as ledger:
+        before = ledger.epsilon()
+        assert ledger.spend(1, 0, [Charge("a", 0.1, 1.0)], 5.0) > before
+    monkeypatch.delitem(columns.ADDED, "by")
+    with pytest.raises(LedgerDamaged, match="has the column 'by', which fedsw .* does not know"):
+        Ledger.open(path)

@@ -73,7 +73,7 @@ def _undecided(task: Problem) -> torch.Tensor:
 def test_the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small(tmp_path, monkeypatch, share, trials):
     noised, draws = door.noised, itertools.count()
     monkeypatch.setattr(Stream, "secure", lambda: Stream.seeded(next(draws), "federation attack"))
-    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
     mu = shown_mu(*(_released(tmp_path, monkeypatch, label, trials) for label in (0, 1)), confidence=CONFIDENCE)
     shown, claimed = epsilon_of_gaussian(mu, DELTA), epsilon_of_gaussian(1.0, DELTA)
     if share == 1.0:

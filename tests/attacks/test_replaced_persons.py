@@ -27,7 +27,7 @@ from fedsw.federation.trust.sketch import client as sketch
 from fedsw.randomness import Stream
 from fedsw.single.objective import draw_batch
 from fedsw.sketches.law import STEP
-from fedsw.sketches.sensitivity import sketch_sensitivity
+from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from tests.server.kept_runs import kept_run

@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from fedsw.accounting import Step
-from fedsw.audit.leakage import Leakage, curve_p_value, excludes, p_value, shown_epsilon
+from fedsw.audit.bounds import Leakage, curve_p_value, epsilon_of_guesses, excludes, p_value
 
 COUNTS = [(5, 5, 5), (8, 10, 10), (8, 10, 20), (18, 20, 40), (1, 1, 1), (25, 40, 40), (0, 3, 5)]
 
@@ -41,13 +41,13 @@ def test_more_than_epsilon_is_shown_of_randomised_response_no_oftener_than_allow
     law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     for error in (0.05, 1e-3):
         counts = np.arange(guesses + 1)
-        shown = np.array([shown_epsilon(int(v), guesses, 2 * guesses, 0.0, error=error) for v in counts])
+        shown = np.array([epsilon_of_guesses(int(v), guesses, 2 * guesses, 0.0, error=error) for v in counts])
         assert law.pmf(counts[shown > epsilon]).sum() <= error * (1 + 1e-9)
 
 
 def test_of_randomised_response_many_coins_show_nearly_all_of_epsilon() -> None:
     right = round(4000 * math.e / (1 + math.e))
-    assert 0.9 < shown_epsilon(right, 4000, 4000, 0.0, error=0.05) < 1.0
+    assert 0.9 < epsilon_of_guesses(right, 4000, 4000, 0.0, error=0.05) < 1.0
 
 
 def test_what_delta_adds_is_the_formula_of_the_theorem() -> None:
@@ -61,7 +61,7 @@ def test_what_delta_adds_is_the_formula_of_the_theorem() -> None:
 def test_more_right_guesses_and_less_confidence_show_more() -> None:
     leakage = Leakage(Step(0.3, 0.5), 20, 1e-5)
     for show in (
-        lambda v, error: shown_epsilon(v, 50, 200, 1e-5, error=error),
+        lambda v, error: epsilon_of_guesses(v, 50, 200, 1e-5, error=error),
         lambda v, error: leakage.shown(v, 50, 200, error=error),
     ):
         row = [show(v, 0.05) for v in (0, 25, 35, 40, 45, 50)]
@@ -70,7 +70,7 @@ def test_more_right_guesses_and_less_confidence_show_more() -> None:
 
 
 def test_one_coin_guessed_right_shows_nothing() -> None:
-    assert shown_epsilon(1, 1, 1, 0.0, error=0.05) == 0.0
+    assert epsilon_of_guesses(1, 1, 1, 0.0, error=0.05) == 0.0
     assert p_value(1, 1, 1, 1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
     assert curve_p_value(1, 1, 1, randomised(1.0)) == pytest.approx(math.e / (1 + math.e), rel=1e-3)
     assert Leakage(Step(1.0, 0.5), 1, 1e-5).shown(1, 1, 1, error=0.05) == 0.0
@@ -151,6 +151,6 @@ def test_impossible_counts_are_refused(counts: tuple[int, int, int]) -> None:
 
 def test_an_impossible_error_and_a_curve_of_another_relation_are_refused() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
-        shown_epsilon(1, 1, 1, 0.0, error=0.0)
+        epsilon_of_guesses(1, 1, 1, 0.0, error=0.0)
     with pytest.raises(ValueError, match="no curve under replacement"):
         Leakage(Step(0.1, 1.0, "poisson"), 1, 1e-6)

@@ -16,9 +16,8 @@ from scipy.stats import norm
 from fedsw import models
 from fedsw.accounting import Ledger
 from fedsw.baselines.fedavg import Weighted
-from fedsw.baselines.opacus_parts import Rows, made_private, poisson
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import ADD_REMOVE, Asked
+from fedsw.baselines.pooled import ADD_REMOVE, Asked, Rows, made_private, poisson
 from fedsw.baselines.run import replaced, run, train
 from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able

@@ -14,9 +14,9 @@ from typing import Self
 
 import psutil
 
+from fedsw.deploy.flower_processes import SuperLink
 from fedsw.deploy.local import LocalFederation, node_name
 from fedsw.deploy.processes import Processes
-from fedsw.deploy.superlink import SuperLink
 from fedsw.engines.deployed import follow
 from fedsw.experiment import Experiment
 from fedsw.files import private_folder

@@ -87,7 +87,7 @@ def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in range(1, 5):
         both_answers(node, place, request_to(node, round_), state)
-    monkeypatch.setattr(door, "noised", lambda *a: pytest.fail("noise was drawn"))
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
         noised_table(node, place, flatten(node.model), request_to(node, 5), state)
 
@@ -97,7 +97,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, 
     order = []
     spend, noised = Ledger.spend, door.noised
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
-    monkeypatch.setattr(door, "noised", lambda *a: (order.append("noise"), noised(*a))[1])
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: (order.append("noise"), noised(*a))[1])
     node, place, state = node_of(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
     if alpha:
         both_answers(node, place, request_to(node), state)
@@ -151,7 +151,7 @@ def test_the_noise_of_both_answers_has_the_stated_deviation_and_never_repeats(tm
         seen.append((values.clone(), released, sigma))
         return released
 
-    monkeypatch.setattr(door, "noised", spy)
+    monkeypatch.setitem(door.NOISES, "gaussian", spy)
     node, state = node_of("training.rounds=40", "local.bins=16", *seed), {}
     with account.held_open(tmp_path):
         for round_ in range(1, 41):
@@ -245,7 +245,7 @@ def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
 
 
 def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(door, "noised", lambda values, sigma, stream: values)
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda values, sigma, stream: values)
     node, state = node_of(), {}
     request = request_to(node)
     table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values

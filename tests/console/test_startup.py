@@ -14,7 +14,7 @@ import fedsw
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
-FOLDERS = ("resume", "status", "show", "ledger")
+FOLDERS = ("resume", "show")
 COMMANDS = (
     "run",
     "compare",

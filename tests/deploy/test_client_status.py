@@ -96,10 +96,10 @@ def test_a_client_s_ledger_says_what_it_reported(state, tmp_path, capsys):
     found = read_client_status(state)
     assert {str(ledger.client): ledger.epsilon for ledger in found.ledgers} == pytest.approx(reported, rel=1e-9)
     assert all(0 < ledger.epsilon <= 2.0 and ledger.rounds == 3 for ledger in found.ledgers)
-    assert main(["status", "--client", str(state), "--json"]) == 0
+    assert main(["show", str(state), "client", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["runs"][0]["answered"] == 3 and plain["runs"][0]["state"] == "over"
-    assert main(["status", "--client", str(state)]) == 0
+    assert main(["show", str(state), "client"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "answered in 3 of 3 rounds" in shown and "client 1's own ledger: ε = " in shown and "over" in shown
 
@@ -114,15 +114,15 @@ def test_an_operator_sees_what_it_chose_with_every_run(tmp_path, monkeypatch, ca
         )
         run(RAW, runs=tmp_path / "runs")
         assert [part.agreed for part in participations(tmp_path / choice)] == [words]
-        assert main(["status", "--client", str(tmp_path / choice)]) == 0
+        assert main(["show", str(tmp_path / choice), "client"]) == 0
         assert f"this client takes part in {words}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_that_is_no_client_s_says_which_one_to_give(tmp_path, capsys):
-    assert main(["status", "--client", str(tmp_path)]) == 2
+    assert main(["show", str(tmp_path), "client"]) == 2
     assert "give the --state-dir of `fedsw client`" in capsys.readouterr().err
-    assert main(["status"]) == 2
-    assert "name a run, or --client" in capsys.readouterr().err
+    assert main(["show", str(tmp_path), "client", "--watch"]) == 2
+    assert "--watch follows a run at its server" in capsys.readouterr().err
 
 
 def test_a_server_that_stays_away_is_said_once(tmp_path, monkeypatch):

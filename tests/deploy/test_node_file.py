@@ -14,8 +14,8 @@ from fedsw.columns.declaration import read_columns
 from fedsw.deploy import serving
 from fedsw.deploy.bundle import bundle_hash
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key, write_signing_key
+from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.node_file import NodeFile, read_node_file
-from fedsw.deploy.supernode import NodeSettings
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.node.limits import allowed_modules, choice_of, room_of
 from fedsw.shipped import NODE_FILE

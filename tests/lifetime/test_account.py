@@ -26,8 +26,7 @@ from fedsw.accounting.lifetime import (
     planned,
     room,
 )
-from fedsw.accounting.lifetime.composing import one_of
-from fedsw.accounting.lifetime.cover import counted, uncovered, worst_of
+from fedsw.accounting.lifetime.composing import counted, one_of, uncovered, worst_of
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.stated import Pure
 from fedsw.report.accounts import account_record, account_view, accounts_view, together_record, together_view

@@ -10,7 +10,7 @@ import pytest
 from fedsw.accounting import Ledger, LedgerReplaced, Step
 from fedsw.accounting.journal import Journal
 from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached
-from fedsw.audit.record import absent
+from fedsw.audit.record import published
 from fedsw.audit.record.folder import read_folder
 from fedsw.cli.app import main
 from fedsw.engines import driver
@@ -84,7 +84,7 @@ def test_runs_under_a_trusted_server_add_up_and_one_beyond_the_limit_spends_noth
 def test_a_run_that_counts_in_an_account_publishes_nothing_secret(federation):
     directory = federation.folder / "run"
     federation.run(counted(), directory=directory)
-    assert absent.check(read_folder(directory)).passed
+    assert published.check(read_folder(directory)).passed
 
 
 def test_a_run_that_breaks_off_stays_counted_until_it_is_settled_or_goes_on(federation, people):

@@ -77,7 +77,7 @@ def test_screen_and_card_say_first_that_a_table_is_of_no_use(place, capsys):  # 
     assert "**The table is of no use for prediction" in card.split("## Guarantee")[0]
     assert synthesize(place, "none.toml", "unknown.csv", "training.rounds=1") == 0
     assert "use for prediction" not in (place / "unknown.md").read_text()
-    assert main(["card", str(run_of(place, "useless.csv"))]) == 0
+    assert main(["show", str(run_of(place, "useless.csv")), "card"]) == 0
     own = (run_of(place, "useless.csv") / "card.md").read_text()
     assert "cannot be told from a constant: accuracy" in own and "The constant is the best answer" in own
 

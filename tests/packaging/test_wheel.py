@@ -119,7 +119,8 @@ def test_a_run_leaves_its_record_and_its_pictures_in_the_folder_it_is_started_in
     assert done["status"] == "completed" and place.is_relative_to(empty / "runs")
     assert len(done["plots"]) >= 3 and all((empty / plot).stat().st_size > 1000 for plot in done["plots"])
     assert json.loads(fedsw("show", "fair-classification", "--json"))["epsilon"] == done["epsilon"]
-    assert "3 of 3" in fedsw("status", str(place)) and "A=0" in fedsw("ledger", str(place))
+    assert "3 of 3" in fedsw("show", str(place), "progress")
+    assert "A=0" in fedsw("show", str(place), "ledger")
 
 
 def test_a_run_that_was_stopped_goes_on(fedsw, python, empty, environment):

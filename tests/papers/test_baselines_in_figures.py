@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from simulations.papers.cells import cells_of
 from simulations.papers.drawn import frontier
 from simulations.papers.figure import Figure, Series, load_figure
-from simulations.papers.page import _nominal, _section
+from simulations.papers.page import _nominal, section
 from simulations.papers.study import Result, Study
 from simulations.papers.work import pieces_of
 
@@ -49,8 +49,8 @@ def test_every_series_has_its_column_and_an_epsilon_that_is_nominal_says_why() -
     )
     results = (result("best", {"alpha": 0.0}, "replace-one", "central", 0.25),)
     results += (result("opacus", {"alpha": 0.0}, "add-remove-one", "central", 0.125),)
-    text = "\n".join(_section(Study(figure, results, 0), [], Path("docs/papers/rll.md")))
-    assert "| error | – | – | 0.25 | – | 0.125 |" in text
+    text = "\n".join(section(Study(figure, results, 0), [], Path("docs/papers/rll.md"), {}))
+    assert "| error | – | 0.25 | 0.125 | – |" in text
     assert _nominal(results[0].about) == "torch's"
     assert _nominal({"nominal": False}) == ""
 

@@ -154,7 +154,7 @@ def test_the_accuracy_that_is_lost_is_against_weight_0_at_the_same_epsilon():
 def test_differences_are_taken_at_the_same_seed():
     loss = {0: np.array([5.0, 1.0]), 1: np.array([5.0, 3.0])}
     runs = [
-        result("as printed", {"alpha": 0.0, "epsilon": epsilon}, {}, curve(loss[seed] + more), seed)
+        result("paper's settings", {"alpha": 0.0, "epsilon": epsilon}, {}, curve(loss[seed] + more), seed)
         for epsilon, more in (("inf", 0.0), (1.0, 0.25))
         for seed in (0, 1)
     ]

@@ -158,11 +158,11 @@ def test_a_figure_shows_its_own_part_of_shared_runs_and_no_run_is_made_twice():
     assert all("frechet.inception" not in cell.measures for cell in cells_of(whole))
 
 
-def test_the_settings_as_printed_are_the_papers_but_for_the_rounds_that_the_figure_owns_up_to():
+def test_the_shortened_settings_are_the_papers_but_for_the_rounds_that_the_figure_owns_up_to():
     figure = load_figure("rll/table1")
-    printed = [cell for cell in cells_of(figure) if cell.series == "as printed"]
+    printed = [cell for cell in cells_of(figure) if cell.series == "shortened"]
     assert load_experiment(find_experiment("swae-mnist-rll")).training.rounds == 5000
-    (said,) = [series.what for series in figure.series if series.name == "as printed"]
+    (said,) = [series.what for series in figure.series if series.name == "shortened"]
     for cell in printed:
         chosen = cell.experiment
         assert f"{chosen.training.rounds} of their 5000 rounds" in said

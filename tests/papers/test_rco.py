@@ -194,12 +194,12 @@ def test_what_is_best_keeps_its_budget_and_what_is_printed_has_the_papers_diamet
         local = cell.experiment.local
         assert cell.experiment.privacy.trust == "local-release"
         assert (local.diameter == "replacement") == (cell.series == "best")
-        if cell.series == "as printed":
+        if cell.series == "shortened":
             assert local.loss == "entropic" and local.iterations in (200, 400) and local.calibration == "rco"
 
 
 def test_the_ring_as_printed_has_the_settings_of_the_appendix() -> None:
-    for cell in (each for each in cells_of(load_figure("rll/fig22")) if each.series == "as printed"):
+    for cell in (each for each in cells_of(load_figure("rll/fig22")) if each.series == "paper's method"):
         experiment = cell.experiment
         assert experiment.data.records * experiment.training.batch_fraction == 10_000
         assert experiment.training.learning_rate == 0.0075 and experiment.slicing.directions == 50

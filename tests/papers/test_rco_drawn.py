@@ -40,31 +40,31 @@ def test_every_method_has_a_sheet_in_every_row_and_a_missing_one_is_named() -> N
         "rco/fig1",
         result("plain W_p", {"w2_test": 5.0}, {"samples": SHEET, **seen}, epsilon=35.0),
         result("plain W_p", {"w2_test": 5.0}, {"samples": SHEET, **seen}, epsilon=196.0),
-        result("as printed", {"w2_test": 4.0}, {"samples": SHEET}, epsilon=35.0),
+        result("shortened", {"w2_test": 4.0}, {"samples": SHEET}, epsilon=35.0),
     )
     with house_style():
         figure = released.methods(found)[""]
     titles = [axes.get_title() for axes in figure.axes]
     assert len(titles) == 2 * 5 and [title for title in titles if "no result" in title] == [
-        "entropic,\nas printed\n(no result)"
+        "entropic,\nshortened\n(no result)"
     ]
     assert "Laplace, ε = 35 (truly 70)" in [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def test_the_pair_of_a_figure_is_in_the_middle_of_its_budgets() -> None:
     found = study(
-        "rco/fig3", *(result("as printed", {}, {"samples": SHEET}, epsilon=e) for e in (50.0, 35.0, 25.0, 15.0))
+        "rco/fig3", *(result("shortened", {}, {"samples": SHEET}, epsilon=e) for e in (50.0, 35.0, 25.0, 15.0))
     )
     with house_style():
         figure = released.pair(found)[""]
         whole = released.budgets(found)[""]
-    assert [axes.get_title() for axes in figure.axes] == ["as printed, ε = 35", "as printed, ε = 25"]
+    assert [axes.get_title() for axes in figure.axes] == ["shortened, ε = 35", "shortened, ε = 25"]
     assert len(whole.axes) == 4
 
 
 def test_errors_stand_over_the_noise_that_a_run_had() -> None:
     found = study(
-        "rco/fig7", *(result("as printed", {"w2_train": e, "w2_test": 2 * e}, epsilon=e) for e in (1790.0, 503.0, 1.0))
+        "rco/fig7", *(result("shortened", {"w2_train": e, "w2_test": 2 * e}, epsilon=e) for e in (1790.0, 503.0, 1.0))
     )
     with house_style():
         figure = errors.against_sigma(found)[""]
@@ -96,7 +96,7 @@ def test_snapshots_name_the_rounds_and_the_budgets_of_either_side() -> None:
     arrays = {"samples": np.zeros((5, 2)), "reference": np.ones((5, 2))}
     found = study(
         "rll/fig22",
-        result("as printed", {"sw2": 0.5, "epsilon_x": 7.2, "epsilon_z": 1.8}, arrays, rounds=10.0),
+        result("shortened", {"sw2": 0.5, "epsilon_x": 7.2, "epsilon_z": 1.8}, arrays, rounds=10.0),
         result("best", {"sw2": 0.1}, arrays, rounds=10.0),
     )
     with house_style():

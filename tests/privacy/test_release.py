@@ -31,7 +31,7 @@ from tests.server.test_local_slices import RELEASE, SLICES
 
 PACKAGE = Path(fedsw.__file__).parent
 THE_DOOR = PACKAGE / "privacy" / "release.py"
-NOISE = {"noised", "laplace_noised", "released_on_grid"}
+NOISE = {"noised", "laplace_noised", "released_on_grid", "NOISES"}
 VALUE = torch.arange(6, dtype=torch.float64)
 
 
@@ -65,7 +65,7 @@ def test_a_release_is_charged_at_the_sensitivity_and_noised_in_proportion_to_it(
 
 
 def test_a_release_that_is_too_much_leaves_nothing_and_writes_nothing(ledger, monkeypatch):
-    monkeypatch.setattr(door, "noised", lambda *a: pytest.fail("noise was drawn"))
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
         release(bounded(rate=1.0), Fixed(0.1), ledger)
     assert ledger.entries() == []
@@ -90,7 +90,7 @@ def test_a_crash_while_noise_is_drawn_has_been_charged(ledger, monkeypatch):
     def crash(*a):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(door, "noised", crash)
+    monkeypatch.setitem(door.NOISES, "gaussian", crash)
     with pytest.raises(KeyboardInterrupt):
         release(bounded(), Fixed(20.0), ledger)
     assert ledger.replay() > 0
@@ -190,13 +190,15 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
     found = {name: set() for name in (*NOISE, "spend", "spend_together")}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            looked_up = isinstance(node, ast.Subscript)
+            if isinstance(node, ast.Call) or looked_up:
+                function = node.value if looked_up else node.func
+                called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
                 if called in found:
                     found[called].add(path)
     laws = {PACKAGE / "privacy" / "noise.py"}
-    door_only = dict.fromkeys(("noised", "laplace_noised", "spend", "spend_together"), {THE_DOOR})
-    assert found == {**door_only, "released_on_grid": laws}
+    door_only = dict.fromkeys(("noised", "NOISES", "spend", "spend_together"), {THE_DOOR})
+    assert found == {**door_only, "laplace_noised": set(), "released_on_grid": laws}
 
 
 def test_no_other_file_of_the_package_imports_what_adds_noise():
@@ -235,22 +237,25 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     """The frame that calls a noise or a ledger is the door's, for every call of a whole run."""
     callers: dict[str, set[str]] = {}
 
-    def watch(owner, name):
-        genuine = getattr(owner, name)
-
+    def watching(name, genuine):
         def watched(*given, **named):
             callers.setdefault(name, set()).add(sys._getframe(1).f_code.co_filename)
             return genuine(*given, **named)
 
-        monkeypatch.setattr(owner, name, watched)
+        return watched
+
+    def watch(owner, name):
+        monkeypatch.setattr(owner, name, watching(name, getattr(owner, name)))
 
     watch(Ledger, "spend")
-    for name in ("noised", "laplace_noised", "spend_together"):
-        watch(door, name)
+    watch(door, "spend_together")
+    for name, genuine in door.NOISES.items():
+        monkeypatch.setitem(door.NOISES, name, watching(name, genuine))
     raw, overrides = RUNS[trust]
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     Federation(tmp_path).run(parse_experiment(raw, (*overrides, *at_sites)))
     together = sites == 1 and is_local(trust)
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
-    assert ("noised" in callers) == (trust != "none") and callers.get("noised", {str(THE_DOOR)}) == {str(THE_DOOR)}
+    assert ("gaussian" in callers) == (trust != "none")
+    assert callers.get("gaussian", {str(THE_DOOR)}) == {str(THE_DOOR)}

@@ -33,7 +33,7 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
         replies.append((kind_of(message), reply.content))
         return reply
 
-    monkeypatch.setattr(door, "noised", spy)
+    monkeypatch.setitem(door.NOISES, "gaussian", spy)
     run(small(*TRUST, *overrides), app=Saboteur(after=keep))
     asked = [kind for kind, _ in replies]
     exchanges = 1 if "objective.alpha=0.0" in overrides else 2

@@ -154,7 +154,7 @@ def test_a_site_that_is_asked_again_for_a_batch_releases_nothing_more(tmp_path):
 def test_at_a_site_every_charge_is_on_disk_before_any_noise_is_drawn(federation, monkeypatch, seed):
     order, noised, sync = [], door.noised, files.sync
     monkeypatch.setattr(files, "sync", lambda path: (sync(path), order.append(path.name))[0])
-    monkeypatch.setattr(door, "noised", lambda *given: (order.append("noise"), noised(*given))[1])
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda *given: (order.append("noise"), noised(*given))[1])
     settings_ = (*LOCAL["local-gradient"], *seed, "federation.clients=3", "federation.sites=1", "training.rounds=1")
     federation.run(small(*settings_))
     logs = {f"client-{client}.sqlite-wal" for client in range(3)}

@@ -78,5 +78,5 @@ def test_a_status_says_that_its_times_are_the_operators(federation, capsys):
     found = read_status(directory).as_dict()
     assert set(found["operator_only"]) == {"seconds_per_round", "seconds_left", "seconds_since"}
     assert not [name for name in found if "second" in name]
-    assert main(["status", str(directory)]) == 0
+    assert main(["show", str(directory), "progress"]) == 0
     assert "not for publication" in " ".join(capsys.readouterr().out.split())

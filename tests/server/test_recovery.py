@@ -215,22 +215,22 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
     assert set(asked) == {"query.hello"} and not (source is None and (directory / "ledger.sqlite").exists())
 
 
-@pytest.mark.parametrize("verb", ["ledger", "status", "card", "show"])
-def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, verb, capsys):
+@pytest.mark.parametrize("what", ["ledger", "progress", "card", "summary"])
+def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, what, capsys):
     directory, other = two_runs
-    assert main([verb, str(directory)]) == 0
+    assert main(["show", str(directory), what]) == 0
     older = federation.folder / "older.sqlite"
     for source, reason in ((older, "ends at release 2"), (other / "ledger.sqlite", "another run")):
         for part in directory.glob("ledger.sqlite*"):
             part.unlink()
         copy(source, directory / "ledger.sqlite")
         capsys.readouterr()
-        assert main([verb, str(directory)]) == 2
+        assert main(["show", str(directory), what]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert reason in said and "summary.json remembers release 4" in said and "Traceback" not in said
     for part in directory.glob("ledger.sqlite*"):
         part.unlink()
-    assert main([verb, str(directory)]) == (2 if verb in ("ledger", "status") else 0)
+    assert main(["show", str(directory), what]) == (2 if what in ("ledger", "progress") else 0)
 
 
 @pytest.mark.parametrize("put", ["older", "none"])

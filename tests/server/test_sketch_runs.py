@@ -24,7 +24,7 @@ from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
 from fedsw.sketches.fit import CheckpointRefused, fit_generator
 from fedsw.sketches.law import STEP
-from fedsw.sketches.sensitivity import bits_per_number
+from fedsw.sketches.noised import bits_per_number
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, array, numbers, small
@@ -367,10 +367,10 @@ def test_what_does_not_fit_the_records_is_refused_before_anything_is_spent(setti
 
 
 def test_several_parts_and_the_cramer_distance_are_sketched_too(federation):
-    parts = "sketch.also=[{kind='cramer', directions=3, harmonics=2, period=4.0, columns=[0], weight=0.5}]"
-    chosen = sketched(NOISELESS, parts)
+    cramer = "{kind='cramer', directions=3, harmonics=2, period=4.0, columns=[0], weight=0.5}"
+    chosen = sketched(NOISELESS, f"sketch.also=[{cramer}, {{kind='features'}}, {{kind='moments', radius=3.0}}]")
     summary = federation.run(chosen)
-    assert summary["sketch"]["coordinates"] == 2 * 12 + 2 * 6
+    assert summary["sketch"]["coordinates"] == 2 * 12 + 2 * 6 + 2 * 2 + 6
     assert torch.equal(stored(chosen, federation.folder / "run1").sketch.value, exact(chosen))
 
 

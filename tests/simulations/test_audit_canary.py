@@ -80,12 +80,12 @@ def test_a_prior_is_attacked_too_and_never_shows_more_than_the_claim():
 
 def _half_the_noise(monkeypatch):
     noised = door.noised
-    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
 
 
 def _less_noise_than_the_slack_hides(monkeypatch):
     noised = door.noised
-    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):

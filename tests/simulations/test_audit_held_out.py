@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from fedsw.audit.record import absent, noise, promise, spent
+from fedsw.audit.record import noise, promise, published, spent
 from fedsw.audit.recorded import audit
 from tests.federations import Federation
 from tests.server.kept_runs import LOCAL, NOBODY, kept_run, tables
@@ -98,7 +98,7 @@ def test_stored_counts_with_less_noise_or_more_than_the_release_are_named(copied
 def test_a_summary_with_more_than_the_release_is_named(copied):
     directory = copied()
     change_json(directory / "summary.json", lambda summary: summary.update(held_out_exact={"accuracy": 0.5}))
-    assert failed(audit(directory)) == [absent.NAME]
+    assert failed(audit(directory)) == [published.NAME]
 
 
 def test_a_ledger_without_the_group_of_kept_records_is_named(finished, tmp_path):

@@ -74,7 +74,7 @@ def test_of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exc
 
 
 def test_without_noise_that_is_claimed_the_audit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "noised", lambda vector, sigma, stream: vector.clone())
+    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: vector.clone())
     found = one_run.audit(wide(), canaries=100, show=False)
     assert not found.passed and found.shown > found.claimed and "does not hold" in found.verdict
     assert found.details["attackers"]["all"]["accuracy_of_all"] > 0.8

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsw.audit import recorded
 from fedsw.audit.finding import Finding
-from fedsw.audit.record import absent, chain, model, noise, promise, spent
+from fedsw.audit.record import model, noise, promise, published, spent
 from fedsw.audit.record.folder import ledgers
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.cli.app import app
@@ -172,18 +172,18 @@ def test_a_line_with_seconds_a_count_or_an_un_noised_loss_is_named(copied):
     directory = copied()
     change_lines(directory / "metrics.jsonl", lambda line: line.update(seconds=0.1, training_loss=0.7, counts=[3, 4]))
     found = audit(directory)
-    assert failed(found) == [absent.NAME]
-    (check,) = (each for each in found.details["checks"] if each["name"] == absent.NAME)
+    assert failed(found) == [published.NAME]
+    (check,) = (each for each in found.details["checks"] if each["name"] == published.NAME)
     assert {key for key in ("seconds", "training_loss", "counts") if repr(key) in check["found"]} == {
         "seconds", "training_loss", "counts",
     }  # fmt: skip
-    assert absent.NAME in found.verdict
+    assert published.NAME in found.verdict
 
 
 def test_un_noised_metrics_need_an_infinite_epsilon_for_their_reader(copied):
     directory = copied("unsafe")
     change_json(directory / "summary.json", lambda summary: summary.update(epsilon_of_reader=summary["epsilon"]))
-    assert {absent.NAME, promise.NAME} <= set(failed(audit(directory)))
+    assert {published.NAME, promise.NAME} <= set(failed(audit(directory)))
 
 
 def test_an_epsilon_in_the_metrics_that_its_rows_do_not_cost_is_named(copied):
@@ -196,7 +196,7 @@ def test_a_kept_release_with_more_than_noised_arrays_is_named(copied):
     directory = copied("local-release")
     path = directory / "releases/client-1.safetensors"
     save_file({**load_file(path), "features": torch.zeros(3)}, path)
-    assert failed(audit(directory)) == [absent.NAME]
+    assert failed(audit(directory)) == [published.NAME]
 
 
 @pytest.mark.parametrize(
@@ -212,20 +212,20 @@ def test_a_kept_release_with_more_than_noised_arrays_is_named(copied):
 def test_numbers_that_tell_more_than_the_noised_release_are_named(copied, change):
     directory = copied()
     change_lines(directory / "metrics.jsonl", change)
-    assert failed(audit(directory)) == [absent.NAME]
+    assert failed(audit(directory)) == [published.NAME]
 
 
 def test_a_checkpoint_with_more_than_released_vectors_is_named(copied):
     directory = copied()
     change_checkpoint(directory, lambda stored: stored.update(batch_key=b"secret"))
-    assert failed(audit(directory)) == [absent.NAME]
+    assert failed(audit(directory)) == [published.NAME]
 
 
 def test_an_edited_row_breaks_the_chain(copied):
     directory = copied()
     edit = "UPDATE rows SET body = replace(body, '\"round\":2', '\"round\":3') WHERE sequence = 2"
     change_ledger(directory / "ledger.sqlite", edit)
-    assert chain.NAME in failed(audit(directory))
+    assert model.NAME in failed(audit(directory))
 
 
 @pytest.mark.parametrize("name", ["central", "local-gradient"])
@@ -233,14 +233,14 @@ def test_a_row_cut_off_at_the_end_is_missed(copied, name):
     directory = copied(name)
     change_ledger(ledgers(directory)[-1], "DELETE FROM rows WHERE sequence = 4")
     found = audit(directory)
-    assert {chain.NAME, spent.REPLAY} <= set(failed(found))
+    assert {model.NAME, spent.REPLAY} <= set(failed(found))
     assert all(name in found.verdict for name in failed(found))
 
 
 def test_an_attempt_charged_twice_over_is_named(copied):
     directory = copied()
     forge(directory, lambda row: row.update(round=1))
-    assert chain.NAME in failed(audit(directory))
+    assert model.NAME in failed(audit(directory))
 
 
 def test_a_summary_that_tells_of_less_than_the_rows_cost_is_named(copied):
@@ -253,7 +253,7 @@ def test_less_noise_is_named_although_every_digest_was_forged(copied):
     directory = copied()
     forge(directory, lambda row: row.update(sigma=row["sigma"] / 2))
     found = audit(directory)
-    assert chain.NAME not in failed(found)
+    assert model.NAME not in failed(found)
     assert {spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
 
 
@@ -279,7 +279,7 @@ def test_a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was
 
     forge(directory, change)
     found = audit(directory)
-    assert noise.NAME in failed(found) and chain.NAME not in failed(found)
+    assert noise.NAME in failed(found) and model.NAME not in failed(found)
     said = {each["name"]: each["found"] for each in found.details["checks"]}[noise.NAME]
     assert "is less than" in said and "by the formula" in said
 
@@ -291,7 +291,7 @@ def test_sensitivity_and_noise_lowered_together_are_named_in_a_clients_ledger(co
         "UPDATE rows SET body = json_set(body, '$.sigma', json_extract(body, '$.sigma') / 2, "
         "'$.charges[0].sensitivity', json_extract(body, '$.charges[0].sensitivity') / 2)",
     )
-    assert {chain.NAME, noise.NAME} <= set(failed(audit(directory)))
+    assert {model.NAME, noise.NAME} <= set(failed(audit(directory)))
 
 
 def test_another_delta_or_budget_is_named_although_every_digest_was_forged(copied, tmp_path):
@@ -345,8 +345,8 @@ def test_one_file_that_cannot_be_read_stops_no_other_check(copied):
     directory = copied()
     (directory / "ledger.sqlite").write_bytes(b"not a database, " * 100)
     found = audit(directory)
-    assert {chain.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
-    assert absent.NAME not in failed(found) and math.isnan(found.shown)
+    assert {model.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
+    assert published.NAME not in failed(found) and math.isnan(found.shown)
 
 
 def test_a_run_that_is_going_on_is_refused_and_so_is_a_folder_without_one(copied, tmp_path):
@@ -409,7 +409,7 @@ def test_ledgers_that_are_elsewhere_are_said_to_be_unchecked(copied):
     shutil.rmtree(directory / "clients")
     found = audit(directory)
     assert found.passed
-    assert found.details["not_checked"] == [chain.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME]
+    assert found.details["not_checked"] == [model.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME]
     assert "not checked" in found.verdict
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import absent, model, noise, promise
+from fedsw.audit.record import model, noise, promise, published
 from fedsw.audit.record.sensitivity import least_sensitivity
 from fedsw.audit.recorded import audit
 from fedsw.engines.driver import run
-from fedsw.sketches.sensitivity import sketch_sensitivity
+from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation
@@ -59,6 +59,7 @@ def copied(finished, tmp_path):
         ("sketch.counts=3.0",),
         ("sketch.also=[{kind='code', columns=[0, 1], weight=2.0}]", "sketch.labels=false"),
         ("sketch.also=[{kind='code', columns=[0, 1], weight=2.0}]",),
+        ("sketch.also=[{kind='features'}, {kind='moments', weight=0.5}]", "sketch.counts=0.1"),
         IMAGES,
         (*IMAGES, "sketch.counts=0.5"),
         TABLE,
@@ -170,4 +171,4 @@ def test_a_kept_sketch_of_a_client_with_more_than_noised_numbers_is_named(copied
     directory = copied("sketch-local")
     path = directory / "releases/client-1.safetensors"
     save_file({**load_file(path), "steps": torch.zeros(3)}, path)
-    assert failed(audit(directory)) == [absent.NAME]
+    assert failed(audit(directory)) == [published.NAME]

@@ -343,16 +343,16 @@ def test_the_ledger_is_replayed_and_alike_rounds_share_a_line(finished_run: Make
             charges = [Charge("A=0", 0.1, 0.01), Charge("A=1", 0.1, 0.01 if round_ < 5 else 0.02)]
             spent = ledger.spend(round_, 0, charges, 0.05)
         # While the run still holds its ledger.
-        assert cli.main(["ledger", str(directory), "--json"]) == 0
+        assert cli.main(["show", str(directory), "ledger", "--json"]) == 0
     account = strict_json(capsys.readouterr().out)
     assert account["epsilon"] == pytest.approx(spent, abs=1e-9)
     assert (account["budget"], account["released_rounds"], len(account["entries"])) == (3.0, 5, 10)
-    assert cli.main(["ledger", "toy"]) == 0
+    assert cli.main(["show", "toy", "ledger"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "A=" in line]
     assert [line[-5:-3] for line in lines] == [["5", "A=0"], ["4", "A=1"], ["1", "A=1"]]
 
 
 def test_a_run_without_a_ledger_says_so(finished_run: MakeRun, capsys: Capture) -> None:
     finished_run()
-    assert cli.main(["ledger", "toy"]) == 2
+    assert cli.main(["show", "toy", "ledger"]) == 2
     assert "ledger.sqlite" in capsys.readouterr().err

@@ -27,10 +27,9 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates, write_node_key
+from fedsw.deploy.flower_processes import NodeSettings, node_config_text, profile, superlink_command, supernode_command
 from fedsw.deploy.processes import free_port
 from fedsw.deploy.serving import probe, write_federation
-from fedsw.deploy.superlink import profile, superlink_command
-from fedsw.deploy.supernode import NodeSettings, node_config_text, supernode_command
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)
 

@@ -19,10 +19,9 @@ from safetensors.torch import load_file
 from fedsw.accounting import Ledger
 from fedsw.deploy.bundle import bundle_hash
 from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
+from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
 from fedsw.deploy.processes import MARK, Processes, free_port, script
 from fedsw.deploy.serving import probe, serving, write_federation
-from fedsw.deploy.superlink import SuperLink
-from fedsw.deploy.supernode import NodeSettings, supernode_command
 from fedsw.engines.deployed import local_federation
 from fedsw.engines.driver import resume, run
 from fedsw.runs.files import found_json

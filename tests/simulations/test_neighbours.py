@@ -48,7 +48,7 @@ from tests.server.sketch_runs import sketched
 TIMES = frozenset({"seconds", "begun", "date", "time", "operator_only"})
 """Keys whose values are times: how long a run takes in all is published, and no guarantee is about it."""
 
-READ = ("status", "show", "ledger")
+READ = ("progress", "summary", "ledger")
 ROWS, CLIENTS = 48, 2
 CLASSES = {"sensitive": {"name": "sex", "values": ["f", "m"]}, "target": {"name": "income", "values": ["low", "high"]}}
 NUMBERS = {"sensitive": CLASSES["sensitive"], "targets": [{"name": "y", "low": 0, "high": 1}]}
@@ -254,7 +254,7 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
         run(whole, data=data, held_out=held_out)
         printed = {}
         for command in (("card",), *(each for name in READ for each in ((name,), (name, "--json")))):
-            main([command[0], str(directory), *command[1:]])
+            main(["show", str(directory), *command])
             printed[" ".join(command)] = _printed(capsys.readouterr().out, directory)
         if case.task is TABLE:
             main(["synthesize", str(directory), "-o", str(tmp_path / "made.csv"), "--rows", "9", "--quiet"])
@@ -491,7 +491,7 @@ def test_real_processes_on_neighbours_leave_the_same_but_what_was_noised(tmp_pat
         found = {_anonymous(path, directory): _without_release(path, files[path]) for path in files}
         found |= {path.name: _log(path, directory) for path in (tmp_path / "logs").iterdir()}
         for client in range(CLIENTS):
-            main(["status", "--client", str(directory / "nodes" / str(client))])
+            main(["show", str(directory / "nodes" / str(client)), "client"])
             found[f"status of {client}"] = _anonymous(capsys.readouterr().out, directory)
         return found
 

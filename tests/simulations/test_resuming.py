@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedsw.cli.execution import execute
 from fedsw.cli.options import RunStopped
-from fedsw.cli.status import status_view
+from fedsw.cli.show import status_view
 from fedsw.engines.driver import Engine, resume
 from fedsw.errors import FederationError
 from fedsw.federation.server.app import job_from

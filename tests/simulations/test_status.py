@@ -1,4 +1,4 @@
-"""Laws of `fedsw status`: its files show how far a run has come, whatever became of its process."""
+"""Laws of `fedsw show RUN progress`: its files show how far a run has come, whatever became of its process."""
 
 from __future__ import annotations
 
@@ -118,19 +118,21 @@ def test_under_local_trust_every_client_s_epsilon_is_shown(federation):
 def test_the_command_prints_json_and_a_table_and_watches_until_the_end(federation, capsys):
     federation.run(small())
     directory = str(federation.folder / "run1")
-    assert main(["status", directory, "--json"]) == 0
+    assert main(["show", directory, "progress", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["state"] == "finished" and found["round"] == found["rounds"] == 4
-    assert main(["status", directory]) == 0
+    assert main(["show", directory, "progress"]) == 0
     shown = capsys.readouterr().out
     assert "finished" in shown and "4 of 4" in shown
-    assert main(["status", directory, "--watch", "--json"]) == 0
+    assert main(["show", directory, "progress", "--watch", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "finished"
 
 
 def test_watching_ends_when_the_run_does(federation, capsys):
     directory = broken(federation, 3)
-    watching = threading.Thread(target=main, args=(["status", str(directory), "--watch", "--every", "0.2", "--json"],))
+    watching = threading.Thread(
+        target=main, args=(["show", str(directory), "progress", "--watch", "--every", "0.2", "--json"],)
+    )
     with recovery.held(directory):
         watching.start()
         watching.join(1.0)

@@ -64,9 +64,9 @@ def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audi
     assert [each["records"] for each in config["experiment"]["data"]["objects"]] == [40]
     assert recomputed(found.directory).passed
     capsys.readouterr()
-    assert main(["ledger", str(found.directory), "--json"]) == 0
+    assert main(["show", str(found.directory), "ledger", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unit"] == "patient"
-    assert main(["ledger", str(found.directory)]) == 0
+    assert main(["show", str(found.directory), "ledger"]) == 0
     assert "all records of one 'patient'" in " ".join(capsys.readouterr().out.split())
 
 
@@ -92,11 +92,11 @@ def test_whatever_says_the_guarantee_of_persons_says_at_each_client(tmp_path, tr
     assert apart in found.summary["guarantee"]["statement"]
     assert "protected less against all of them together" in found.summary["guarantee"]["protects"]
     short = "all records of one 'patient', at each client by itself"
-    for verb, said in (("show", apart), ("ledger", short), ("status", short)):
+    for what, said in (("summary", apart), ("ledger", short), ("progress", short)):
         capsys.readouterr()
-        assert main([verb, str(found.directory)]) == 0
+        assert main(["show", str(found.directory), what]) == 0
         assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert main(["card", str(found.directory)]) == 0
+    assert main(["show", str(found.directory), "card"]) == 0
     assert apart in " ".join((found.directory / "card.md").read_text().split())
     assert apart in load(found.directory).guarantee
     alone = run(experiment(unit=None), data=visits().drop(columns="patient"), runs=tmp_path / "records")

@@ -185,11 +185,11 @@ def _means(outputs, directions):
 
 
 def test_a_bound_of_a_user_is_used_and_named_as_theirs():
-    own = fedsw.Stated(0.5, pull=_means, bound=lambda sizes, clip: 12 * clip.output * clip.jacobian / min(sizes))
+    own = fedsw.Stated(0.5, pull=_means, bound=lambda sizes, clip: 16 * clip.output * clip.jacobian / min(sizes))
     found = fedsw.Objective(Scores(), [own])
     plan = fedsw.plan(found, CLIP, sizes=(24, 24), batch_size=12, rounds=3, epsilon=1.0, delta=1e-4)
     task = 0.5 * 2 * CLIP.loss / 24
-    assert plan.sensitivity.value == pytest.approx(1.001 * (task + 0.5 * 12 * 0.4 * 0.3 / 12), rel=1e-12)
+    assert plan.sensitivity.value == pytest.approx(1.001 * (task + 0.5 * 16 * 0.4 * 0.3 / 12), rel=1e-12)
     assert "It rests on a bound that the user stated" in plan.guarantee
     derived = fedsw.plan(objective("parity"), CLIP, sizes=(24, 24), batch_size=12, rounds=3, epsilon=1.0, delta=1e-4)
     assert "stated" not in derived.guarantee

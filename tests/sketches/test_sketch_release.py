@@ -13,12 +13,13 @@ from fedsw.privacy.release import release
 from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
 from fedsw.sketches import law
 from fedsw.sketches.law import STEP, Law
-from fedsw.sketches.noised import NoisedSketch, pooled
-from fedsw.sketches.sensitivity import (
+from fedsw.sketches.noised import (
+    NoisedSketch,
     bits_per_number,
     bounded_sketch,
     bounded_sum,
     noised_sketch,
+    pooled,
     require_sum,
     sketch_sensitivity,
 )
@@ -165,7 +166,7 @@ def test_sums_of_other_lengths_of_nobody_or_of_too_many_are_refused(monkeypatch)
     ):
         with pytest.raises(ValueError, match=words):
             bounded_sum(LAW, sums, records)
-    monkeypatch.setattr("fedsw.sketches.sensitivity.MOST_RECORDS", 2 * N - 1)
+    monkeypatch.setattr("fedsw.sketches.noised.MOST_RECORDS", 2 * N - 1)
     with pytest.raises(ValueError, match="80 records"):
         bounded_sum(LAW, [SUM, SUM], [N, N])
 

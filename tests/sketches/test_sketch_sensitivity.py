@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.sketches.law import MOST_COORDINATES, STEP, Law, Sketcher
-from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer
-from fedsw.sketches.sensitivity import PUBLIC, RELATION, sketch_sensitivity
+from fedsw.sketches.noised import PUBLIC, RELATION, sketch_sensitivity
+from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer, diameter
 from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
 
 DRAWN = {name: law.drawn() for name, law in LAWS.items()}
@@ -172,6 +172,6 @@ def test_the_bound_says_which_relation_it_is_for_and_what_stays_public():
     assert "label and group included" in bound.relation and bound.value == 2 * SLACK
 
 
-def test_every_part_states_its_diameter():
-    assert KERNEL.diameter == SlicedCramer(1, 1, 1.0).diameter == 2.0
-    assert Indicators((0,)).diameter == math.sqrt(2)
+def test_how_far_apart_records_are_follows_from_the_least_inner_product_of_a_part():
+    assert diameter(KERNEL) == diameter(SlicedCramer(1, 1, 1.0)) == 2.0
+    assert diameter(Indicators((0,))) == math.sqrt(2)

@@ -204,8 +204,8 @@ def left_by_real_runs(
             text = path.suffix in (".json", ".jsonl", ".md", ".log", ".toml", "")
             files[name] = timeless(path.read_text()) if text else path.read_bytes()
     said: dict[str, object] = {}
-    for line in (["card"], ["status"], ["show"], ["ledger"], ["show", "--json"], ["ledger", "--json"]):
-        assert main([line[0], str(directory), *line[1:]]) == 0
+    for line in (["card"], ["progress"], ["summary"], ["ledger"], ["summary", "--json"], ["ledger", "--json"]):
+        assert main(["show", str(directory), *line]) == 0
         said[" ".join(line)] = " ".join(timeless(capsys.readouterr().out).split())
     return files, said
 
@@ -249,11 +249,11 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
         assert ledger.replay() == searched.cost.epsilon == ledger.budget
     assert rows < ONE_RUN * 1.001 < searched.cost.epsilon
     said = {}
-    reads = [["status"], ["ledger"], ["show"]]
-    for line in (*reads, ["audit", "-o", str(chosen / "audits")], ["card"], ["resume"], *reads):
+    reads = [["show", "progress"], ["show", "ledger"], ["show", "summary"]]
+    for line in (*reads, ["audit", "-o", str(chosen / "audits")], ["show", "card"], ["resume"], *reads):
         for form in ((), ("--json",)):
             assert main([line[0], str(chosen), *line[1:], *form]) == 0, line
-            said[line[0], form, len(said)] = capsys.readouterr().out
+            said[line[line[0] == "show"], form, len(said)] = capsys.readouterr().out
     said["load"] = fedsw.load(chosen).guarantee
     said |= {str(path): path.read_text() for path in chosen.rglob("*") if path.suffix in (".json", ".jsonl", ".md")}
     with closing(sqlite3.connect(chosen / LEDGER)) as database:
@@ -261,7 +261,7 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
     for where, text in said.items():
         for number in (ONE_RUN, rows):
             assert not smaller(number).search(text), (where, number)
-    for verb in ("status", "ledger", "show", "audit", "resume"):
+    for verb in ("progress", "ledger", "summary", "audit", "resume"):
         for where, text in said.items():
             if where[0] == verb and where[1]:
                 assert f"{searched.cost.epsilon}" in text, where
@@ -270,8 +270,8 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
 
 def test_a_selected_run_whose_summary_is_gone_still_has_the_selection_s_epsilon(searched, chosen, capsys):
     (chosen / SUMMARY).unlink()
-    for verb in ("status", "ledger", "show"):
-        assert main([verb, str(chosen)]) == 0
+    for what in ("progress", "ledger", "summary"):
+        assert main(["show", str(chosen), what]) == 0
         assert not smaller(ONE_RUN).search(capsys.readouterr().out)
 
 

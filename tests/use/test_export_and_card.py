@@ -80,7 +80,7 @@ def test_a_run_ends_with_its_card(place, tmp_path, monkeypatch, capsys):
     before = written.read_text()
     written.unlink()
     capsys.readouterr()
-    assert main(["card", "fair-classification"]) == 0
+    assert main(["show", "fair-classification", "card"]) == 0
     assert written.read_text() == before and capsys.readouterr().out.strip().endswith("card.md")
 
 

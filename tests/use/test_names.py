@@ -32,7 +32,7 @@ def test_a_ledger_is_read_by_declared_names_and_kept_by_numbers(classifier, caps
     assert set(account["epsilon_by_group"]) == {"female", "male"} == {entry["group"] for entry in account["entries"]}
     with Ledger.open(classifier / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.groups == ("A=0", "A=1")
-    assert main(["ledger", str(classifier)]) == 0
+    assert main(["show", str(classifier), "ledger"]) == 0
     shown = capsys.readouterr().out
     assert "female" in shown and "A=0" not in shown
 

@@ -40,10 +40,12 @@ def folder(classifier: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("verb", ["show", "status", "ledger", "card", "resume", "export", "predict", "evaluate"])
+@pytest.mark.parametrize(
+    "verb", ["show", "show progress", "show ledger", "show card", "resume", "export", "predict", "evaluate"]
+)
 def test_no_verb_lets_a_text_of_a_folder_command_the_terminal(folder, place, capfd, verb, as_json):
     more = {"predict": [str(place / "held-out.csv"), "-o", str(folder / "out.csv")]}.get(verb, [])
-    main([verb, str(folder), *more, *(["--json"] if as_json else [])])
+    main([verb.split()[0], str(folder), *verb.split()[1:], *more, *(["--json"] if as_json else [])])
     out, err = capfd.readouterr()
     assert (out + err).strip()
     assert not set(OBEYED) & set(out + err)
@@ -57,7 +59,7 @@ def test_what_is_shown_of_a_folder_is_there_all_the_same(folder, capfd):
 
 
 def test_a_card_holds_no_commands_either(folder):
-    assert main(["card", str(folder)]) == 0
+    assert main(["show", str(folder), "card"]) == 0
     text = (folder / "card.md").read_text(encoding="utf-8")
     assert "owned" in text and not set(OBEYED) & set(text)
 
@@ -65,8 +67,8 @@ def test_a_card_holds_no_commands_either(folder):
 def test_an_error_about_a_stored_run_is_harmless(folder, capfd):
     named = folder.rename(folder.with_name("run\x1b[31m\x07"))
     (named / "config.json").write_text("{", encoding="utf-8")
-    for verb in ("show", "status", "card", "resume"):
-        assert main([verb, str(named)]) != 0
+    for verb, *what in (["show"], ["show", "progress"], ["show", "card"], ["resume"]):
+        assert main([verb, str(named), *what]) != 0
         out, err = capfd.readouterr()
         assert "31m" in err and not set(OBEYED) & set(out + err)
     assert report_fault(ValueError(EVIL), debug=False) == 2

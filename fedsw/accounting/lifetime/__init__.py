@@ -14,8 +14,19 @@ from fedsw.accounting.lifetime.account import (
     accounts_in,
 )
 from fedsw.accounting.lifetime.bound import Bound, bind, bound_in, bound_to, counting, require_same, settle, unbind
-from fedsw.accounting.lifetime.composing import admitted, composed_epsilon, cost_of_ledger, room, total_epsilon
-from fedsw.accounting.lifetime.cover import NO_NOISE, Cost, Counts, added, one_cost, planned
+from fedsw.accounting.lifetime.composing import (
+    NO_NOISE,
+    Cost,
+    Counts,
+    added,
+    admitted,
+    composed_epsilon,
+    cost_of_ledger,
+    one_cost,
+    planned,
+    room,
+    total_epsilon,
+)
 from fedsw.accounting.lifetime.state import State, TakenRun
 
 __all__ = [

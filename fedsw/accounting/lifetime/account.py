@@ -26,8 +26,18 @@ from fedsw.accounting.journal import (
     remembered,
 )
 from fedsw.accounting.ledger import BudgetExhausted, Ledger
-from fedsw.accounting.lifetime.composing import admitted, room, total_epsilon
-from fedsw.accounting.lifetime.cover import Cost, Counts, added, as_row, counted, one_cost, uncovered
+from fedsw.accounting.lifetime.composing import (
+    Cost,
+    Counts,
+    added,
+    admitted,
+    as_row,
+    counted,
+    one_cost,
+    room,
+    total_epsilon,
+    uncovered,
+)
 from fedsw.accounting.lifetime.state import Chain, NewestRows, State, state_of
 from fedsw.settings import require_data_set
 from fedsw.text import downward, upward

@@ -15,8 +15,7 @@ from fedsw import files
 from fedsw.accounting.journal import memory_of, remembered
 from fedsw.accounting.ledger import Ledger
 from fedsw.accounting.lifetime.account import About, DatasetAccount, Reservation
-from fedsw.accounting.lifetime.composing import cost_of_ledger
-from fedsw.accounting.lifetime.cover import Counts
+from fedsw.accounting.lifetime.composing import Counts, cost_of_ledger
 
 _BOUND = ".account.json"
 _LEDGER = ".sqlite"

@@ -13,8 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from fedsw import files
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.accounting.lifetime.composing import total_epsilon
-from fedsw.accounting.lifetime.cover import Cost, Counts, from_row
+from fedsw.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
 
 @dataclass(frozen=True)

@@ -276,8 +276,8 @@ def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
     require_no_links(directory)
     if is_running(directory):
         raise ValueError(
-            f"{directory} is being run by another process; `fedsw status {directory}` shows how far it is. Audit it "
-            "when it has ended"
+            f"{directory} is being run by another process; `fedsw show {directory} progress` "
+            "shows how far it is. Audit it when it has ended"
         )
     folder = Folder(directory, dict(config["experiment"]), {}, config.get("selection"))
     events = [line.get("event") for line in folder.log if line.get("event") in ("run begins", "run ended")]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from fedsw.accountants import ACCOUNTANTS
 from fedsw.audit.record.folder import HELD_OUT, LAPLACE, Book, Check, Faults, Folder, real
 from fedsw.audit.record.steps import Array, Recorded, Steps
 from fedsw.text import upward
@@ -99,7 +100,6 @@ def _divergences(step: Recorded) -> Array:
 
 NAME = "guarantee's words"
 
-_GUARANTEES = frozenset({"pld", "rdp-wor", "bernstein", LAPLACE})
 _SAME = 1e-6
 _DIGITS = 1.1e-2  # what three digits add to a number at most, rounded up
 
@@ -177,7 +177,7 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     expected = {
         "trust": folder.trust,
         "accountant": folder.accountant,
-        "accountant_is_guarantee": folder.accountant in _GUARANTEES,
+        "accountant_is_guarantee": _proven(folder.accountant),
         "sampling": _sampling(folder),
         "relation": "replace-one" if _fixed(folder) else "replace-one, label and group included",
     }
@@ -221,6 +221,12 @@ def _fixed(folder: Folder) -> list[str]:
     return sorted(fixed)
 
 
+def _proven(accountant: str) -> bool:
+    """Whether an accountant's epsilon is a proven bound; no user's own is."""
+    known = ACCOUNTANTS.get(accountant)
+    return known is not None and known.guarantee
+
+
 def _unit(folder: Folder) -> str | None:
     """The column that says whose a record is, where all records of a person are one unit."""
     unit = folder.experiment.get("data", {}).get("unit")
@@ -236,7 +242,7 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     unit = _unit(folder)
     replaced = "replacement of one record" if unit is None else f"replacement of all records of one {unit!r}"
     faults.require(replaced in words, f"the sentence does not say {replaced}")
-    weak = folder.accountant not in _GUARANTEES
+    weak = not _proven(folder.accountant)
     faults.require(("No guarantee" in words) == weak, f"the sentence does not fit the accountant {folder.accountant}")
     pure = folder.accountant == LAPLACE
     delta = float(folder.summary["delta"])

@@ -129,14 +129,14 @@ def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:
 _TITLE = b"fedsw generator 1 "
 _FACTS = "sigma, records, clients, attempt and epsilon"
 _EXACT = 1e-9
-_NEVER_NEGATIVE = ("code", "table")
+_NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
 def least_sensitivity(experiment: Mapping[str, Any], cells: int) -> float:
     """How far a replaced record moves a sum (docs/guarantees.md, K1): within a cell, or between two.
 
-    Waves of norm 1 are up to 2 apart; codes of columns and of a table, of which no number is negative, up to sqrt(2);
-    each with its part of the squared norm.
+    Waves of norm 1 are up to 2 apart; codes, of which no number is negative, and moments up to sqrt(2); each with its
+    part of the squared norm.
     """
     sketch = experiment["sketch"]
     parts = [sketch, *sketch["also"]]

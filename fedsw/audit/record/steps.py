@@ -175,11 +175,11 @@ def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recompute
     """Epsilon of the steps at delta.
 
     For "pld" it is an upper bound but for the quadrature of random slices (relative 1e-3), at most `error` above
-    what an infinitely fine grid would give. For the accountants of other papers it is what their library says.
+    what an infinitely fine grid would give. For the accountants of other papers it is what their library says; for a
+    user's own it is a lower bound.
 
     Raises:
         ModuleNotFoundError: without dp_accounting, or Opacus for its central limits.
-        ValueError: for an accountant without an independent computation here.
     """
     if not steps:
         return Recomputed(0.0, 0.0, "nothing was released")
@@ -192,7 +192,7 @@ def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recompute
     if accountant in ("rdp-wor", "bernstein", "bernstein-published", "clt"):
         return _renyi(steps, delta, accountant)
     if accountant != "pld":
-        raise ValueError(f"no independent computation is known for the accountant {accountant!r}")
+        return Recomputed(lower_bound(steps, delta), 0.0, f"what no account can be below: {accountant} is a user's own")
     if {step.sampling for step in steps} == {"poisson"}:
         return _poisson(steps, delta)
     if all(step.rate == 1.0 and len(mixture(step)[0]) == 1 for step in steps):

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed, at_most
+from fedsw.accountants import ACCOUNTANTS
+from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
 from fedsw.experiment.trust import names_of, trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
@@ -19,15 +21,18 @@ from fedsw.text import upward
 _READ: dict[str, tuple[str, ...]] = {
     "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
     "cramer": ("directions", "harmonics", "period", "scheme", "map"),
+    "features": ("map", "radius"),
+    "moments": ("map", "radius", "projected"),
     "code": (),
     "table": ("bins", "singles"),
 }
-_READ_BY_MAP: dict[str, tuple[str, ...]] = {
+READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
     "cosine": ("decay",),
-    "convolutions": ("filters", "kernel", "stride"),
+    "convolutions": ("filters", "kernel", "stride", "shifts"),
     "scattering": ("scales", "orientations", "order"),
 }
+"""The shipped feature maps, each a class of `fedsw.sketches.maps`, and the settings that it is made with."""
 
 
 class SketchPart(Section):
@@ -35,52 +40,69 @@ class SketchPart(Section):
 
     Attributes:
         kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
-            of the sliced Cramer distance; "code", columns that are a one-hot code, as they are; or "table", single
-            columns and pairs of columns of a declared table, each written as codes (`fedsw.columns.declaration`).
+            of the sliced Cramer distance; "features", what the map makes of a record, without negative numbers;
+            "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
+            "table", single columns and pairs of columns of a declared table, each written as codes
+            (`fedsw.columns.declaration`).
         bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
             none are given; and how many frequencies, divided over them.
         directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
             projections.
+        radius: "features", "moments": norm that longer vectors are shortened to.
+        projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
             single columns have, pairs have the rest.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
-            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`; or
-            "scattering", local means of moduli of wavelets at `scales` sizes and `orientations`, up to `order`.
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
+            over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
+            `scales` sizes and `orientations`, up to `order`; or "module:name", a map of a user's own, made with
+            `map_arguments`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
-    kind: Literal["gaussian", "cramer", "code", "table"] = "gaussian"
+    kind: Literal["gaussian", "cramer", "features", "moments", "code", "table"] = "gaussian"
     bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
     harmonics: PositiveInt = 8
     period: PositiveFloat = 2.0
+    radius: PositiveFloat = 1.0
+    projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] = 0.2
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: Literal["raw", "cosine", "convolutions", "scattering"] = "raw"
+    map: str = "raw"
+    map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
     kernel: PositiveInt = 5
     stride: PositiveInt = 1
+    shifts: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
     scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
     orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
     order: Literal[1, 2] = 1
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
+    @field_validator("map")
+    @classmethod
+    def _known_map(cls, chosen: str) -> str:
+        return one_of(chosen, READ_BY_MAP, "a map")
+
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
         """Refuse a setting that another kind, or another map, would read."""
-        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, _READ_BY_MAP)):
+        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
             for owner, names in table.items():
                 for name in names:
-                    foreign = owner != chosen and name not in table[chosen]
+                    foreign = owner != chosen and name not in table.get(chosen, ())
                     if foreign and self.changed(name):
                         raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        if self.map_arguments and not is_reference(self.map):
+            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
         if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
             raise ValueError(
                 f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
@@ -170,9 +192,7 @@ class Privacy(Section):
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: Literal[
-        "pld", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt"
-    ] = "pld"
+    accountant: str = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -191,10 +211,13 @@ class Privacy(Section):
     @field_validator("trust")
     @classmethod
     def _known_trust(cls, trust: str) -> str:
-        known = [repr(name) for name in trust_models()]
-        if repr(trust) not in known:
-            raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
-        return trust
+        return one_of(trust, trust_models())
+
+    @field_validator("accountant")
+    @classmethod
+    def _known_accountant(cls, accountant: str) -> str:
+        # Those of Laplace noise are chosen by the mechanism.
+        return one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod

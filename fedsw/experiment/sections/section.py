@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -65,16 +65,18 @@ def at_most(count: int, what: str) -> AfterValidator:
     return AfterValidator(limited)
 
 
-def one_of(name: str, known: tuple[str, ...], own: str) -> str:
+def one_of(name: str, names: Iterable[str], own: str | None = None) -> str:
     """The name, if it is one of those that are known, or `module:name`.
 
     Args:
-        own: what is behind `module:name`, for the message: "a model".
+        own: what is behind `module:name`, for the message: "a model"; None where no such name is taken.
 
     Raises:
         ValueError: naming all that are known.
     """
-    if name not in known and not is_reference(name):
-        names = ", ".join(repr(each) for each in known)
-        raise ValueError(f"Input should be {names}, or 'module:name' for {own} of your own")
-    return name
+    known = [repr(each) for each in names]
+    if repr(name) in known or (own is not None and is_reference(name)):
+        return name
+    if own is None:
+        raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
+    raise ValueError(f"Input should be {', '.join(known)}, or 'module:name' for {own} of your own")

@@ -12,7 +12,7 @@ from fedsw.privacy import plan as plans
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.sketches.law import Law
-from fedsw.sketches.sensitivity import sketch_sensitivity
+from fedsw.sketches.noised import sketch_sensitivity
 
 PART = "sketch"
 

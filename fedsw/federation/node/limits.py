@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedsw.accounting import ACCOUNTANTS
+from fedsw.accountants import accountant_named
 from fedsw.experiment import Experiment, ExperimentError, planned_releases, resolve_delta
 from fedsw.experiment.catalogue import unprotected
 from fedsw.experiment.choices import references
@@ -273,7 +273,7 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
-    if not ACCOUNTANTS[local_accountant(experiment)].guarantee:
+    if not accountant_named(local_accountant(experiment)).guarantee:
         return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
     if not experiment.local.guaranteed:
         return "local.diameter 'paper' is not a guarantee"

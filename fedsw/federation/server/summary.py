@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedsw.accounting import ACCOUNTANTS
+from fedsw.accountants import accountant_named
 from fedsw.accounting.selection import Selection
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
@@ -161,7 +161,7 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "accountant": local_accountant(experiment),
-        "accountant_is_guarantee": ACCOUNTANTS[local_accountant(experiment)].guarantee,
+        "accountant_is_guarantee": accountant_named(local_accountant(experiment)).guarantee,
         "sampling": _sampling(experiment),
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
@@ -261,8 +261,14 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
-    if ACCOUNTANTS[accountant].guarantee:
+    by = accountant_named(accountant)
+    if by.guarantee:
         return words
+    if by.stated:
+        return (
+            f"No guarantee but by the user's word: that the accountant {accountant} gives an upper bound is stated by "
+            f"the user. It says {words}"
+        )
     return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {words}"
 
 

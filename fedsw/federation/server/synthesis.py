@@ -21,8 +21,7 @@ from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, stored_sketch
 from fedsw.runs.telemetry import event
 from fedsw.sketches.fit import Progress, Settings, fit_generator, sketch_distance
-from fedsw.sketches.noised import NoisedSketch, independent_proportions, reweighed
-from fedsw.sketches.sensitivity import bits_per_number
+from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
 from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 40
-_SIDE_BY_SIDE = 3
+_PAIRS = 9
 
 
 def reconstructions(study: Study) -> Mapping[str, Figure]:
@@ -59,19 +59,17 @@ def reconstructed_and_generated(study: Study) -> Mapping[str, Figure]:
 
 
 def interpolations(study: Study) -> Mapping[str, Figure]:
-    """Between the earliest held-out images of every two classes, ten images a pair, a panel an epsilon."""
+    """Between the earliest held-out images of class 0 and of every other, ten images a pair, a panel an epsilon."""
     found = {}
     for series in study.series:
         results = _by_epsilon(study, series)
-        lines = -(-len(results) // 2)
-        figure, panels = new_panels(lines, min(2, len(results)), size=(6.6 * min(2, len(results)), 3.7 * lines + 0.3))
-        for axes, (epsilon, one) in zip(panels, results.items(), strict=False):
-            lines_of = _apart(one.arrays["interpolated"])
-            columns = _SIDE_BY_SIDE * lines_of.shape[1]
-            draw_images(axes, lines_of.reshape(-1, lines_of.shape[-1]), name_of("epsilon", epsilon), columns=columns)
-        for axes in panels[len(results) :]:
-            axes.set_axis_off()
-        figure.suptitle(f"{_heading(study, series)}: between the codes of every two classes, three pairs a row")
+        figure, panels = new_panels(1, len(results), size=(3.3 * len(results) + 0.2, 3.5))
+        for axes, (epsilon, one) in zip(panels, results.items(), strict=True):
+            pairs = one.arrays["interpolated"][:_PAIRS]
+            draw_images(
+                axes, _unit(pairs).reshape(-1, pairs.shape[-1]), name_of("epsilon", epsilon), columns=pairs.shape[1]
+            )
+        figure.suptitle(f"{_heading(study, series)}: between the codes of class 0 and of every other class")
         found[series] = figure
     return found
 
@@ -88,14 +86,17 @@ def codes(study: Study) -> Mapping[str, Figure]:
     for line, (series, results) in enumerate(every.items()):
         for column, epsilon in enumerate(epsilons):
             axes = panels[line * len(epsilons) + column]
-            if epsilon in results:
-                _scatter(axes, results[epsilon])
+            if epsilon not in results:
+                axes.set_axis_off()
+                continue
+            _scatter(axes, results[epsilon])
             axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal")
             axes.set_title(name_of("epsilon", epsilon))
-        panels[line * len(epsilons)].set_ylabel(f"{series}\ncoordinate 2")
+        first = next(column for column, epsilon in enumerate(epsilons) if epsilon in results)
+        panels[line * len(epsilons) + first].set_ylabel(f"{series}\ncoordinate 2")
     for axes in panels[-len(epsilons) :]:
         axes.set_xlabel("coordinate 1")
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = next(axes for axes in panels if axes.has_data()).get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", title="class", markerscale=3)
     figure.suptitle(f"{study.figure.source}, {_source(study)}: codes of held-out images, and the prior's edge")
     return {"": figure}
@@ -137,12 +138,6 @@ def _heading(study: Study, series: str) -> str:
 def _source(study: Study) -> str:
     names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
     return ", ".join(names.get(str(value), str(value)) for value in study.along("source"))
-
-
-def _apart(lines: NDArray[Any]) -> NDArray[np.float64]:
-    """Lines of images (l, s, p) with a white image after each, in [0, 1]: (l, s + 1, p)."""
-    white = np.ones((len(lines), 1, lines.shape[2]))
-    return np.concatenate([_unit(lines), white], axis=1)
 
 
 def _unit(images: NDArray[Any]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SEEN = {"original": "original\n(held out)", "privatised": "privatised", "denoised": "wavelet,\nby an oracle"}
-_ENTROPIC = ("as printed", "best")
+_ENTROPIC = ("shortened", "best")
 _IMAGES = 10
 _IN_ROW = 2
 

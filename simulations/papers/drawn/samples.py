@@ -19,6 +19,8 @@ _SHOWN = 40
 _FRECHET = "frechet_lenet"
 _COLUMNS = 10
 _OF_A_CLASS = 4
+_NOTHING = 16
+"""Of 255: what nearly every pixel is below where images show nothing."""
 
 
 def labelled(study: Study) -> Mapping[str, Figure]:
@@ -77,6 +79,8 @@ def _grids(title: str, pictures: Sequence[NDArray[np.uint8]], titles: Sequence[s
     for axes, images, words in zip(panels, pictures, titles, strict=False):
         axes.imshow(_tiled(images, columns), cmap="gray_r", vmin=0, vmax=255)
         axes.set_title(words, fontsize=7.5)
+        if np.quantile(images, 0.99) < _NOTHING:
+            axes.text(0.5, 0.5, "all black: nothing was learnt", transform=axes.transAxes, ha="center", va="center")
     figure.suptitle(title)
     figure.set_layout_engine("constrained", wspace=0.06)  # budgets stand apart, samples of one do not
     return figure

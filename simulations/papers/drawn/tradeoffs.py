@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Points = list[tuple[float, float]]
 _UNFAIRNESS = {"w2": "largest W₂² between groups", "ks": "largest Kolmogorov-Smirnov distance"}
 
 
@@ -40,18 +41,31 @@ def one_number(study: Study) -> Mapping[str, Figure]:
     """Squared error against W2^2 and against Kolmogorov and Smirnov's distance, with weights and radii."""
     figure, panels = new_panels(1, 2, size=(9.4, 4.4), sharex=True)
     for axes, (metric, title) in zip(panels, _UNFAIRNESS.items(), strict=True):
-        for position, series in enumerate(study.series):
-            points, labels = _points(study, series, metric)
+        marked = {series: _points(study, series, metric) for series in study.series}
+        labelled: Points = []
+        every = [point for points, _ in marked.values() for point in points]
+        for position, (series, (points, labels)) in enumerate(marked.items()):
             _line(axes, points, position, series)
-            for (x, y), text in zip(points, labels, strict=True):
+            for place, text in _apart(points, labels, labelled, every):
                 axes.annotate(
-                    text, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6, color=colour(position)
+                    text, place, xytext=(3, 3), textcoords="offset points", fontsize=6, color=colour(position)
                 )
         axes.set_xlabel("mean squared error")
         axes.set_title(title, fontsize=9)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle(f"{study.figure.source}: one number predicted under (2, 1/n)")
     return {"": figure}
+
+
+def _apart(points: Points, labels: list[str], taken: Points, every: Points) -> list[tuple[tuple[float, float], str]]:
+    """Labels at least a twentieth of the range of `every` point from those that are `taken`, which they join."""
+    spread = np.ptp(np.array(every), axis=0) + 1e-12
+    found = []
+    for place, text in zip(points, labels, strict=True):
+        if all(np.max(np.abs(np.subtract(place, other)) / spread) >= 0.05 for other in taken):
+            taken.append(place)
+            found.append((place, text))
+    return found
 
 
 def _points(study: Study, series: str, metric: str) -> tuple[list[tuple[float, float]], list[str]]:

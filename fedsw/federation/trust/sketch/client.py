@@ -20,7 +20,7 @@ from fedsw.federation.node.node import Node, batch_key
 from fedsw.privacy.release import Paid, Released, pay, release_paid
 from fedsw.randomness import Stream
 from fedsw.sketches.law import STEP
-from fedsw.sketches.sensitivity import bounded_sketch
+from fedsw.sketches.noised import bounded_sketch
 from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketch_of_records, sketcher_of
 
 

@@ -21,8 +21,7 @@ from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import release
 from fedsw.runs.observer import Outcome
 from fedsw.sketches.law import STEP
-from fedsw.sketches.noised import NoisedSketch, pooled
-from fedsw.sketches.sensitivity import bounded_sum, require_sum
+from fedsw.sketches.noised import NoisedSketch, bounded_sum, pooled, require_sum
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 

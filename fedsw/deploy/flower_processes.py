@@ -1,0 +1,285 @@
+"""Flower's two programs in a deployment: the SuperLink and what is asked of it, and the SuperNode of one client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw.columns.declaration import read_columns
+from fedsw.deploy.bundle import read_bundle, run_config, write_bundle
+from fedsw.deploy.certificates import ServerCertificates, read_signing_key
+from fedsw.deploy.processes import Processes, script, wait_until_open
+from fedsw.federation.node.lifetime import ACCOUNT, ACCOUNTS, SHARED
+from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
+from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.federation.origin import SERVER_KEY, SIGNING_KEY
+from fedsw.settings import require_data_set
+
+_WARM_LINK = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "superlink.py"))
+_PROFILE = "fedsw"
+_START_SECONDS = 90.0
+
+
+def superlink_command(
+    certificates: ServerCertificates, host: str, port: int, *, stock: bool, database: Path | None = None
+) -> list[str]:
+    """The command that starts a SuperLink with TLS and SuperNode authentication."""
+    start = [*_WARM_LINK, "stock" if stock else "superlink"]
+    options = [
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--ssl-ca-certfile",
+        str(certificates.authority),
+        "--ssl-certfile",
+        str(certificates.certificate),
+        "--ssl-keyfile",
+        str(certificates.key),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+    ]
+    return [*start, *options, *(["--database", str(database)] if database is not None else [])]
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink, asked through `flwr` with a profile in a folder of its own."""
+
+    processes: Processes
+    process: subprocess.Popen[bytes]
+    address: str
+    authority: Path
+    home: Path
+    stock: bool
+
+    @classmethod
+    def start(
+        cls,
+        processes: Processes,
+        certificates: ServerCertificates,
+        home: Path,
+        *,
+        host: str,
+        port: int,
+        stock: bool,
+        database: Path | None = None,
+    ) -> SuperLink:
+        """Start one and wait until it listens.
+
+        Args:
+            home: its FLWR_HOME, where apps are unpacked and the profile of `flwr` is kept.
+
+        Raises:
+            RuntimeError: with what it printed, if it does not start.
+        """
+        address = f"127.0.0.1:{port}"
+        (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
+        process = processes.start(
+            "superlink",
+            superlink_command(certificates, host, port, stock=stock, database=database),
+            {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
+        )
+        wait_until_open(processes, "superlink", process, port, _START_SECONDS)
+        return cls(processes, process, address, certificates.authority, home, stock)
+
+    def register(self, public_keys: Sequence[Path]) -> None:
+        """Admit the nodes with these keys; all others are refused.
+
+        Raises:
+            RuntimeError: with Flower's message, if a key is refused.
+        """
+        if self.stock:
+            one = [script("flwr"), "supernode", "register"]
+            commands = [[*one, str(key), _PROFILE] for key in public_keys]
+        else:
+            commands = [[*_WARM_LINK, "register", self.address, str(self.authority), *map(str, public_keys)]]
+        for command in commands:
+            if self.processes.start("register", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
+                raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")
+
+    def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
+        """Refuse from now on every node that was admitted and whose key is not among these; runs go on without it.
+
+        Raises:
+            RuntimeError: with Flower's message, if it does not answer; with `stock`, which is asked otherwise.
+        """
+        if self.stock:
+            raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
+        command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
+        if self.processes.start("revoke", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
+            raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
+
+    def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
+        """Run the prepared job of a folder; the process ends when the run does.
+
+        Args:
+            modules: what the job's settings may name as `module:name`.
+        """
+        config = run_config(directory, modules, resume=resume)
+        bundle = write_bundle(directory / "deployment" / "bundle")
+        command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]
+        return self.processes.start("run", command, {"FLWR_HOME": str(self.home)})
+
+
+def profile(address: str, authority: Path) -> str:
+    """The `config.toml` with which `flwr` finds a SuperLink."""
+    return (
+        f'[superlink]\ndefault = "{_PROFILE}"\n\n[superlink.{_PROFILE}]\n'
+        f"address = {json.dumps(address)}\nroot-certificates = {json.dumps(str(authority.resolve()))}\n"
+    )
+
+
+_WARM_NODE = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a client's SuperNode is started with.
+
+    `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
+    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
+    for a schema of the node's own files, or beyond `max_memory` (GiB) and `max_seconds`; `own_data` says that a folder
+    named by the experiment is not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the
+    only bundle whose code this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions
+    that an experiment may name (None: any, for processes of who wrote the experiment). `account` is the name of the
+    data set, whose runs share one budget, kept in the folder `accounts`. `server_key` is the server's
+    public signing key: requests that it did not sign are refused. They reach the ClientApp as `context.node_config`,
+    and nothing of them leaves the node.
+
+    Raises:
+        ValueError, FileNotFoundError: for settings that can't be right, naming the setting and its value.
+    """
+
+    superlink: str
+    authority: Path
+    key: Path
+    client: int
+    clients: int
+    data_dir: Path | None = None
+    state_dir: Path | None = None
+    data_path: Path | None = None
+    schema: Path | None = None
+    trust: str | None = None
+    max_epsilon: float | None = None
+    max_memory: float | None = None
+    max_seconds: float | None = None
+    own_data: bool = False
+    bundle: str | None = None
+    modules: tuple[str, ...] | None = ()
+    num_clients: int | None = None
+    account: str | None = None
+    accounts: Path | None = None
+    server_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.client < self.clients:
+            raise ValueError(
+                f"partition-id {self.client} is not below num-partitions {self.clients}; clients are numbered from 0"
+            )
+        if self.num_clients is not None and self.num_clients < self.clients:
+            raise ValueError(
+                f"num-clients {self.num_clients} is below num-partitions {self.clients}; every node holds at least one "
+                "client"
+            )
+        for path, what in ((self.authority, "certificate of the authority"), (self.key, "node key")):
+            if not path.is_file():
+                raise FileNotFoundError(f"no {what} at {path}; `fedsw certs` makes it for this machine")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise FileNotFoundError(f"no data directory at {self.data_dir}")
+        for file, what in ((self.data_path, "data file"), (self.schema, "schema")):
+            if file is not None and not file.is_file():
+                raise FileNotFoundError(f"no {what} at {file}")
+        if self.schema is not None:
+            read_columns(self.schema)  # at a greeting it would be the server that learns of a fault
+        if self.server_key is not None:
+            read_signing_key(self.server_key)
+        if self.trust is not None:
+            read_trust(self.trust)
+        if self.max_epsilon is not None:
+            read_limit(self.max_epsilon)
+        if self.own_data and self.trust is None and self.max_epsilon is None:
+            raise ValueError(f"this client's operator has not said what it takes part in; {CHOICE}")
+        room_of(self.node_config)
+        if self.bundle is not None:
+            object.__setattr__(self, "bundle", read_bundle(self.bundle))
+        read_modules(",".join(self.modules or ()))
+        if self.account not in (None, SHARED):
+            require_data_set(str(self.account))
+
+    @property
+    def node_config(self) -> dict[str, int | str]:
+        """The configuration the ClientApp sees."""
+        config: dict[str, int | str] = {"partition-id": self.client, "num-partitions": self.clients}
+        paths = {
+            "data-dir": self.data_dir,
+            "state-dir": self.state_dir,
+            "data-path": self.data_path,
+            "schema": self.schema,
+            ACCOUNTS: self.accounts,
+        }
+        if self.server_key is not None:
+            config[SERVER_KEY] = read_signing_key(self.server_key)
+        if self.own_data:
+            config["own-data"] = 1
+        if self.num_clients is not None:
+            config["num-clients"] = self.num_clients
+        if self.trust is not None:
+            config["trust"] = self.trust
+        if self.max_epsilon is not None:
+            config["max-epsilon"] = str(self.max_epsilon)
+        if self.max_memory is not None:
+            config["max-memory"] = str(self.max_memory)
+        if self.max_seconds is not None:
+            config["max-seconds"] = str(self.max_seconds)
+        if self.bundle is not None:
+            config["bundle"] = self.bundle
+        if self.account is not None:
+            config[ACCOUNT] = self.account
+        config["modules"] = ANY_MODULE if self.modules is None else ",".join(self.modules)
+        return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
+
+
+def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
+    """The command that starts a SuperNode.
+
+    Args:
+        port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
+            one has none.
+
+    Raises:
+        ValueError: for a stock SuperNode that is to demand a bundle.
+    """
+    if stock and node.bundle is not None:
+        raise ValueError(
+            f"--bundle {node.bundle} cannot be kept with --stock: Flower's own SuperNode loads whatever bundle comes, "
+            "without a look at its hash; leave --stock out"
+        )
+    start = [script("flower-supernode")] if stock else list(_WARM_NODE)
+    options = [
+        "--superlink",
+        node.superlink,
+        "--root-certificates",
+        str(node.authority),
+        "--auth-supernode-private-key",
+        str(node.key),
+        "--node-config",
+        node_config_text(node.node_config),
+    ]
+    return [*start, *options, *(["--host", "127.0.0.1", "--port", str(port)] if stock else [])]
+
+
+def node_config_text(config: Mapping[str, int | str]) -> str:
+    """The configuration as `--node-config` wants it: TOML pairs in one line.
+
+    Raises:
+        ValueError: for a text with a double quote in it, which Flower's reader would cut in two.
+    """
+    for key, value in config.items():
+        if '"' in str(value):
+            raise ValueError(f"{key} {value!r} holds a double quote, which a node's configuration cannot; rename it")
+    return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())

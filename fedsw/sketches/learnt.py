@@ -1,0 +1,125 @@
+"""Maps that were learnt from what is released already: layers of a classifier of a declared architecture."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw.models.initial import Seed, convolution, count_parameters, flatten, generator_of, linear, load_flat
+from fedsw.randomness import Stream
+
+Layer = Literal["early", "late"]
+_CHANNELS = (8, 16)
+_FILTER = 5
+
+
+class Classifier(nn.Module):
+    """A small classifier whose layers a later sketch looks at: LeNet for images, a perceptron for other features.
+
+    Images whose side is a multiple of 4: two 5x5 convolutions of 8 and 16 filters, each with ReLU and the largest of
+    2x2 pixels, then a hidden layer. Other features: two hidden layers. Records are treated one by one.
+
+    Args:
+        features: p, of a record.
+        classes: what it tells apart.
+        hidden: width of hidden layers.
+        seed: of the initial weights.
+
+    Attributes:
+        widths: numbers of the "early" layer (the second pooled one, or the first hidden one) and of the "late" one.
+
+    Source: LeCun, Bottou, Bengio, Haffner 1998, with ReLU and fewer layers.
+    """
+
+    def __init__(self, features: int, classes: int, hidden: int, *, seed: Seed = 0) -> None:
+        super().__init__()
+        generator, (first, second), quarter = generator_of(seed), _CHANNELS, math.isqrt(features) // 4
+        if (4 * quarter) ** 2 == features:
+            early = second * quarter**2
+            self.layers = nn.Sequential(
+                nn.Unflatten(1, (1, 4 * quarter, 4 * quarter)),
+                *(convolution(1, first, _FILTER, generator), nn.ReLU(), nn.MaxPool2d(2)),
+                *(convolution(first, second, _FILTER, generator), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(1)),
+            )
+        else:
+            early = hidden
+            self.layers = nn.Sequential(linear(features, hidden, generator), nn.ReLU())
+        self.last, self.top = linear(early, hidden, generator), linear(hidden, classes, generator)
+        self.widths: dict[Layer, int] = {"early": early, "late": hidden}
+
+    def seen(self, features: Tensor, layer: Layer) -> Tensor:
+        """Activations (n, width) of records (n, p) in a layer."""
+        early: Tensor = self.layers(features)
+        return early if layer == "early" else F.relu(self.last(early))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores (n, classes) of records (n, p)."""
+        scores: Tensor = self.top(self.seen(features, "late"))
+        return scores
+
+
+@dataclass(frozen=True, repr=False)
+class Learnt:
+    """A layer of a `Classifier`, as a map of features.
+
+    What it is trained on is public or released, and it travels as weights of this architecture, never as code. A part
+    that may take any map (`fedsw.sketches.codes`) bounds what it makes of a record, whatever the weights are.
+
+    Attributes:
+        classes, hidden: see `Classifier`.
+        layer: "early" or "late".
+        weights: all of them as float32 numbers, one after the other; none for zeros, where only sizes matter.
+    """
+
+    classes: int
+    hidden: int = 64
+    layer: Layer = "late"
+    weights: bytes = field(default=b"")
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(self.weights).hexdigest()
+        return f"Learnt({self.classes}, {self.hidden}, {self.layer!r}, sha256 {digest})"
+
+    def width(self, features: int) -> int:
+        """Numbers of the layer."""
+        return Classifier(features, self.classes, self.hidden).widths[self.layer]
+
+    def built(self, features: int, stream: Stream) -> nn.Module:
+        """The layer of features (n, p), with its weights; nothing comes from the stream.
+
+        Raises:
+            ValueError: if there are more or fewer weights than the architecture has.
+        """
+        network = Classifier(features, self.classes, self.hidden)
+        wanted = count_parameters(network)
+        flat = np.frombuffer(self.weights, dtype="<f4").copy() if self.weights else np.zeros(wanted, dtype="<f4")
+        if len(flat) != wanted:
+            raise ValueError(f"a learnt map came with {len(flat)} weights; its architecture has {wanted}")
+        load_flat(network, torch.from_numpy(flat))
+        return _Layer(network.requires_grad_(False), self.layer)
+
+
+class _Layer(nn.Module):
+    def __init__(self, network: Classifier, layer: Layer) -> None:
+        super().__init__()
+        self.network, self.layer = network, layer
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network.seen(features, self.layer)
+
+
+def weights_of(network: nn.Module) -> bytes:
+    """All weights of a network as `Learnt.weights`."""
+    return flat_bytes(flatten(network))
+
+
+def flat_bytes(weights: Tensor) -> bytes:
+    """Weights (v,) as float32 numbers one after the other."""
+    return weights.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes()

@@ -1,0 +1,110 @@
+"""What the papers claim, and what came of each claim here: the table that a page begins with."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.sections.section import Section
+from fedsw.markdown import table
+from fedsw.settings import explain_all
+from simulations.papers.study import Measurement, Study, measured
+
+CLAIMS = Path(__file__).parent / "claims"
+"""A file for each page."""
+
+Verdict = Literal["holds", "fails", "not tested"]
+
+
+class Claim(Section):
+    """One claim of a paper.
+
+    Attributes:
+        where: the figure, table or theorem.
+        claim: what the paper says, in a sentence.
+        reason: why the verdict is what it is, in a sentence; `{name}` stands for a number of `numbers`.
+        numbers: measured values by name: the figure, what its row is called, the series; none is typed by hand.
+        figure: the figure whose section has the runs; None for what has a proof or a computation elsewhere.
+        link: a page for a claim without a figure, as `../guarantees.md`.
+    """
+
+    where: str
+    claim: str
+    verdict: Verdict
+    reason: str
+    numbers: dict[str, tuple[str, str, str]] = {}
+    figure: str | None = None
+    link: str | None = None
+
+
+class Page(Section):
+    """What a person writes of a page.
+
+    Attributes:
+        title: the paper.
+        about: who compares with what, whose choice of settings, on which data, in a few lines.
+        not_reproduced: what the paper has and this project has not, with why, an item each.
+        notes: paragraphs after the tables, for what no figure has: what is known of the authors' code, for example.
+    """
+
+    title: str
+    about: str
+    claims: tuple[Claim, ...]
+    not_reproduced: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load_page(paper: str) -> Page:
+    """What is written of a paper; of a folder of one's own that nobody has written about, its name.
+
+    Raises:
+        ExperimentError: naming the file and the key, if it is not valid.
+    """
+    path = CLAIMS / f"{paper}.toml"
+    if not path.exists():
+        return Page(title=paper, about="", claims=())
+    try:
+        return Page.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as fault:
+        raise ExperimentError(f"{path}: " + "\n".join(explain_all(fault.errors(), Page))) from None
+
+
+def verdicts(page: Page, studies: Mapping[str, Study]) -> str:
+    """The table of all claims, in Markdown.
+
+    Raises:
+        ExperimentError: if a claim names a figure, a row or a series that has no number.
+    """
+    lines = [
+        (_linked(claim, studies), claim.claim, f"*{claim.verdict}*", _reason(claim, studies)) for claim in page.claims
+    ]
+    return table(("where", "claim", "verdict", "why"), lines)
+
+
+def _reason(claim: Claim, studies: Mapping[str, Study]) -> str:
+    return claim.reason.format_map({name: str(_number(claim, at, studies)) for name, at in claim.numbers.items()})
+
+
+def _number(claim: Claim, at: tuple[str, str, str], studies: Mapping[str, Study]) -> Measurement:
+    figure, what, series = at
+    rows = [row for row in studies[figure].figure.rows if row.what == what] if figure in studies else []
+    number = measured(studies[figure], rows[0], series) if rows else None
+    if number is None:
+        raise ExperimentError(f"{claim.where}: no number of {series!r} in row {what!r} of {figure}")
+    return number
+
+
+def _linked(claim: Claim, studies: Mapping[str, Study]) -> str:
+    """Where a claim is in the paper, with a link to where it is looked at here."""
+    link = f"#{anchor(studies[claim.figure].figure.id)}" if claim.figure else claim.link
+    return f"[{claim.where}]({link})" if link else claim.where
+
+
+def anchor(figure: str) -> str:
+    """What a figure's heading is found by on its page."""
+    return figure.replace("/", "-")

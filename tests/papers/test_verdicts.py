@@ -1,0 +1,94 @@
+"""A paper's page begins with a verdict for every claim, is short, and says nothing twice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedsw.experiment import ExperimentError
+from simulations.papers.figure import chosen, figures
+from simulations.papers.study import Study
+from simulations.papers.verdicts import CLAIMS, Page, anchor, load_page, verdicts
+
+ROOT = Path(__file__).parents[2]
+PAPERS = sorted({name.partition("/")[0] for name in figures()})
+MOST_WORDS = {"rll": 4000}
+FEWEST = {"rll": 40, "rr": 14, "spf": 10, "rco": 15, "sketches": 3}
+THEOREMS = {
+    "rll": ("Theorem 4.1", "Corollary 4.2", "D.1", "Table 1", "Table 2", "Table 5"),
+    "rr": ("Lemma 1", "Lemma 2", "Proposition 2", "Property 1", "Property 2", "Table 1", "Table 2", "Figure 3"),
+    "spf": ("Theorem 1", "Theorem 2", "Table 1", "Figure 2"),
+    "rco": ("Theorem 1 (i)", "Theorem 1 (ii)", "Theorem 2", "Corollary 3", "Corollaries 1 and 2"),
+}
+
+
+def page(paper: str) -> str:
+    return (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+
+
+def words(text: str) -> list[str]:
+    """What a reader reads: no targets of links, no pictures, no numbers."""
+    shown = re.sub(r"!\[[^\]]*\]\([^)]*\)|<a id[^>]*></a>|(?<=\])\([^)]*\)", "", text)
+    return [word for word in shown.split() if re.search(r"[^\W\d_]{2,}", word)]
+
+
+def test_every_paper_has_claims_and_no_claims_are_of_no_paper() -> None:
+    assert sorted(path.stem for path in CLAIMS.glob("*.toml")) == PAPERS
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_page_begins_with_a_verdict_of_three_words_for_every_claim(paper: str) -> None:
+    title, table = page(paper).split("\n\n")[:2]
+    assert title.startswith("# ")
+    lines = table.splitlines()
+    assert lines[0] == "| where | claim | verdict | why |"
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[2:]]
+    assert len(cells) >= FEWEST[paper]
+    for where, claim, verdict, why in cells:
+        assert verdict.strip() in ("*holds*", "*fails*", "*not tested*")
+        assert where.strip() and claim.strip().endswith(".") and why.strip().endswith((".", ".)"))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_figure_with_results_has_a_verdict_that_links_to_it(paper: str) -> None:
+    table = page(paper).split("\n\n")[1]
+    for figure in chosen([paper]):
+        assert f"](#{anchor(figure.id)})" in table, figure.id
+        assert f'<a id="{anchor(figure.id)}"></a>' in page(paper)
+
+
+@pytest.mark.parametrize("paper", sorted(THEOREMS))
+def test_theorems_and_tables_that_were_unsaid_have_a_verdict(paper: str) -> None:
+    where = " ".join(claim.where for claim in load_page(paper).claims)
+    assert not [name for name in THEOREMS[paper] if name not in where]
+    assert load_page(paper).not_reproduced
+    assert "\n## Not reproduced\n\n- " in page(paper)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_page_is_short_and_has_no_paragraph_twice(paper: str) -> None:
+    text = page(paper)
+    assert len(words(text)) <= MOST_WORDS.get(paper, 1500)
+    paragraphs = [part for part in text.split("\n\n") if not part.startswith(("*", "|", "!")) or len(words(part)) > 8]
+    assert len(set(paragraphs)) == len(paragraphs)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_links_between_pages_lead_somewhere(paper: str) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page(paper)):
+        assert (ROOT / "docs" / "papers" / target).exists(), target
+
+
+def test_a_verdict_names_a_number_that_there_is() -> None:
+    claim = {"where": "Figure 1", "claim": "It falls.", "verdict": "holds", "reason": "To {low}.", "figure": "rr/fig1"}
+    (figure,) = chosen(["rr/fig1"])
+    studies = {"rr/fig1": Study(figure, (), 1)}
+    good = Page.model_validate({"title": "T", "about": "", "claims": [claim | {"reason": "It does."}]})
+    assert "| [Figure 1](#rr-fig1) | It falls. | *holds* | It does. |" in verdicts(good, studies)
+    bad = claim | {"numbers": {"low": ("rr/fig1", "mean (k/d)", "computed")}}
+    with pytest.raises(ExperimentError, match="Figure 1: no number of 'computed' in row"):
+        verdicts(Page.model_validate({"title": "T", "about": "", "claims": [bad]}), studies)
+    with pytest.raises(ValueError, match="holds"):
+        Page.model_validate({"title": "T", "about": "", "claims": [claim | {"verdict": "mostly"}]})
