@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:
-    from fedsw.experiment.sections.section import Section
+    from pydantic import BaseModel
 
 SHIPPED = "fedsw.federation.trust"
 """The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
@@ -56,7 +56,7 @@ class TrustModel:
     slices: ClassVar[bool] = False
     law: ClassVar[Law | None] = None
     why_not: ClassVar[str] = "the task does not go with it"
-    sections: ClassVar[Mapping[str, type[Section]]] = {}
+    sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]

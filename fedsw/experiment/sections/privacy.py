@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from fedsw.accountants import ACCOUNTANTS
@@ -269,7 +269,7 @@ class Privacy(Section):
         return "inf" if epsilon == math.inf else epsilon
 
     @classmethod
-    def variants(cls) -> tuple[type[Section], ...]:
+    def variants(cls) -> tuple[type[BaseModel], ...]:
         """See `Section`."""
         return _declared("privacy")
 
@@ -297,7 +297,7 @@ class Local(Section):
     """
 
     @classmethod
-    def variants(cls) -> tuple[type[Section], ...]:
+    def variants(cls) -> tuple[type[BaseModel], ...]:
         """See `Section`."""
         return _declared("local")
 
@@ -440,7 +440,7 @@ def tagged(section: str, raw: Any, trust: str) -> Any:
     return kind.model_validate({name: value for name, value in given.items() if name not in foreign})
 
 
-def _declared(section: str) -> tuple[type[Section], ...]:
+def _declared(section: str) -> tuple[type[BaseModel], ...]:
     """The classes that trust models declare for a section."""
     return tuple(model.sections[section] for model in trust_models().values() if section in model.sections)
 

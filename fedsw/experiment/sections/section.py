@@ -26,7 +26,7 @@ class Section(BaseModel):
         return hash(self.model_dump_json())
 
     @classmethod
-    def variants(cls) -> tuple[type[Section], ...]:
+    def variants(cls) -> tuple[type[BaseModel], ...]:
         """Classes that may stand in its place, as the trust model has it."""
         return ()
 
