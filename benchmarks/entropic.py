@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from fedsw.randomness import Stream
-from fedsw.transport.entropic import Matching, entropic_loss, plain_loss
+from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss
 
 RESULT = Path(__file__).parent / "results" / "entropic.json"
 SIZES = (1250, 2500, 5000, 10_000, 20_000)
@@ -43,7 +43,7 @@ WEIGHTS = (0.5, 0.3, 0.2)
 CENTRES = ((-2.0, -1.0), (2.0, -1.0), (0.0, 2.5))
 DEVIATIONS = ((0.8, 0.2), (0.2, 0.8), (0.4, 0.4))
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Matching]] = {
+LOSSES: dict[str, Callable[[Tensor, Tensor], EntropicMatching]] = {
     "entropic": lambda generated, released: entropic_loss(generated, released, order=2, scale=SIGMA, tolerance=1e-3),
     "plain": lambda generated, released: plain_loss(generated, released, order=2),
 }
@@ -102,7 +102,7 @@ def one_run(n: int, seed: int) -> dict[str, Any]:
     return row
 
 
-def train(loss: Callable[[Tensor, Tensor], Matching], released: Tensor, seed: int) -> tuple[Parts, float]:
+def train(loss: Callable[[Tensor, Tensor], EntropicMatching], released: Tensor, seed: int) -> tuple[Parts, float]:
     """A generator after SETTINGS["steps"] minibatches, and the largest marginal error of their plans."""
     draws = torch.Generator().manual_seed(seed)
     generator = Parts(released[torch.randperm(len(released), generator=draws)[: SETTINGS["parts"]]])

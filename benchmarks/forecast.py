@@ -33,10 +33,10 @@ from fedsw.columns.declaration import Columns
 from fedsw.data import Dataset, Records
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.after import twins_of
+from fedsw.planning.after_moments import twins_of
 from fedsw.planning.forecast import curve, reference, strength_of, trained
-from fedsw.planning.law import LAWS, TIGHT, PublicRecords, columns_named, scaled
-from fedsw.planning.opened import moments_of
+from fedsw.planning.from_moments import moments_of
+from fedsw.planning.law import LAWS, TIGHT, PublicRows, columns_named, scaled
 from fedsw.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "forecast.json"
@@ -94,7 +94,7 @@ class Task:
             }
         )
 
-    def draw(self, records: int, seed: int) -> PublicRecords:
+    def draw(self, records: int, seed: int) -> PublicRows:
         """So many private records, in which every group has its part."""
         groups = self.private.sensitive.numpy()
         everybody = np.bincount(groups, minlength=len(self.columns.groups))
@@ -103,10 +103,10 @@ class Task:
         rows = np.concatenate([order[groups[order] == group][:size] for group, size in sizes.items()])
         return self.declared(self.private.take(rows))
 
-    def declared(self, records: Records) -> PublicRecords:
+    def declared(self, records: Records) -> PublicRows:
         """The records with their columns."""
         ids = torch.arange(len(records))
-        return PublicRecords(records.features, records.sensitive, records.target, ids, self.columns, "public")
+        return PublicRows(records.features, records.sensitive, records.target, ids, self.columns, "public")
 
     def by_group(self, records: Records) -> dict[str, int]:
         """Sizes of the groups."""

@@ -22,7 +22,7 @@ from benchmarks.machine import describe
 from fedsw.data.images import MNIST_SIDE, mnist
 from fedsw.data.records import Dataset
 from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import Progress, Settings, fit_generator, generate, sketch_distance
+from fedsw.sketches.fit import FitSettings, Progress, fit_generator, generate, sketch_distance
 from fedsw.sketches.law import Law, Sketcher
 from fedsw.sketches.parts import GaussianKernel
 from fedsw.tasks.generation import classifier_accuracy
@@ -53,7 +53,7 @@ def _row(data: Dataset, sketcher: Sketcher, epsilon: float, asked: argparse.Name
     began = time.perf_counter()
     sketch = released(data.train, sketcher, epsilon=epsilon, delta=DELTA, seed=seed)  # nominal: the images are public
     sketched = time.perf_counter()
-    settings = Settings(asked.steps, asked.batch, seed, asked.learning_rate, asked.fraction)
+    settings = FitSettings(asked.steps, asked.batch, seed, asked.learning_rate, asked.fraction)
     network = ImageGenerator(MNIST_SIDE, 10, seed=seed)
     fit_generator(sketch, network, settings, sketcher=sketcher, observer=_show)
     trained = time.perf_counter()

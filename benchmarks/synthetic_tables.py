@@ -39,7 +39,7 @@ from fedsw.data.tabular import CATEGORIES, CLASSES, COLUMNS, read_rows
 from fedsw.models.labelled import VectorGenerator
 from fedsw.own_data.synthesis import STEPS
 from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.sketches.fit import Settings, fit_generator
+from fedsw.sketches.fit import FitSettings, fit_generator
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.tables import Pairs
@@ -187,7 +187,7 @@ def learnt_from(sketch: NoisedSketch, columns: Columns, coded: tuple[Coded, ...]
     """Rows of a generator that learnt from the sketch, with the settings of `fedsw synthesize`."""
     codes = ranges(coded)
     network = VectorGenerator(codes[-1][1], len(CLASSES), latent=16, hidden=(200, 200), codes=codes, seed=seed)
-    fit_generator(sketch, network, Settings(STEPS, 500, seed, 0.005))
+    fit_generator(sketch, network, FitSettings(STEPS, 500, seed, 0.005))
     return records_of_table(made_table(network, columns, coded, rows, seed=seed), columns)
 
 

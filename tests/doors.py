@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedsw.accounting import Charge
 from fedsw.privacy.mechanisms import Mechanism
-from fedsw.privacy.records import Release
+from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
@@ -33,7 +33,7 @@ def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream)
     return through(Bounded(rows, Sensitivity(1.0, "any")), Part("rows", 1.0, scale, mechanism), stream).value
 
 
-def privatise(features: Tensor, release: Release, stream: Stream) -> Tensor:
+def privatise(features: Tensor, release: RecordRelease, stream: Stream) -> Tensor:
     return release.released(through(release.bounded(features), release.part, stream))
 
 

@@ -20,7 +20,7 @@ from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.planning.law import LAWS, PublicRecords, drawn
+from fedsw.planning.law import LAWS, PublicRows, drawn
 from fedsw.runs.files import MODEL
 from fedsw.runs.intervals import share
 from fedsw.tasks.measures import measure
@@ -101,28 +101,28 @@ def _columns(task: str) -> Columns:
 
 
 @functools.cache
-def _pool(task: str, size: int) -> PublicRecords:
+def _pool(task: str, size: int) -> PublicRows:
     """Records of the law, a third of them of the first group; what is true is true of all of them."""
     return drawn(_columns(task), {"f": size // 3, "m": size - size // 3}, _LAW, seed=0)
 
 
-def _parts(pool: PublicRecords, seed: int) -> tuple[PublicRecords, PublicRecords]:
+def _parts(pool: PublicRows, seed: int) -> tuple[PublicRows, PublicRows]:
     """Private and held-out records, drawn from the pool one by one."""
     rows = np.random.default_rng([21, seed]).choice(len(pool), _PRIVATE + _HELD_OUT, replace=False)
     private, held_out = (_taken(pool, part) for part in (rows[:_PRIVATE], rows[_PRIVATE:]))
     return private, held_out
 
 
-def _taken(pool: PublicRecords, rows: NDArray[np.int64]) -> PublicRecords:
+def _taken(pool: PublicRows, rows: NDArray[np.int64]) -> PublicRows:
     own = pool.take(rows)
     ids = torch.arange(len(own))
-    return PublicRecords(own.features, own.sensitive, own.target, ids, pool.columns, pool.kind)
+    return PublicRows(own.features, own.sensitive, own.target, ids, pool.columns, pool.kind)
 
 
-def _labelled(records: PublicRecords, common: float, seed: Sequence[int]) -> PublicRecords:
+def _labelled(records: PublicRows, common: float, seed: Sequence[int]) -> PublicRows:
     """The records with labels that are pure noise."""
     target = torch.from_numpy((np.random.default_rng([23, *seed]).random(len(records)) > common).astype(np.int64))
-    return PublicRecords(records.features, records.sensitive, target, records.ids, records.columns, records.kind)
+    return PublicRows(records.features, records.sensitive, target, records.ids, records.columns, records.kind)
 
 
 def _experiment(task: str, trust: str, where: str, columns: Columns) -> Experiment:

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 import fedsw
 from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import Settings
+from fedsw.sketches.fit import FitSettings
 from fedsw.sketches.law import Law
 from fedsw.sketches.parts import GaussianKernel
 
@@ -37,7 +37,7 @@ def main(epsilon: float = 10.0, steps: int = 600) -> float:
         sketch = fedsw.release_sketch(sketcher, images[:PRIVATE], labels[:PRIVATE], plan, ledger)
 
     network = ImageGenerator(side=8, cells=10)
-    fedsw.fit_generator(sketch, network, Settings(steps, batch=200), sketcher=sketcher)  # costs no privacy
+    fedsw.fit_generator(sketch, network, FitSettings(steps, batch=200), sketcher=sketcher)  # costs no privacy
     generated, cells = fedsw.generate(network, sketch.proportions, 4000)
 
     classifier = LogisticRegression(max_iter=500).fit(generated.numpy(), cells.numpy())

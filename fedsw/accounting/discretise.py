@@ -21,7 +21,7 @@ _LOW_NOISE_MU = 10.0
 
 
 @dataclass(frozen=True)
-class Moments:
+class LossMoments:
     """Moments of the privacy loss of one discretised step.
 
     Attributes:
@@ -42,7 +42,7 @@ class Moments:
         return torch.stack([torch.logsumexp(sign * exponents + self.mass.log(), dim=1) for sign in (1, -1)])
 
 
-def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> Moments:
+def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> LossMoments:
     """Moments of one step, on an uneven grid whose nodes are multiples of the spacing (0: any losses).
 
     That grid dominates the even one of the same spacing and reach, being coarser, and E exp(r L), r > 0, is an
@@ -55,7 +55,7 @@ def step_moments(step: Step, orientation: Orientation, spacing: float, device: t
     mass = torch.cat([below, centre.reshape(1), above])
     mean = (mass * losses).sum()
     variance = float((mass * (losses - mean) ** 2).sum())
-    return Moments(variance, max(float(up[-1]), float(down[-1])), losses, mass)
+    return LossMoments(variance, max(float(up[-1]), float(down[-1])), losses, mass)
 
 
 def rates(device: torch.device) -> Tensor:

@@ -35,7 +35,7 @@ class BudgetExhausted(RuntimeError):
     """The next release would cost more than the ledger's epsilon; nothing was written."""
 
 
-class Planned(Protocol):
+class LedgerPlan(Protocol):
     """What an account needs of a plan."""
 
     @property
@@ -117,7 +117,7 @@ class Ledger:
     def create(
         cls,
         path: Path | str,
-        plan: Planned | None = None,
+        plan: LedgerPlan | None = None,
         *,
         groups: Sequence[str] = (),
         delta: float = math.nan,

@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Grid:
+class LossGrid:
     """A window of privacy losses ``(first + i) * spacing`` for 0 <= i < size, size a power of two."""
 
     spacing: float
@@ -71,7 +71,7 @@ class Grid:
 class Distribution:
     """A composed privacy loss: its mass on a grid, and the excess that counts in full as delta."""
 
-    grid: Grid
+    grid: LossGrid
     mass: Tensor
     excess: float
 
@@ -153,7 +153,7 @@ class Spectrum:
             return Harmonics(self._spacing, first, self._size, coefficients.cpu().numpy(), excess)
         spectrum = torch.polar(self._modulus.exp(), self._argument)
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
-        return Distribution(Grid(self._spacing, first, self._size), mass, excess)
+        return Distribution(LossGrid(self._spacing, first, self._size), mass, excess)
 
     def _kept(self, modulus: float) -> int:
         """How many frequencies there are up to the last one above a log modulus."""
@@ -189,7 +189,7 @@ class Spread:
             if self._spacing:
                 self._tails.add_(moments.tails, alpha=more)
 
-    def window(self) -> Grid | None:
+    def window(self) -> LossGrid | None:
         """The smallest window with all the mass but ``TAIL`` on either side; None past ``LARGEST_GRID``."""
         ends = ((self._tails - math.log(TAIL)) / self._rates).amin(1).tolist()
         highest, lowest = (min(end, self._furthest) for end in ends)
@@ -197,7 +197,7 @@ class Spread:
         needed = math.ceil(highest / self._spacing) + 2 - first
         if max(needed, self.longest / self._spacing) > LARGEST_GRID:
             return None
-        return Grid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
+        return LossGrid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
 
 
 def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:

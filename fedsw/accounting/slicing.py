@@ -63,7 +63,7 @@ class Slicing:
 
 
 @lru_cache(maxsize=32)
-def law_of_share(slicing: Slicing) -> Law:
+def law_of_share(slicing: Slicing) -> ShareLaw:
     """The law of B, from above, for a slicing that is not ``fixed``; whole blocks are left out (add k // d)."""
     d, k = slicing.d, slicing.k
     if slicing.scheme == "orthogonal":
@@ -183,7 +183,7 @@ _ROUND_OFF = 2.0**-52
 
 
 @dataclass(frozen=True)
-class Law:
+class ShareLaw:
     """A law that is never below another: P(X > x) of the other is at most that of this one plus ``lost``.
 
     Attributes:
@@ -206,7 +206,7 @@ class Law:
         return (self.first + np.arange(len(self.mass), dtype=np.float64)) * self.spacing
 
 
-def beta_law(a: float, b: float) -> Law:
+def beta_law(a: float, b: float) -> ShareLaw:
     """Beta(a, b): the mass of each cell at its upper end."""
     low, high = float(special.betaincinv(a, b, _LOWER_TAIL)), float(special.betainccinv(a, b, TAIL))
     spacing = 2.0 ** math.ceil(math.log2(max(high - low, 1e-12 * high) / (POINTS - 2)))
@@ -216,10 +216,10 @@ def beta_law(a: float, b: float) -> Law:
     below, above = special.betainc(a, b, ends[:middle]), special.betaincc(a, b, ends[middle - 1 :])
     mass = np.concatenate([np.diff(below), -np.diff(above)])  # on either side the smaller of both is accurate
     mass[0] += below[0]
-    return Law(spacing, first + 1, mass, TAIL + _ROUND_OFF, spacing)
+    return ShareLaw(spacing, first + 1, mass, TAIL + _ROUND_OFF, spacing)
 
 
-def sum_law(one: Law, count: int, highest: Callable[[int], float]) -> Law:
+def sum_law(one: ShareLaw, count: int, highest: Callable[[int], float]) -> ShareLaw:
     """The sum of ``count`` independent copies, by doubling.
 
     Rounding the first law up costs half a cell a copy; a lattice as long as the law's own range keeps that, and what
@@ -240,7 +240,7 @@ def sum_law(one: Law, count: int, highest: Callable[[int], float]) -> Law:
         power, size = _sum(power, power, highest(2 * size)), 2 * size
 
 
-def _sum(one: Law, other: Law, highest: float) -> Law:
+def _sum(one: ShareLaw, other: ShareLaw, highest: float) -> ShareLaw:
     while one.spacing < other.spacing:
         one = _coarser(one)
     while other.spacing < one.spacing:
@@ -253,7 +253,7 @@ def _sum(one: Law, other: Law, highest: float) -> Law:
     low = mass[: start + 1].sum()
     mass = mass[start:stop].copy()
     mass[0] = low
-    law = Law(one.spacing, first + start, mass, one.lost + other.lost + TAIL + _ROUND_OFF, raised)
+    law = ShareLaw(one.spacing, first + start, mass, one.lost + other.lost + TAIL + _ROUND_OFF, raised)
     while len(law.mass) > POINTS:
         law = _coarser(law)
     return law
@@ -268,9 +268,9 @@ def _convolved(one: Array, other: Array) -> Array:
     return np.maximum(mass, 0.0)
 
 
-def _coarser(law: Law) -> Law:
+def _coarser(law: ShareLaw) -> ShareLaw:
     """Twice the spacing: values between two nodes move to the upper one."""
     before = 1 - law.first % 2
     padded = np.pad(law.mass, (before, (len(law.mass) + before) % 2))
     mass = padded.reshape(-1, 2).sum(axis=1)
-    return Law(2 * law.spacing, (law.first - before + 1) // 2, mass, law.lost, law.raised + law.spacing)
+    return ShareLaw(2 * law.spacing, (law.first - before + 1) // 2, mass, law.lost, law.raised + law.spacing)

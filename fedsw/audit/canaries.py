@@ -306,7 +306,7 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedRound:
     """One round as the world may see it: the model (r,) that it began with and the noised vector (r,) that came out."""
 
     round: int
@@ -315,7 +315,7 @@ class Released:
     vector: Tensor
 
 
-def from_all_models(attacker: Attacker, history: Sequence[Released], sigma: float) -> tuple[Scores, list[float]]:
+def from_all_models(attacker: Attacker, history: Sequence[ReleasedRound], sigma: float) -> tuple[Scores, list[float]]:
     """Scores (m,) of one who sees every released vector, and each round's mean length of a signature.
 
     A round's vector, less its mean, is sum_i s_i v_i + noise with s_i = 1 or -1 by the coin and the known signatures

@@ -18,7 +18,7 @@ from scipy import stats
 from fedsw.accounting import Step, epsilon, epsilon_bracket
 from fedsw.audit import Attack, epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import Finding
-from fedsw.audit.neighbours import Released, require_room, worst_neighbours
+from fedsw.audit.neighbours import TrialRun, require_room, worst_neighbours
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
 from fedsw.report.figures import colour, house_style, new_panels
@@ -101,7 +101,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Measured:
+class AttackResult:
     """What the attacker found.
 
     Attributes:
@@ -123,7 +123,7 @@ class Measured:
     scores: tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-def finding(subject: str, cell: str, why: str, claim: Claim, measured: Measured, confidence: float) -> Finding:
+def finding(subject: str, cell: str, why: str, claim: Claim, measured: AttackResult, confidence: float) -> Finding:
     """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
 
     Args:
@@ -169,7 +169,7 @@ def finding(subject: str, cell: str, why: str, claim: Claim, measured: Measured,
     )
 
 
-def _contradictions(claim: Claim, measured: Measured, mu: float, rate: float, shown: float) -> list[str]:
+def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
     """What was found that the claim rules out, part by part: the whole has room that would hide a part's fault."""
     found = []
     if measured.shift > claim.sensitivity:
@@ -189,7 +189,7 @@ def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole > 0 else "nothing"
 
 
-def _drawn(claim: Claim, measured: Measured, rate: float) -> str:
+def _drawn(claim: Claim, measured: AttackResult, rate: float) -> str:
     seen = f"in {measured.present} of {measured.rounds} real rounds"
     if measured.drawn is None:
         return f"every record is in every batch; the canary {seen}"
@@ -198,7 +198,7 @@ def _drawn(claim: Claim, measured: Measured, rate: float) -> str:
 
 
 def _details(
-    cell: str, claim: Claim, measured: Measured, rates: tuple[float, float], mu: float, rate: float
+    cell: str, claim: Claim, measured: AttackResult, rates: tuple[float, float], mu: float, rate: float
 ) -> dict[str, Any]:
     attack, (scores, others) = measured.attack, measured.scores
     low, high = float(min(scores.min(), others.min())), float(max(scores.max(), others.max()))
@@ -234,7 +234,7 @@ def _details(
     }
 
 
-def _drawing(claim: Claim, measured: Measured, details: dict[str, Any], shown: float) -> Figure:
+def _drawing(claim: Claim, measured: AttackResult, details: dict[str, Any], shown: float) -> Figure:
     pass
 
     return draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown})
@@ -275,13 +275,13 @@ def audit(
     attacked = _attackable(experiment)
     status = Console(stderr=True, quiet=not show).status("sizes and plan")
     with tempfile.TemporaryDirectory() as folder, status:
-        with Released(attacked, None, Path(folder) / "sizes", canary=False) as plain:
+        with TrialRun(attacked, None, Path(folder) / "sizes", canary=False) as plain:
             require_room(plain.task)
             cell, claim = _claim(plain)
             neighbours = worst_neighbours(plain.task, cell, plain.holder(cell))
         with (
-            Released(attacked, neighbours, Path(folder) / "with", canary=True) as one,
-            Released(attacked, neighbours, Path(folder) / "without", canary=False) as other,
+            TrialRun(attacked, neighbours, Path(folder) / "with", canary=True) as one,
+            TrialRun(attacked, neighbours, Path(folder) / "without", canary=False) as other,
         ):
             status.update("real rounds on both neighbours")
             aggregates, shift, rounds, present = _real_rounds(one, other, claim)
@@ -296,7 +296,7 @@ def audit(
                 draws = draws or DRAWS
                 drawn = (one.times_drawn(neighbours, draws), draws)
         cell_name = one.task.objective.cells[cell]
-    measured = Measured(shift, rounds, present, attack, drawn, repeated, scores)
+    measured = AttackResult(shift, rounds, present, attack, drawn, repeated, scores)
     return finding(experiment.name, cell_name, neighbours.why, claim, measured, confidence)
 
 
@@ -320,7 +320,7 @@ def _attackable(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"seed": None, "unsafe_metrics": False, "data": data})
 
 
-def _claim(plain: Released) -> tuple[int, Claim]:
+def _claim(plain: TrialRun) -> tuple[int, Claim]:
     """The cell that decides the experiment's epsilon, and what is claimed of its records."""
     plan, rounds = plain.plan, plain.task.experiment.training.rounds
     claims = [
@@ -331,7 +331,7 @@ def _claim(plain: Released) -> tuple[int, Claim]:
     return cell, claims[cell]
 
 
-def _real_rounds(one: Released, other: Released, claim: Claim) -> tuple[tuple[Aggregate, Aggregate], float, int, int]:
+def _real_rounds(one: TrialRun, other: TrialRun, claim: Claim) -> tuple[tuple[Aggregate, Aggregate], float, int, int]:
     """Rounds of both until the canary was in enough of them; the pair of sums that it moved least.
 
     Public randomness (directions, a prior's points) is that of the round and attempt, the same for both; batches are
@@ -355,7 +355,7 @@ def _real_rounds(one: Released, other: Released, claim: Claim) -> tuple[tuple[Ag
 
 
 def _scores(
-    federations: tuple[Released, Released],
+    federations: tuple[TrialRun, TrialRun],
     pair: tuple[Aggregate, Aggregate],
     claim: Claim,
     shift: float,

@@ -77,7 +77,7 @@ class Freely(nn.Module):
         return outputs, F.pad(compared, (_ZERO, records.shape[1] - _ZERO - 1))
 
 
-class Compared(Task):
+class ComparedFreely(Task):
     """A task that compares groups, with the free model's outputs and squared errors in place of its own head and loss.
 
     A head has a slope of its own, which the bound does not know: it is left out, so that outputs are what records say.
@@ -175,7 +175,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
 
     def task_of(experiment: Experiment) -> Task:
         genuine = own.task_of(experiment)
-        return Compared(genuine) if genuine.facts.grouped else genuine
+        return ComparedFreely(genuine) if genuine.facts.grouped else genuine
 
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
@@ -226,7 +226,7 @@ def _exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
 _NUMBERS = 2**21  # of one release of many copies
 
 
-class Released:
+class TrialRun:
     """One data set behind the real apps: ServerApp and ClientApp code, messages, and a throw-away ledger.
 
     A context manager. Its rounds are all at the initial model, which nothing released moves.
@@ -311,7 +311,7 @@ class Released:
         """The client with most records of a cell."""
         return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
 
-    def __enter__(self) -> Released:
+    def __enter__(self) -> TrialRun:
         return self
 
     def __exit__(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsw.audit.bounds import Leakage
-    from fedsw.audit.canaries import Attacker, Canaries, Guesses, Released, Scores
+    from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound, Scores
     from fedsw.data import Records
     from fedsw.runs.observer import Observer, Outcome
     from fedsw.tasks.problem import Problem
@@ -265,7 +265,7 @@ def _records(task: Problem) -> Records:
 
 def _train(
     experiment: Experiment, task: Problem, placed: Canaries, *, show: bool
-) -> tuple[list[Released], Tensor, dict[str, Any]]:
+) -> tuple[list[ReleasedRound], Tensor, dict[str, Any]]:
     """The run: what it released, the released model (r,), its summary. Its folder is gone afterwards."""
     from safetensors.torch import load_file
 
@@ -291,14 +291,14 @@ class _Witness:
     """Keeps what is released; shows the rest to another observer."""
 
     def __init__(self, observer: Observer) -> None:
-        self.history: list[Released] = []
+        self.history: list[ReleasedRound] = []
         self.started, self.round_done, self.finished = observer.started, observer.round_done, observer.finished
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
         """Keep a round."""
-        from fedsw.audit.canaries import Released
+        from fedsw.audit.canaries import ReleasedRound
 
-        self.history.append(Released(round_, outcome.attempt, theta, outcome.vector))
+        self.history.append(ReleasedRound(round_, outcome.attempt, theta, outcome.vector))
 
 
 def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leakage:
@@ -310,7 +310,7 @@ def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leaka
 
 
 def _scores(
-    attacker: Attacker, history: list[Released], final: Tensor, reference: list[Tensor], *, sigma: float
+    attacker: Attacker, history: list[ReleasedRound], final: Tensor, reference: list[Tensor], *, sigma: float
 ) -> tuple[dict[str, Scores], list[float]]:
     from fedsw.audit import canaries as scores
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsw import models
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import Asked, Average, Guarantee, Rows, Trained, made_private, poisson
+from fedsw.baselines.pooled import Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private, poisson
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem
@@ -27,7 +27,9 @@ class Client:
     everyone who sees it. The number of its records is public, and the shares of the groups where there is a penalty.
     """
 
-    def __init__(self, asked: Asked, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool) -> None:
+    def __init__(
+        self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool
+    ) -> None:
         problem = asked.problem
         training = problem.experiment.training
         self.size, self._losses = len(records), losses
@@ -67,7 +69,7 @@ class Client:
         return self._private.epsilon(self._delta)
 
 
-def train(asked: Asked) -> Trained:
+def train(asked: BaselineTask) -> Trained:
     """Rounds of one local epoch; alpha > 0 adds the squared gap of the groups' mean scores.
 
     Guarantee: of every `Client`; nothing that the server adds up is trusted to be hidden.
@@ -76,7 +78,7 @@ def train(asked: Asked) -> Trained:
     return averaged(asked, lambda _: lambda scored, found, target: squared(scored, problem, found, target))
 
 
-def averaged(asked: Asked, losses: Callable[[int], Losses]) -> Trained:
+def averaged(asked: BaselineTask, losses: Callable[[int], Losses]) -> Trained:
     """DP-FedAvg with a loss for each client by its number; the mean weighs clients by their records.
 
     Guarantee: of every `Client`.
@@ -97,7 +99,7 @@ def averaged(asked: Asked, losses: Callable[[int], Losses]) -> Trained:
     epsilons = {number: client.epsilon for number, client in enumerate(clients)}
     return Trained(
         average.mean,
-        Guarantee(
+        BaselineGuarantee(
             protects="each record of every client, by its own client's noise and accountant",
             against="everyone, including the server and the other clients",
             public=("each client's number of records", *(["the share of each group"] if penalised else [])),
@@ -114,7 +116,7 @@ def averaged(asked: Asked, losses: Callable[[int], Losses]) -> Trained:
     )
 
 
-def _clients(asked: Asked, losses: Callable[[int], Losses], *, penalised: bool) -> Sequence[Client]:
+def _clients(asked: BaselineTask, losses: Callable[[int], Losses], *, penalised: bool) -> Sequence[Client]:
     problem, records = asked.problem, asked.records
     experiment = problem.experiment
     none = torch.zeros(len(records), dtype=problem.dtype)
@@ -152,7 +154,7 @@ class Weighted:
         return absolute(scored, self.problem, found, target, self.weight)
 
 
-def train_puffle(asked: Asked) -> Trained:
+def train_puffle(asked: BaselineTask) -> Trained:
     """DP-FedAvg with PUFFLE's loss; objective.alpha is the weight, or where it starts.
 
     The arguments `target`, `rate` and `momentum` move it; without a target it stays.

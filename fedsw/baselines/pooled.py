@@ -169,7 +169,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BaselineTask:
     """A baseline's task.
 
     Attributes:
@@ -213,7 +213,7 @@ ADD_REMOVE = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class BaselineGuarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
 
     Attributes:
@@ -258,7 +258,7 @@ class Trained:
     """
 
     theta: Tensor
-    guarantee: Guarantee
+    guarantee: BaselineGuarantee
     epsilon: float
     clients: int
     bytes_up: int
@@ -268,7 +268,7 @@ class Trained:
     processed: Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]] | None = None
 
 
-Train = Callable[[Asked], Trained]
+Train = Callable[[BaselineTask], Trained]
 
 
 class Average:
@@ -294,7 +294,7 @@ class Average:
         return self._sum / self._kept
 
 
-def train(asked: Asked) -> Trained:
+def train(asked: BaselineTask) -> Trained:
     """One Poisson batch a round; alpha > 0 adds the squared gap of the groups' mean scores.
 
     Guarantee: (epsilon, delta) of all iterates for adding or removing one record of the pool, against whoever reads
@@ -327,7 +327,7 @@ def train(asked: Asked) -> Trained:
         average.add(scored.model)
     return Trained(
         average.mean,
-        Guarantee(
+        BaselineGuarantee(
             protects="each record of every client",
             against="readers of the models; whoever pools the records sees them all",
             public=("the number of records", *(["the share of each group"] if penalised else [])),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedsw import models
 from fedsw.accounting import Ledger
-from fedsw.baselines.pooled import Asked, Guarantee, Trained
+from fedsw.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_held_out
@@ -28,7 +28,7 @@ from fedsw.runs.by_group import by_group, by_group_intervals
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut, parts_of, subsample, with_intervals
 from fedsw.runs.files import MODEL
-from fedsw.tasks.measures import Measured, Measuring
+from fedsw.tasks.measures import Measurements, Measuring
 from fedsw.tasks.problem import Problem
 from fedsw.transport.barycentre import FairMaps, distributions_of, fair_maps, uniform_edges
 
@@ -40,7 +40,7 @@ RADIUS = 0.05
 """Of the Kolmogorov-Smirnov ball about the barycentre: the groups' distributions differ by so much at most."""
 
 
-def train(asked: Asked) -> Trained:
+def train(asked: BaselineTask) -> Trained:
     """A run at (1 - SHARE) epsilon, and histograms at the rest; the argument `radius` is that of the ball.
 
     Guarantee: (epsilon, delta) of model and maps together, by adding up, for replacing one record by another of its
@@ -67,7 +67,7 @@ def train(asked: Asked) -> Trained:
     sent = problem.experiment.federation.clients * len(problem.groups) * BINS * 8
     return Trained(
         models.flatten(model),
-        Guarantee(
+        BaselineGuarantee(
             protects=stated["protects"],
             against=stated["against"],
             public=(*stated["public"], "the sizes of the groups"),
@@ -94,7 +94,7 @@ def _at(experiment: Experiment, epsilon: float, delta: float) -> Experiment:
     return experiment.model_copy(update={"privacy": privacy})
 
 
-def _maps(asked: Asked, model: nn.Module, epsilon: float) -> FairMaps:
+def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
     """Fair maps from histograms of the private records' scores, released once."""
     problem, records = asked.problem, asked.records
     edges = uniform_edges(0.0, 1.0, BINS)
@@ -105,7 +105,7 @@ def _maps(asked: Asked, model: nn.Module, epsilon: float) -> FairMaps:
     return fair_maps(*distributions_of(counts), edges, float(asked.arguments.get("radius", RADIUS)))
 
 
-def _scores(asked: Asked, model: nn.Module) -> NDArray[np.float64]:
+def _scores(asked: BaselineTask, model: nn.Module) -> NDArray[np.float64]:
     """The model's scores (n,) of the private records: not to be shown."""
     given = asked.problem.given(asked.records)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def write_processed(problem: Problem, model: nn.Module, process: Process, direct
         report,
         by_group(problem, outputs, records),
         {"records": len(records), "of": all_of_them},
-        with_intervals(problem, records, Measured(report, arrays, 0), report, without),
+        with_intervals(problem, records, Measurements(report, arrays, 0), report, without),
         by_group_intervals=by_group_intervals(problem, outputs, records),
     )
 

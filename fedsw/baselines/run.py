@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedsw.baselines import pooled, reference
-from fedsw.baselines.pooled import ADD_REMOVE, Asked, Guarantee, Train, Trained
+from fedsw.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
@@ -100,7 +100,7 @@ def train(
 ) -> Trained:
     """Train with a baseline.
 
-    Guarantee: as the baseline states (`fedsw.baselines.pooled.Guarantee`). With Opacus it is by Opacus' accountant, for
+    Guarantee: as the baseline states (`BaselineGuarantee`). With Opacus it is by its accountant, for
     adding or removing one record, and nominal: sampling and noise are torch's.
 
     Args:
@@ -128,7 +128,7 @@ def train(
     function: Train = getattr(importlib.import_module(f"fedsw.baselines.{file}"), name)
     with pooled.quiet():
         problem = Problem.from_experiment(experiment)
-        return function(Asked(problem, records, epsilon, asked_delta, seed, arguments, folder))
+        return function(BaselineTask(problem, records, epsilon, asked_delta, seed, arguments, folder))
 
 
 def run(
@@ -210,7 +210,7 @@ def _summary(
     }
 
 
-def _guarantee(stated: Guarantee, epsilon: float, delta: float) -> dict[str, Any]:
+def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:
     found = {
         "relation": stated.relation,
         "unit": "one record",
@@ -234,7 +234,7 @@ def replaced(epsilon: float, delta: float) -> tuple[float, float]:
     return 2 * epsilon, (1 + math.exp(epsilon)) * delta
 
 
-def _statement(stated: Guarantee, epsilon: float, delta: float) -> str:
+def _statement(stated: BaselineGuarantee, epsilon: float, delta: float) -> str:
     if not math.isfinite(epsilon):
         return "No privacy: epsilon = infinity (non-private reference)."
     words = (

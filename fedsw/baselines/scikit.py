@@ -135,7 +135,7 @@ _LEAVES = (8, 31)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelCandidate:
     """A model that may be chosen.
 
     Attributes:
@@ -204,7 +204,7 @@ def fit(
         return Fitted(best.name, best.settings, _fitted(best, features, target, classes))
 
 
-def _candidates(classes: int, *, trees: bool) -> Iterator[Candidate]:
+def _candidates(classes: int, *, trees: bool) -> Iterator[ModelCandidate]:
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from sklearn.linear_model import LogisticRegression, Ridge
@@ -225,9 +225,9 @@ def _candidates(classes: int, *, trees: bool) -> Iterator[Candidate]:
 
     name, weight = ("logistic", "C") if classes else ("ridge", "alpha")
     for strength in _STRENGTHS:
-        yield Candidate(f"scikit-learn's {name} regression", f"{weight} = {strength:g}", partial(linear, strength))
+        yield ModelCandidate(f"scikit-learn's {name} regression", f"{weight} = {strength:g}", partial(linear, strength))
     for leaves in _LEAVES if trees else ():
-        yield Candidate("scikit-learn's gradient boosted trees", f"{leaves} leaves", partial(boosted, leaves))
+        yield ModelCandidate("scikit-learn's gradient boosted trees", f"{leaves} leaves", partial(boosted, leaves))
 
 
 def _folds(units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -239,7 +239,9 @@ def _folds(units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     return found
 
 
-def _score(each: Candidate, features: Array, target: NDArray[Any], folds: NDArray[np.int64], classes: int) -> float:
+def _score(
+    each: ModelCandidate, features: Array, target: NDArray[Any], folds: NDArray[np.int64], classes: int
+) -> float:
     """Mean loss on the folds that are left out: of two wrong answers the surer one costs more, or squared error."""
     losses = []
     for fold in range(_FOLDS):
@@ -257,7 +259,7 @@ def _loss(predicted: Array, target: NDArray[Any], classes: int) -> Array:
     return np.asarray(-np.log(np.clip(predicted[np.arange(len(target)), target], _LEAST, 1.0)))
 
 
-def _fitted(each: Candidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
+def _fitted(each: ModelCandidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
     """What a candidate predicts once it is trained; a constant where records are of one class alone."""
     if not classes:
         trained = each.made().fit(features, target)

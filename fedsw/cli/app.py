@@ -19,7 +19,7 @@ from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
 from fedsw.cli.bundle import bundle_command
-from fedsw.cli.certs import certs_command
+from fedsw.cli.certs import certs
 from fedsw.cli.check import check_command
 from fedsw.cli.choose import choose_command
 from fedsw.cli.client import client_command
@@ -35,6 +35,7 @@ from fedsw.cli.options import invoke, new_group, split_debug
 from fedsw.cli.persons import persons
 from fedsw.cli.plan import plan_command
 from fedsw.cli.predict import predict_command
+from fedsw.cli.report import report_command
 from fedsw.cli.resume import resume_command
 from fedsw.cli.run import run_command
 from fedsw.cli.server import server_command
@@ -56,13 +57,14 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Look": {
         "list": list_command,
         "show": show_command,
+        "report": report_command,
         "evaluate": evaluate_command,
         "audit": audit_command,
         "account": account,
     },
     "Use": {"predict": predict_command, "export": export_command},
     "Operate": {
-        "certs": certs_command,
+        "certs": certs,
         "server": server_command,
         "client": client_command,
         "bundle": bundle_command,

@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import (
-    RUNS,
-    AllowModule,
-    DataDir,
-    Epsilon,
-    Json,
-    Quiet,
-    Runs,
-    Set,
-    Settings,
-    data_dir_setting,
-    echo,
-)
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -78,9 +66,10 @@ def audit_command(
         raise typer.BadParameter("--unsafe-finding belongs to --one-run")
     if attacked and allow_module:
         raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
-    changes, show = [*(overrides or ()), *(settings or ())], not (quiet or as_json)
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    show = not (quiet or as_json)
     if attacked:
-        found = _attack(target, changes, one_run, trials, epsilon, data_dir, show=show, unsafe=unsafe_finding)
+        found = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
         found = _recompute(target, runs, allow_module or ())
     name = Path(target).stem if attacked else Path(found.subject).name
@@ -101,8 +90,6 @@ def _attack(
     changes: list[str],
     one_run: int | None,
     trials: int | None,
-    epsilon: float | None,
-    data_dir: Path | None,
     *,
     show: bool,
     unsafe: bool,
@@ -110,10 +97,6 @@ def _attack(
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
 
-    if epsilon is not None:
-        changes.append(f"privacy.epsilon={epsilon!r}")
-    if data_dir is not None:
-        changes.append(data_dir_setting(data_dir))
     experiment = load_experiment(find_experiment(target), changes)
     if one_run is not None:
         from fedsw.audit import one_run as training

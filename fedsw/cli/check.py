@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli.options import DataDir, Json, Name, Settings, data_dir_setting, echo
+from fedsw.cli.options import DataDir, Epsilon, Json, Name, Set, Settings, changes_of, echo
 from fedsw.report.console import Screen
 
 
 def check_command(
     experiment: Name,
     settings: Settings = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
     data_dir: DataDir = None,
     client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
     estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
@@ -31,7 +33,7 @@ def check_command(
     from fedsw.own_data.screen import as_plain, examination_view
     from fedsw.text import json_text
 
-    changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     chosen = load_experiment(find_experiment(experiment), changes)
     if chosen.data.source == "files" and chosen.data.data_dir is None:
         raise ExperimentError(

@@ -54,6 +54,13 @@ def client_command(
     max_seconds: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="The most computing of a run. [86400]")
     ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The public keys of all sites, for trust 'distributed'; see `fedsw certs`."),
+    ] = None,
+    colluding: Annotated[
+        int | None, typer.Option(min=0, help="With --roster: how many clients may be on the server's side.")
+    ] = None,
     account: Annotated[
         str | None,
         typer.Option(metavar="DATA", help="The data set's name: all local-trust runs on it have one budget."),
@@ -122,6 +129,8 @@ def client_command(
         own_data=True,
         bundle=_first(bundle, file.bundle),
         modules=tuple(allow_module or file.modules or ()),
+        roster=_first(roster, file.roster),
+        colluding=_first(colluding, file.colluding),
         account=_first(account, file.account),
         accounts=_first(accounts, file.accounts),
     )

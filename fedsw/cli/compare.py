@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, data_dir_setting, echo
+from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -63,9 +63,7 @@ def compare_command(
     if list_:
         _list(as_json=as_json)
         return
-    settings = [*(overrides or ())]
-    settings += [f"federation.clients={clients}"] if clients is not None else []
-    settings += [data_dir_setting(data_dir)] if data_dir is not None else []
+    settings = changes_of(None, overrides, clients=clients, data_dir=data_dir)
     asked = (task, method_names, epsilon, seeds, rounds)
     if resume is not None:
         if any(value is not None for value in asked) or settings or nominal or baselines:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import AllowModule, Json, echo
+from fedsw.cli.options import RUNS, AllowModule, Json, Runs, echo
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def distance_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run of trust model sketch-local, or sketch.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of trust model sketch-local, or sketch.")],
     reference: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A public table to compare every client with.")
     ] = None,
@@ -25,6 +25,7 @@ def distance_command(
     ] = False,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
     allow_module: AllowModule = None,
+    runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
     """Say how far apart the clients' records are.
@@ -34,14 +35,16 @@ def distance_command(
     measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
     client against all others together, or against the public table.
     """
+    from fedsw.runs.files import find_run
     from fedsw.text import json_text
 
     find = _columns if by_column else _wholes
-    found = find(run, reference, confidence, allow_module or ())
+    directory = find_run(run, runs)
+    found = find(directory, reference, confidence, allow_module or ())
     if as_json:
         lines = [{**names, **_numbers(drift)} for names, drift in found]
         key = "columns" if by_column else "distances"
-        echo(json_text({"directory": str(run), "confidence": confidence, key: lines}))
+        echo(json_text({"directory": str(directory), "confidence": confidence, key: lines}))
     else:
         _show(found, confidence, by_column=by_column)
 

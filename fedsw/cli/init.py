@@ -67,7 +67,7 @@ def init_command(
     from fedsw.experiment import ExperimentError
     from fedsw.own_data.answers import Words, read_bounds, read_list
     from fedsw.own_data.code_book import CodeBook, read_code_book
-    from fedsw.own_data.draft import Asked, draft
+    from fedsw.own_data.draft import DraftRequest, draft
 
     book = CodeBook() if code_book is None else read_code_book(code_book)
     group, target, unit = (
@@ -98,7 +98,7 @@ def init_command(
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
-    asked = Asked(folder, group, target, words, from_public, public_table, guess, ask, beside, unit)
+    asked = DraftRequest(folder, group, target, words, from_public, public_table, guess, ask, beside, unit)
     found = draft(asked, name=_name(output))
     output.write_text(found.text, encoding="utf-8")
     rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"

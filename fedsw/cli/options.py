@@ -78,9 +78,29 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(harmless(text), err=err, nl=nl)
 
 
-def data_dir_setting(folder: Path) -> str:
-    """The setting that `--data-dir` stands for, with the whole path."""
-    return f"data.data_dir={json.dumps(str(folder.expanduser().resolve()), ensure_ascii=False)}"
+def changes_of(
+    settings: Sequence[str] | None,
+    overrides: Sequence[str] | None = None,
+    *,
+    epsilon: float | None = None,
+    clients: int | None = None,
+    seed: int | None = None,
+    data_dir: Path | None = None,
+) -> list[str]:
+    """The settings that a command line changes, whichever verb it is of; what is named by an option wins.
+
+    Args:
+        settings: that follow the experiment.
+        overrides: of `--set`, which come first.
+        epsilon, clients, seed, data_dir: what the options of these names stand for; a folder with its whole path.
+    """
+    changes = [*(overrides or ()), *(settings or ())]
+    changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
+    changes += [f"federation.clients={clients}"] if clients is not None else []
+    changes += [f"seed={seed}"] if seed is not None else []
+    if data_dir is not None:
+        changes.append(f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()), ensure_ascii=False)}")
+    return changes
 
 
 def in_parts(name: str) -> None:

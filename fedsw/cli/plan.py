@@ -7,18 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw.cli.options import AllowModule, Clients, DataDir, Epsilon, Json, Quiet, Settings, data_dir_setting, echo
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    Clients,
+    DataDir,
+    Epsilon,
+    Json,
+    Quiet,
+    Runs,
+    Set,
+    Settings,
+    changes_of,
+    echo,
+)
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
-    from fedsw.planning.law import PublicRecords
+    from fedsw.planning.law import PublicRows
 
 
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(metavar="EXPERIMENT")] = None,
     settings: Settings = None,
     epsilon: Epsilon = None,
+    overrides: Set = None,
     records: Annotated[
         str | None,
         typer.Option(metavar="N or A=N,B=M", help="Number of records, or by group, where no data are at hand."),
@@ -33,11 +47,12 @@ def plan_command(
         typer.Option(help="How much the columns tell of the target, where that is publicly known; else all three."),
     ] = None,
     after_moments: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="RUN", help="A run that has released its moments: plan its rounds anew from them, free."),
     ] = None,
     allow_module: AllowModule = None,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
+    runs: Runs = RUNS,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,9 +67,10 @@ def plan_command(
 
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
-    from fedsw.planning.after import after_moments as from_run
+    from fedsw.planning.after_moments import after_moments as from_run
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain, draw_plan, planned_view
+    from fedsw.runs.files import find_run
     from fedsw.tasks.needs import require_possible
     from fedsw.tasks.own import task_of
     from fedsw.text import json_text
@@ -62,18 +78,15 @@ def plan_command(
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
     if after_moments is not None:
-        given = settings or epsilon or records or clients or data_dir or public_table or expect
+        given = settings or overrides or epsilon or records or clients or data_dir or public_table or expect
         if given:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
     if after_moments is not None:
-        released = from_run(after_moments, tuple(allow_module or ()))
+        released = from_run(find_run(after_moments, runs), tuple(allow_module or ()))
         chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
         assumed = ""
     else:
-        changes = [*(settings or ())]
-        changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
-        changes += [f"federation.clients={clients}"] if clients is not None else []
-        changes += [data_dir_setting(data_dir)] if data_dir is not None else []
+        changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
         chosen = load_experiment(find_experiment(str(experiment)), changes)
         require_possible(chosen, task_of(chosen))
         by_group, assumed = _sizes(chosen, records)
@@ -128,7 +141,7 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
     return {name: found[name] for name in groups}, ""
 
 
-def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRecords | None:
+def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
     """A public table under the experiment's declaration.
 
     Raises:
@@ -137,7 +150,7 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
-    from fedsw.planning.law import PublicRecords
+    from fedsw.planning.law import PublicRows
 
     if path is None:
         return None
@@ -145,4 +158,4 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
         raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
     columns = declared_columns(experiment)
     read = read_table(path.expanduser(), columns)
-    return PublicRecords(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")

@@ -23,7 +23,7 @@ from fedsw.cli.options import (
     Settings,
     Sites,
     UnsafeMetrics,
-    data_dir_setting,
+    changes_of,
 )
 from fedsw.cli.watching import MetricsPort, Observe, Verbose, watched
 
@@ -61,12 +61,8 @@ def run_command(
     from fedsw.experiment.catalogue import find_experiment
     from fedsw.own_data.examine import require_runnable
 
-    changes = [*(overrides or ()), *(settings or ())]
-    changes += [f"federation.clients={clients}"] if clients is not None else []
+    changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []
-    changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
-    changes += [f"seed={seed}"] if seed is not None else []
-    changes += [data_dir_setting(data_dir)] if data_dir is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
     chosen = load_experiment(find_experiment(experiment), changes)

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, ChargeLost, Json, Quiet, Runs, Settings, Stock, echo
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    ChargeLost,
+    Epsilon,
+    Json,
+    Quiet,
+    Runs,
+    Set,
+    Settings,
+    Stock,
+    changes_of,
+    echo,
+)
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
@@ -22,9 +35,11 @@ def server_command(
     certs: Annotated[Path, typer.Option(metavar="DIR", help="The server's folder, made by `fedsw certs`.")],
     experiment: Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]")] = None,
     settings: Settings = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
     port: Port = 9092,
     home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
     charge_lost: ChargeLost = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
@@ -53,14 +68,15 @@ def server_command(
     from fedsw.engines.driver import prepare_served, run_served
     from fedsw.experiment.stored import modules_of
     from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.files import find_run
 
     if resume is not None:
-        directory, allowed = resume, tuple(allow_module or ())
+        directory, allowed = find_run(resume, runs), tuple(allow_module or ())
         RunDirectory(directory).read_config(allowed)  # refused before anything is started
         if charge_lost:
             RunDirectory(directory).agree_to_charge()
     else:
-        chosen = load_experiment(find_experiment(str(experiment)), settings or ())
+        chosen = load_experiment(find_experiment(str(experiment)), changes_of(settings, overrides, epsilon=epsilon))
         directory, allowed = prepare_served(chosen, runs), modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:

@@ -17,8 +17,9 @@ from fedsw.cli.options import (
     Quiet,
     Runs,
     Seed,
+    Set,
     Settings,
-    data_dir_setting,
+    changes_of,
     echo,
 )
 from fedsw.report.console import Screen
@@ -26,7 +27,7 @@ from fedsw.report.console import Screen
 if TYPE_CHECKING:
     from fedsw.data import Records
     from fedsw.experiment import Experiment
-    from fedsw.own_data.synthesis import Learnt
+    from fedsw.own_data.synthesis import LearntTable
 
 
 _UNKNOWN = (
@@ -38,6 +39,7 @@ _UNKNOWN = (
 def synthesize_command(
     source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="A TOML file, or a run that learnt a table.")],
     settings: Settings = None,
+    overrides: Set = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file that is written.")
     ] = Path("synthetic.csv"),
@@ -71,6 +73,7 @@ def synthesize_command(
     from fedsw.experiment.sources import load_held_out
     from fedsw.experiment.stored import modules_of
     from fedsw.own_data.synthesis import learnt
+    from fedsw.runs.files import is_run
 
     beside = output.with_suffix(".md")
     for path in (output, beside):
@@ -78,15 +81,17 @@ def synthesize_command(
             raise ExperimentError(f"{path} is there already; --force writes over it, -o names another file")
     if not output.resolve().parent.is_dir():
         raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
-    run = Path(source)
-    if not run.is_dir():
+    run: Path | None = Path(source)
+    if not Path(source).is_dir():
+        run = runs / source if is_run(runs / source) else None
+    if run is None:
         if held_out is not None:
             raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
-        asked = _experiment(source, settings, data_dir, epsilon, trust, fair, seed)
+        asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair)
         run = _learn(asked, engine, runs, as_json or quiet)
         found = learnt(run, modules_of(asked))
         public = found.experiment
-    elif settings or fair or (data_dir, epsilon, trust, seed) != (None, None, None, None):
+    elif settings or overrides or fair or (data_dir, epsilon, trust, seed) != (None, None, None, None):
         raise ExperimentError(
             f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out and -o apply to it"
         )
@@ -98,21 +103,16 @@ def synthesize_command(
 
 def _experiment(
     source: str,
-    settings: list[str] | None,
-    data_dir: Path | None,
+    changes: list[str],
     epsilon: float | None,
     trust: str | None,
     fair: bool,
-    seed: int | None,
 ) -> Experiment:
     from fedsw.experiment import load_experiment
     from fedsw.experiment.catalogue import find_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis
 
-    changes = list(settings or ())
-    changes += [f"seed={seed}"] if seed is not None else []
-    changes += [data_dir_setting(data_dir)] if data_dir is not None else []
     own = load_experiment(find_experiment(source), changes)
     found = as_synthesis(own, trust=trust, fair=fair, epsilon=epsilon)
     require_runnable(found, named=source, elsewhere=False)
@@ -143,7 +143,7 @@ def _learn(experiment: Experiment, engine: EngineName, runs: Path, silent: bool)
 
 def _write(
     run: Path,
-    found: Learnt,
+    found: LearntTable,
     held_out: Records | None,
     named: Path | None,
     output: Path,

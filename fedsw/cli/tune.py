@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, DataDir, Json, Name, Runs, Settings, data_dir_setting, echo
+from fedsw.cli.options import RUNS, DataDir, Epsilon, Json, Name, Runs, Set, Settings, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -23,6 +23,8 @@ Try = Annotated[
 def tune_command(
     experiment: Name,
     settings: Settings = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
     tries: Try = None,
     on_records: Annotated[
         bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
@@ -48,7 +50,7 @@ def tune_command(
     from fedsw.experiment.catalogue import find_experiment
     from fedsw.planning.search import candidates, metric_of
 
-    changes = [*(settings or ()), *([data_dir_setting(data_dir)] if data_dir is not None else [])]
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     found = candidates(find_experiment(experiment), tries or (), changes)
     name, sign = metric_of(found[0].experiment, metric)
     record = (

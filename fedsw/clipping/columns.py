@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.gram import Block, Call, Numbers, Part, Products, in_range
+from fedsw.clipping.gram import Block, Call, Input, Numbers, Products, RecordTerm, in_range
 from fedsw.clipping.rules.rule import inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
@@ -20,7 +20,7 @@ _FORMED_FLOATS = 2**24
 
 
 @dataclass(frozen=True)
-class Columns:
+class OutputColumns:
     """What D columns of a block's outputs send to its calls.
 
     Attributes:
@@ -42,12 +42,12 @@ class Columns:
             return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
         return functools.reduce(Tensor.add_, parts)
 
-    def parts(self, weights: Tensor | None) -> list[Part]:
+    def parts(self, weights: Tensor | None) -> list[RecordTerm]:
         """What every call adds for J^T weights of every record: weights (n, D), float64; None for 1, where D is 1."""
         return [call.part(weights) for call in self.calls]
 
 
-def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> Columns:
+def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
     Args:
@@ -72,26 +72,29 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
             found.append(_Formed.of(call, reached, deltas))
         else:
             found.append(_Factored.of(call, reached, deltas))
-    return Columns(block.records, len(rows), found, block.outputs[0].device)
+    return OutputColumns(block.records, len(rows), found, block.outputs[0].device)
 
 
 @dataclass(frozen=True)
 class _Factored:
     """A call whose columns are measured by their factors; `deltas` of the columns that reach it.
 
-    The factors of a `single` column are converted and measured once, for its Gram matrix and for what leaves.
+    The input is converted and measured once, as are the factors of a `single` column, for its Gram matrix and for
+    what leaves.
     """
 
     call: Call
     reached: Sequence[int]
     deltas: Sequence[Tensor]
+    input: Input
     single: Products | None = None
 
     @staticmethod
     def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
         assert call.rule.factored is not None
-        single = Products.of(call, call.rule.factored, deltas[0]) if len(deltas) == 1 else None
-        return _Factored(call, reached, deltas, single)
+        given = Input.of(call, call.rule.factored)
+        single = Products.of(call, call.rule.factored, given, deltas[0]) if len(deltas) == 1 else None
+        return _Factored(call, reached, deltas, given, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
         if self.single is not None and list(wanted) == list(self.reached):
@@ -99,9 +102,9 @@ class _Factored:
         known = dict(zip(self.reached, self.deltas, strict=True))
         deltas = [known[each] if each in known else torch.zeros_like(self.deltas[0]) for each in wanted]
         assert self.call.rule.factored is not None
-        return self.call.rule.factored.gram(self.call.layer, self.call.input, deltas)
+        return self.call.rule.factored.measured(self.call.layer, self.input.values, deltas, self.input.shared)
 
-    def part(self, weights: Tensor | None) -> Part:
+    def part(self, weights: Tensor | None) -> RecordTerm:
         assert self.call.rule.factored is not None
         if self.single is not None:
             return self.single if weights is None else replace(self.single, scale=in_range(weights[:, self.reached[0]]))
@@ -111,7 +114,7 @@ class _Factored:
         delta = self.deltas[0] * units[:, 0].reshape(shape)
         for number, each in enumerate(self.deltas[1:], 1):
             delta.addcmul_(each, units[:, number].reshape(shape))
-        return Products.of(self.call, self.call.rule.factored, delta, scale)
+        return Products.of(self.call, self.call.rule.factored, self.input, delta, scale)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class _Formed:
         known = dict(zip(self.reached, values, strict=True))
         return inner_products([known[each] if each in known else torch.zeros_like(values[0]) for each in wanted])
 
-    def part(self, weights: Tensor | None) -> Part:
+    def part(self, weights: Tensor | None) -> RecordTerm:
         if len(self.reached) == 1:
             scale = None if weights is None else in_range(weights[:, self.reached[0]])
             return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)

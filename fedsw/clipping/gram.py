@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
-from torch.nn import functional as F
 
 from fedsw.clipping.rules import Rule
 from fedsw.clipping.rules.attention import Projection
@@ -93,14 +92,12 @@ _LOST_IN_NORM = 2.0**-51
 _LOST_IN_SUM = 2.0**-40
 
 # Magnitudes at which float64 loses nothing that matters: products of factors inside, and their squares, stay inside
-# its range or are far below any limit. Float32 numbers are inside, but for those below its smallest normal number,
-# which a processor may or may not take for 0, from thread to thread.
+# its range or are far below any limit.
 _LEAST, _MOST = 2.0**-400, 2.0**400
-_LEAST_FLOAT32 = 2.0**-126
 _LEAST_LIMIT = 2.0**-300
 
 
-class Part(Protocol):
+class RecordTerm(Protocol):
     """What every record adds to a sum by one call of a layer: some numbers, times its scale."""
 
     @property
@@ -114,7 +111,7 @@ class Part(Protocol):
     def squares(self) -> Tensor:
         """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
 
-    def rows(self, rows: slice) -> Part:
+    def rows(self, rows: slice) -> RecordTerm:
         """What some of the records add."""
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
@@ -122,6 +119,25 @@ class Part(Protocol):
 
         What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
         """
+
+
+@dataclass(frozen=True)
+class Input:
+    """A layer's input, converted once: all columns, and what leaves, are measured with it, and the sum is made of it.
+
+    Attributes:
+        values: (n, ...), float64, in range or infinite (indices stay integers).
+        shared: what `Factored.shared` says of it.
+    """
+
+    values: Tensor
+    shared: Tensor | None
+
+    @staticmethod
+    def of(call: Call, rule: Factored) -> Input:
+        """That of a call."""
+        values = in_range(call.input)
+        return Input(values, rule.shared(call.layer, values))
 
 
 @dataclass(frozen=True)
@@ -142,14 +158,14 @@ class Products:
     scale: Tensor | None = None
 
     @staticmethod
-    def of(call: Call, rule: Factored, delta: Tensor, scale: Tensor | None = None) -> Products:
-        """The factors (n, ...) that arrived, in float64, 0 or infinite if out of range, and their Gram matrices."""
-        a, delta = in_range(call.input), in_range(delta)
-        gram = rule.gram(call.layer, a, [delta])
-        return Products(call, rule, a, delta, gram, None if scale is None else in_range(scale))
+    def of(call: Call, rule: Factored, given: Input, delta: Tensor, scale: Tensor | None = None) -> Products:
+        """The factors of a call, its input as it was measured and a backprop (n, ...) as it arrived."""
+        delta = in_range(delta)
+        gram = rule.measured(call.layer, given.values, [delta], given.shared)
+        return Products(call, rule, given.values, delta, gram, None if scale is None else in_range(scale))
 
     def squares(self) -> Tensor:
-        """As `Part.squares`, (n,), with what rounding may have hidden where products cancel."""
+        """As `RecordTerm.squares`, (n,), with what rounding may have hidden where products cancel."""
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
@@ -157,12 +173,12 @@ class Products:
         return squares
 
     def rows(self, rows: slice) -> Products:
-        """As `Part.rows`."""
+        """As `RecordTerm.rows`."""
         scale = None if self.scale is None else self.scale[rows]
         return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`; each of its parameter's shape."""
+        """As `RecordTerm.summed`; each of its parameter's shape."""
         for factor in (self.input, self.delta):
             if factor.is_floating_point():
                 factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -182,23 +198,23 @@ class Numbers:
     scale: Tensor | None = None
 
     def squares(self) -> Tensor:
-        """As `Part.squares`, (n,): sums of squares, in which nothing cancels."""
+        """As `RecordTerm.squares`, (n,): sums of squares, in which nothing cancels."""
         total, *others = [squared_norms(each) for each in self.values.values()]
         for other in others:
             total.add_(other)
         return total
 
     def rows(self, rows: slice) -> Numbers:
-        """As `Part.rows`."""
+        """As `RecordTerm.rows`."""
         scale = None if self.scale is None else self.scale[rows]
         return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `Part.summed`; each of its parameter's shape."""
+        """As `RecordTerm.summed`; each of its parameter's shape."""
         return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
 
 
-def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
+def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     """Factors (n,) in [0, 1], float64, that bring every record's part of a sum within its limit.
 
     Guarantee: a record's part, times its factor, has at most the norm of its limit, whatever the passes through the
@@ -221,13 +237,17 @@ def cuts(parts: Sequence[Part], limits: Tensor) -> Tensor:
 
 
 def in_range(values: Tensor) -> Tensor:
-    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are."""
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are.
+
+    Float32 numbers are inside. A processor may take those below 2^-126 for 0, in one thread and not in another; so
+    what is measured and what is added read one copy.
+    """
     if not values.is_floating_point():
         return values
     if values.dtype == torch.float64:
         sizes = values.abs()
         return torch.where(sizes <= _MOST, torch.where(sizes < _LEAST, 0.0, values), math.inf)
-    return F.hardshrink(values, _LEAST_FLOAT32).to(torch.float64)
+    return values.to(torch.float64)
 
 
 def _lost(a: Tensor, delta: Tensor) -> float:
@@ -262,7 +282,7 @@ class Total:
     def add(
         self,
         total: Tensor,
-        parts: Sequence[Part],
+        parts: Sequence[RecordTerm],
         limits: Tensor,
         keep: Tensor,
         runs: Sequence[tuple[int, slice]] | None = None,
@@ -284,7 +304,7 @@ class Total:
             for run, rows in runs:
                 self._add(total[run], part.rows(rows), factors[rows])
 
-    def _add(self, total: Tensor, part: Part, factors: Tensor) -> None:
+    def _add(self, total: Tensor, part: RecordTerm, factors: Tensor) -> None:
         for name, value in part.summed(factors).items():
             parameter, start = part.call.place(name)
             offset = self._offsets[id(parameter)] + start

@@ -12,7 +12,7 @@ from fedsw.clipping.refusals import UnsupportedModule
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputForm:
     """How the tensors that a module returned were arranged.
 
     Attributes:
@@ -24,14 +24,14 @@ class Form:
     single: bool = False
 
     @staticmethod
-    def of(returned: Any) -> Form:
+    def of(returned: Any) -> OutputForm:
         """The form of what a module returned.
 
         Raises:
             ValueError: if it is neither a tensor, nor a tuple of tensors, nor tensors by name.
         """
         if isinstance(returned, Tensor):
-            return Form(single=True)
+            return OutputForm(single=True)
         named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
         parts = list(returned.values()) if named else returned if isinstance(returned, tuple) else []
         if not parts or not all(isinstance(each, Tensor) for each in parts):
@@ -39,7 +39,7 @@ class Form:
                 f"the module returned {type(returned).__name__}; it must return a tensor, a tuple of tensors, or a "
                 "dict of tensors by name."
             )
-        return Form(names=tuple(returned) if named else None)
+        return OutputForm(names=tuple(returned) if named else None)
 
     def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
         """The tensors (n, ...) of what the module returned for n records, in the order of this form.
@@ -47,7 +47,7 @@ class Form:
         Raises:
             UnsupportedModule: if an output does not lead with the records, or other outputs came for other records.
         """
-        own = Form.of(returned)
+        own = OutputForm.of(returned)
         if own.single != self.single or (own.names is None) != (self.names is None):
             raise UnsupportedModule("the module returned outputs of another form for some records than for others.")
         if self.names is not None and set(own.names or ()) != set(self.names):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw.clipping.clip import full_precision
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.recording import unrehearsed
 from fedsw.clipping.refusals import UnsupportedModule, check
 from fedsw.clipping.tape import Tape
@@ -181,7 +181,7 @@ def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | N
 
 
 def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
-    parts = Form.of(raw).parts(raw) if heads is None else heads(raw)
+    parts = OutputForm.of(raw).parts(raw) if heads is None else heads(raw)
     generator = torch.Generator().manual_seed(0)
     combined = []
     for part in parts:

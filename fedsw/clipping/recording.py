@@ -17,15 +17,16 @@ from torch.utils.hooks import RemovableHandle
 
 from fedsw.clipping.clip import full_precision
 from fedsw.clipping.gram import Block, Call
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.refusals import SEQUENTIAL, UnsupportedModule, check, describe, leaves, refuse_strays
 from fedsw.clipping.rules import RULES, Rule
 from fedsw.clipping.rules.attention import PROJECTION, Projection, attended, projections
 from fedsw.clipping.tape import Tape
 
 # Records are taken in blocks whose widest layer writes about this many floats: what a backward pass leaves
-# behind is measured while it is still in the processor's cache, and d backprops never coexist for all n.
-_CACHED_FLOATS = {"cpu": 2**18}
+# behind is measured while it is still in the processor's cache, and d backprops never coexist for all n. A layer that
+# reads vectors writes what its width says; one that reads images or sequences writes a multiple of it.
+_CACHED_VECTORS, _CACHED_SITES = 2**19, 2**18
 _ACCELERATOR_FLOATS = 2**26
 
 
@@ -49,21 +50,21 @@ def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
     parameters = {name: parameter for name, parameter in every.items() if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in parameters.items()}
     blocks: list[Block] = []
-    form: Form | None = None
+    form: OutputForm | None = None
     with full_precision(tensors[0].device), torch.enable_grad():
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
             given = [_rows(value, part, n) if isinstance(value, Tensor) else value for value in inputs]
             with listening(module, part.stop - start) as calls:
                 returned = module(*given)
-            form = form or Form.of(returned)
+            form = form or OutputForm.of(returned)
             outputs = form.tensors(returned, part.stop - start)
             sources = {call.edge.node: call.source for call in calls}
             live = [each for each in outputs if each.requires_grad]
             refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
-    return Tape(parameters, blocks, form or Form())
+    return Tape(parameters, blocks, form or OutputForm())
 
 
 def _rows(value: Tensor, part: slice, n: int) -> Tensor:
@@ -75,7 +76,9 @@ def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> in
     """Records per block: a cacheful of the widest layer, but enough of them to pay for a sum of length r."""
     widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
     r = sum(p.numel() for p in parameters if p.requires_grad)
-    floats = _CACHED_FLOATS.get(tensors[0].device.type, _ACCELERATOR_FLOATS)
+    vectors = all(value.dim() < 3 for value in (*tensors, *parameters))
+    cached = _CACHED_VECTORS if vectors else _CACHED_SITES
+    floats = cached if tensors[0].device.type == "cpu" else _ACCELERATOR_FLOATS
     return max(floats // max(*widths, 1), math.isqrt(r) // 4, 1)
 
 

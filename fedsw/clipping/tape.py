@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from fedsw.clipping.clip import clean, finite, full_precision, require_cotangents, row_sums
 from fedsw.clipping.columns import columns
 from fedsw.clipping.gram import Block, Total, overlaps
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.refusals import UnsupportedModule, chained, require_head, units
 
 Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
@@ -51,7 +51,7 @@ class Tape:
             of one gradient u_i = d raw_i / d parameters.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: Form) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm) -> None:
         """Keep the blocks of a forward pass, whose outputs came in this form."""
         self._blocks = blocks
         self._measured: list[_Measured] = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsw.compare.table import spread
 from fedsw.report.figures import MARKERS, colour, draw_cloud, draw_images, house_style, is_square, new_panels, save
 from fedsw.report.progress import metric_name
-from fedsw.runs.record import Outputs, read_run
+from fedsw.runs.record import HeldOutOutputs, read_run
 from fedsw.text import number, upward
 
 if TYPE_CHECKING:
@@ -184,16 +184,16 @@ def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     return f"{row['method']}, {asked}\n{metric_name(table['metric'])} {value}"
 
 
-def _outputs(folder: Path, row: Mapping[str, Any]) -> Outputs | None:
+def _outputs(folder: Path, row: Mapping[str, Any]) -> HeldOutOutputs | None:
     return read_run(folder / row["directories"][0]).outputs
 
 
-def _planar(outputs: Outputs) -> bool:
+def _planar(outputs: HeldOutOutputs) -> bool:
     reference = outputs.extra.get("reference")
     return reference is not None and reference.shape[1] == 2
 
 
-def _images(outputs: Outputs) -> NDArray[np.float64] | None:
+def _images(outputs: HeldOutOutputs) -> NDArray[np.float64] | None:
     """Generated or decoded images; None where a model makes neither."""
     made = outputs.values if "reference" in outputs.extra else outputs.extra.get("samples")
     return made if made is not None and is_square(made.shape[1]) else None

@@ -139,7 +139,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class StatedGuarantee:
     """Who is protected from whom, and whether that holds as asked for.
 
     Attributes:
@@ -167,15 +167,15 @@ class Guarantee:
         return (bool(self.why_not), self.rank, self.heading)
 
 
-def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> Guarantee:
+def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGuarantee:
     """The guarantee behind a run's summary."""
     privacy, stated = experiment.privacy, summary["guarantee"]
     relation = str(stated["relation"])
     if not privacy.noisy:
-        return Guarantee(2, "nothing", "nobody", relation, "no noise was added")
+        return StatedGuarantee(2, "nothing", "nobody", relation, "no noise was added")
     why_not = "; ".join(_why_not(experiment, summary))
     rank = 1 if privacy.local else 0
-    return Guarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
+    return StatedGuarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
 
 
 def make_table(folder: Path) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def make_table(folder: Path) -> dict[str, Any]:
     results = {cell: result for cell in grid.cells if (result := read_result(folder, cell)) is not None}
     completed = {cell: result for cell, result in results.items() if result["status"] == "completed"}
     failed = [{"cell": cell.id, "error": result["error"]} for cell, result in results.items() if cell not in completed]
-    groups: dict[Guarantee, list[dict[str, Any]]] = {}
+    groups: dict[StatedGuarantee, list[dict[str, Any]]] = {}
     for guarantee, row in _rows(grid, completed, failed={entry["cell"] for entry in failed}):
         groups.setdefault(guarantee, []).append(row)
     summaries = [result["summary"] for result in completed.values()]
@@ -269,7 +269,7 @@ def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[s
 
 def _rows(
     grid: Grid, completed: Mapping[Cell, Mapping[str, Any]], *, failed: set[str]
-) -> Iterator[tuple[Guarantee, dict[str, Any]]]:
+) -> Iterator[tuple[StatedGuarantee, dict[str, Any]]]:
     keys = dict.fromkeys((cell.method, cell.epsilon) for cell in grid.cells)
     for key in keys:
         cells = [cell for cell in grid.cells if (cell.method, cell.epsilon) == key]
@@ -282,7 +282,7 @@ def _rows(
             yield guarantee, row
 
 
-def _row(cell: Cell, guarantee: Guarantee, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _row(cell: Cell, guarantee: StatedGuarantee, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     def mean(key: str) -> float:
         return statistics.fmean(float(summary[key]) for summary in summaries)
 

@@ -35,7 +35,7 @@ def is_text(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """How the columns of a file are read.
 
     Attributes:
@@ -56,7 +56,7 @@ class Layout:
     dates: frozenset[str]
 
     @classmethod
-    def of(cls, columns: Columns, places: Mapping[str, int], width: int, beside: Callable[[str], bool]) -> Layout:
+    def of(cls, columns: Columns, places: Mapping[str, int], width: int, beside: Callable[[str], bool]) -> ColumnLayout:
         """The layout of a file for some declared columns; those of `beside` are read as text, declared or not."""
         texts = {label.name for label in (columns.sensitive, columns.target) if label is not None and label.values}
         texts |= {columns.unit or ""} | {name for name in places if beside(name)}
@@ -103,7 +103,7 @@ def is_plain(block: bytes, separator: str) -> bool:
     return b'"' not in block or _quotes_are_plain(block, separator)
 
 
-def parsed(arrow: Any, block: bytes, layout: Layout) -> dict[str, Any] | None:
+def parsed(arrow: Any, block: bytes, layout: ColumnLayout) -> dict[str, Any] | None:
     """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None where one is not as declared.
 
     Args:
@@ -134,13 +134,13 @@ def parsed(arrow: Any, block: bytes, layout: Layout) -> dict[str, Any] | None:
     return cells
 
 
-def arrow_cells(batch: Any, layout: Layout) -> dict[str, Any]:
+def arrow_cells(batch: Any, layout: ColumnLayout) -> dict[str, Any]:
     """The cells of a part of a Parquet file by column: numbers and dates, `Distinct` texts, or Python objects."""
     types = importlib.import_module("pyarrow.types")
     return {name: _of_arrow(batch.column(name), types, layout, name) for name in layout.places}
 
 
-def _of_arrow(column: Any, types: Any, layout: Layout, name: str) -> Any:
+def _of_arrow(column: Any, types: Any, layout: ColumnLayout, name: str) -> Any:
     kind = column.type
     if types.is_dictionary(kind):
         column, kind = column.dictionary_decode(), kind.value_type
@@ -155,7 +155,7 @@ def _of_arrow(column: Any, types: Any, layout: Layout, name: str) -> Any:
     return column.to_pylist()
 
 
-def _table(arrow: Any, block: bytes, layout: Layout) -> Any:
+def _table(arrow: Any, block: bytes, layout: ColumnLayout) -> Any:
     text, number = _types()
     named = {place: name for name, place in layout.places.items()}
     names = [named.get(place, f"\0{place}") for place in range(layout.width)]

@@ -17,7 +17,7 @@ from fedsw.columns.declaration import Coded, Columns, ranges
 from fedsw.columns.kinds import Number, number_text
 from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
-from fedsw.data.distinct import Fault, Owned, grouped
+from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
 from fedsw.data.records import Records
@@ -278,7 +278,7 @@ class Checked:
     rows: int
     groups: NDArray[np.int64]
     classes: NDArray[np.int64]
-    faults: list[Fault]
+    faults: list[CellFault]
     more: int
     missing: dict[str, int]
     units: int = 0
@@ -339,7 +339,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
     return found
 
 
-def _note(found: Checked, faults: list[Fault], kept: dict[str, int]) -> None:
+def _note(found: Checked, faults: list[CellFault], kept: dict[str, int]) -> None:
     """Keep the faults of a chunk, each once, as many of a column as are kept."""
     once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
     for fault in sorted(once.values(), key=lambda fault: fault.row):

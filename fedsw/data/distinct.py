@@ -104,7 +104,7 @@ def by_value(cells: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Fault:
+class CellFault:
     """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
 
     `value` may quote a record: it is for whoever holds the records.
@@ -180,7 +180,7 @@ class Owned:
         """The value of every row, (n,)."""
         return self._values.whole()
 
-    def changing(self, unit: str | None, column: str, words: tuple[str, ...], *, most: int) -> list[Fault]:
+    def changing(self, unit: str | None, column: str, words: tuple[str, ...], *, most: int) -> list[CellFault]:
         """The first row of another value of each unit that has rows of several; of `most` units at most.
 
         Args:
@@ -195,7 +195,7 @@ class Owned:
         other = np.flatnonzero(values != values[first][number])
         once = other[np.unique(number[other], return_index=True)[1]]
         return [
-            Fault(
+            CellFault(
                 int(rows[place]),
                 column,
                 repr(words[values[place]]),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Group, Label, Number, number_text
 from fedsw.data.cells import missing_among, read_numbers, shown, text_of
-from fedsw.data.distinct import Distinct, Fault, Growing, Owned, by_value, mapped
+from fedsw.data.distinct import CellFault, Distinct, Growing, Owned, by_value, mapped
 from fedsw.data.formats import BadRecords, Chunk
 from fedsw.data.records import Records, known
 from fedsw.data.units import unit_numbers
@@ -138,7 +138,7 @@ class Encoder:
         self._chunk, self._cells, self._first = chunk, chunk.cells, chunk.first_row
         self._decimal, self._every = decimal, every
         self.rows = len(next(iter(chunk.cells.values())))
-        self.faults: list[Fault] = []
+        self.faults: list[CellFault] = []
         self.missing: dict[str, int] = {}
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
@@ -257,7 +257,7 @@ class Encoder:
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
             hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
-            self.faults.append(Fault(self._first + int(place), column, shown(cell), expected + hint))
+            self.faults.append(CellFault(self._first + int(place), column, shown(cell), expected + hint))
 
 
 def _unit_name(cell: Any) -> str | None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
-from fedsw.data.blocks import BLOCK, TABLES, Layout, arrow_cells, blocks, is_plain, is_text, parsed
+from fedsw.data.blocks import BLOCK, TABLES, ColumnLayout, arrow_cells, blocks, is_plain, is_text, parsed
 from fedsw.data.distinct import Distinct, Gaps
 from fedsw.data.images import read_idx
 
@@ -149,7 +149,7 @@ def _csv_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] =
 
 
 def _csv_blocks(
-    path: Path, raw: IO[bytes], columns: Columns, layout: Layout, beside: Callable[[str], bool]
+    path: Path, raw: IO[bytes], columns: Columns, layout: ColumnLayout, beside: Callable[[str], bool]
 ) -> Iterator[Chunk]:
     """What follows the header, block by block, as long as lines are rows."""
     arrow, row, start = _arrow("csv"), 2, raw.tell()
@@ -166,13 +166,13 @@ def _csv_blocks(
         row, start = row + lines, start + len(block)
 
 
-def _cells_of(block: bytes, layout: Layout) -> Mapping[str, Cells]:
+def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
     """The cells of a block whose lines are rows, as they are written."""
     rows = list(csv.reader(io.StringIO(block.decode("utf-8"), newline=""), delimiter=layout.separator))
     return {name: [row[place] for row in rows] for name, place in layout.places.items()}
 
 
-def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[str], bool]) -> Layout:
+def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[str], bool]) -> ColumnLayout:
     """Where the columns are, by the first row of a file."""
     names = [name.strip() for name in header]
     if not names:
@@ -180,11 +180,11 @@ def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[s
     require_separator(path, names, columns.separator)
     places = columns_among(path, names, columns.names)
     places |= {name: place for place, name in enumerate(names) if beside(name)}
-    return Layout.of(columns, places, len(names), beside)
+    return ColumnLayout.of(columns, places, len(names), beside)
 
 
 def _csv_rows(
-    path: Path, raw: IO[bytes], columns: Columns, first: int, layout: Layout | None, beside: Callable[[str], bool]
+    path: Path, raw: IO[bytes], columns: Columns, first: int, layout: ColumnLayout | None, beside: Callable[[str], bool]
 ) -> Iterator[Chunk]:
     """Rows as Python's own reader finds them.
 
@@ -245,7 +245,7 @@ def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], boo
         source = parquet.ParquetFile(path)
         names = list(source.schema_arrow.names)
     with source:
-        layout = Layout.of(columns, columns_among(path, names, columns.names), len(names), beside)
+        layout = ColumnLayout.of(columns, columns_among(path, names, columns.names), len(names), beside)
         for field in source.schema_arrow:
             if field.name in columns.names and not _PLAIN.fullmatch(str(field.type)):
                 raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected")

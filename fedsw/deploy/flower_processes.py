@@ -15,6 +15,7 @@ from fedsw.deploy.certificates import ServerCertificates, read_signing_key
 from fedsw.deploy.processes import Processes, script, wait_until_open
 from fedsw.federation.node.lifetime import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
+from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.federation.origin import SERVER_KEY, SIGNING_KEY
 from fedsw.settings import require_data_set
@@ -146,8 +147,9 @@ class NodeSettings:
     for a schema of the node's own files, or beyond `max_memory` (GiB) and `max_seconds`; `own_data` says that a folder
     named by the experiment is not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the
     only bundle whose code this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions
-    that an experiment may name (None: any, for processes of who wrote the experiment). `account` is the name of the
-    data set, whose runs share one budget, kept in the folder `accounts`. `server_key` is the server's
+    that an experiment may name (None: any, for processes of who wrote the experiment). `roster` has the public keys of
+    all sites, of which `colluding` may be on the server's side; this one's own key is in `state_dir`. `account` is
+    the name of the data set, whose runs share one budget, kept in the folder `accounts`. `server_key` is the server's
     public signing key: requests that it did not sign are refused. They reach the ClientApp as `context.node_config`,
     and nothing of them leaves the node.
 
@@ -172,6 +174,8 @@ class NodeSettings:
     bundle: str | None = None
     modules: tuple[str, ...] | None = ()
     num_clients: int | None = None
+    roster: Path | None = None
+    colluding: int | None = None
     account: str | None = None
     accounts: Path | None = None
     server_key: Path | None = None
@@ -204,6 +208,11 @@ class NodeSettings:
             read_limit(self.max_epsilon)
         if self.own_data and self.trust is None and self.max_epsilon is None:
             raise ValueError(f"this client's operator has not said what it takes part in; {CHOICE}")
+        if (self.roster is None) != (self.colluding is None):
+            raise ValueError("--roster and --colluding go together: the keys of all sites, and how many may be false")
+        if self.roster is not None:
+            read_roster(self.roster)
+            read_mask_key(Path(str(self.node_config[KEY])))
         room_of(self.node_config)
         if self.bundle is not None:
             object.__setattr__(self, "bundle", read_bundle(self.bundle))
@@ -221,7 +230,11 @@ class NodeSettings:
             "data-path": self.data_path,
             "schema": self.schema,
             ACCOUNTS: self.accounts,
+            ROSTER: self.roster,
+            KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
         }
+        if self.colluding is not None:
+            config[COLLUDING] = self.colluding
         if self.server_key is not None:
             config[SERVER_KEY] = read_signing_key(self.server_key)
         if self.own_data:

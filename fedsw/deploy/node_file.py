@@ -17,7 +17,7 @@ from fedsw.runs.observer import Observer
 from fedsw.settings import ExperimentError, explain_all
 from fedsw.shipped import NODE_FILE
 
-_PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "state-dir", "accounts")
+_PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "state-dir", "accounts", "roster")
 
 
 class NodeFile(BaseModel):
@@ -48,6 +48,8 @@ class NodeFile(BaseModel):
     bundle: str | None = None
     modules: tuple[str, ...] | None = None
     stock: bool | None = None
+    roster: Path | None = None
+    colluding: Annotated[int, Field(ge=0)] | None = None
     account: str | None = None
     accounts: Path | None = None
 

@@ -31,7 +31,7 @@ from fedsw.files import private_folder
 from fedsw.report.accounts import words_of_run
 
 
-class News:
+class RunNotices:
     """Sentences about the runs in a state folder, each said once; what is there already is not said again."""
 
     def __init__(self, folder: Path) -> None:
@@ -182,7 +182,7 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
         ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
     """
     warn_of_expiry([node.authority] if node.authority.is_file() else [])
-    news, before = None if node.state_dir is None else News(node.state_dir), ""
+    news, before = None if node.state_dir is None else RunNotices(node.state_dir), ""
     with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
         while True:
             if fault := probe(node.superlink, node.authority):
@@ -201,7 +201,7 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
             time.sleep(RETRY_SECONDS)
 
 
-def _followed(process: subprocess.Popen[bytes], news: News | None, say: Callable[[str], None]) -> int:
+def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Callable[[str], None]) -> int:
     """Wait until a node's process ends, saying what its operator should know; returns its exit code."""
     while True:
         for sentence in [] if news is None else news.fresh():
@@ -210,7 +210,7 @@ def _followed(process: subprocess.Popen[bytes], news: News | None, say: Callable
             return process.wait(_LOOK_SECONDS)
 
 
-def _after_runs(news: News | None) -> str:
+def _after_runs(news: RunNotices | None) -> str:
     return "; the runs that took part from here are over" if news is not None and news.all_over else ""
 
 

@@ -7,7 +7,7 @@ from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections import Model, Privacy, Training
+from fedsw.experiment.sections import SOURCES, Model, Privacy, Training
 from fedsw.experiment.trust import trust_model
 
 
@@ -71,8 +71,10 @@ def _misfit_of_task(settings: Settings, kind: TaskKind) -> str | None:
         if value not in known and not is_reference(value):
             return f"{name} {value!r} with objective.task {task!r}: use {_either(known)}"
     source = "files" if data.own else data.source
-    if source not in facts.sources:
-        tasks = _either(tuple(name for name, each in shipped_tasks().items() if source in each.facts.sources))
+    also = SOURCES[source].tasks if source in SOURCES else ()
+    if source not in facts.sources and task not in also:
+        named = (name for name, each in shipped_tasks().items() if source in each.facts.sources)
+        tasks = _either((*named, *also))
         fit = _either(facts.sources)
         return f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
     if data.columns is not None:

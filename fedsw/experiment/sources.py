@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -24,26 +24,13 @@ from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.encoded import encoded
 from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections import SOURCES
 
 Target = Literal["class", "point", "mean"]
 
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
-_STATED: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {
-        "adult": (102, 2, 2),
-        "ring": (2, 1, 1),
-        "gaussians": (2, 1, 5),
-        "digits": (64, 1, 10),
-        "mnist": (784, 1, 10),
-        "fashion-mnist": (784, 1, 10),
-        "usps": (256, 1, 10),
-        "law-school": (16, 4, 2),
-        "communities": (98, 2, 2),
-    }
-)
-"""Features, groups and classes of the named data sets."""
 _dealt: deque[tuple[Records, tuple[Partition, int], NDArray[np.int64]]] = deque(maxlen=2)
 _dealing = threading.Lock()
 _read: dict[str, Any] = {}
@@ -88,10 +75,10 @@ def stated_shape(experiment: Experiment) -> Shape:
     spec = experiment.data
     if spec.own:
         return load_shape(experiment)
-    targets = 0
+    targets, known = 0, SOURCES[spec.source]
     if task_facts(experiment.objective.task).target == "numbers":
-        targets = 1 if spec.target == "mean" or spec.source in ("communities", "law-school") else 2
-    features, groups, classes = _STATED.get(spec.source, (spec.core_features + spec.spurious_features, 2, 2))
+        targets = 1 if spec.target == "mean" or known.number else 2
+    features, groups, classes = known.shape or (spec.core_features + spec.spurious_features, 2, 2)
     if spec.public is not None:
         features = _IMAGE_SIDE**2
     features = (features if spec.encoded is None else spec.encoded) + (classes if spec.code is not None else 0)
@@ -334,33 +321,23 @@ def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    if spec.source == "synthetic":
-        return data.synthetic(
-            spec.records,
-            n_test=spec.test_records,
-            p=spec.correlation,
-            d_core=spec.core_features,
-            d_spurious=spec.spurious_features,
-            var_core=spec.core_variance,
-            var_spurious=spec.spurious_variance,
-            target=target,
-            seed=spec.seed,
-        )
-    if spec.source == "adult":
-        return data.adult(data_dir)
-    if spec.source == "ring":
-        return data.ring(spec.records, spec.test_records, seed=spec.seed)
-    if spec.source == "gaussians":
-        return data.gaussians(spec.records, spec.test_records, seed=spec.seed)
-    if spec.source == "law-school":
-        return data.law_school(data_dir, split_seed=spec.seed)
-    if spec.source == "communities":
-        return data.communities(data_dir, split_seed=spec.seed)
+    if not SOURCES[spec.source].images:
+        return _named(spec, target, data_dir)
     images = load_images(spec, data_dir)
     if spec.encoded is not None:
         return encoded(images, spec.encoded, spec.encoder_epochs)
     found = private_half(images) if spec.half else images
     return found if spec.code is None else with_classes(found, spec.code)
+
+
+def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
+    """The data set of a name, read or drawn as its line says."""
+    known = SOURCES[spec.source]
+    module, _, name = known.made_by.partition(":")
+    make = getattr(importlib.import_module(f"{data.__name__}.{module}"), name)
+    settings = {**{each: getattr(spec, each) for each in known.given.values()}, "data_dir": data_dir, "target": target}
+    found: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.given.items()})
+    return found
 
 
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
@@ -369,7 +346,5 @@ def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
     Raises:
         FileNotFoundError: as `load_dataset`.
     """
-    if spec.source == "digits":
-        return data.digits(seed=spec.seed)
-    images = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist, "usps": data.usps}[spec.source](data_dir)
+    images = _named(spec, "class", data_dir)
     return images if spec.public is None else data.resized(images, _IMAGE_SIDE)

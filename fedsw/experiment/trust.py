@@ -39,6 +39,7 @@ class TrustModel:
         gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
             these alone.
         slices: whether what leaves are noised random slices, which have accountants of their own.
+        masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
         law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
             settings; None if that cannot be recomputed from a run's folder.
@@ -55,6 +56,7 @@ class TrustModel:
     gradients: ClassVar[bool] = False
     slices: ClassVar[bool] = False
     law: ClassVar[Law | None] = None
+    masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     trusted_with: ClassVar[str]
@@ -69,6 +71,13 @@ class TrustModel:
     """Who adds the noise."""
     protects: ClassVar[str]
     """Who is protected, against whom."""
+
+    guarded: ClassVar[str] = "by its own client's noise and ledger"
+    """What protects a record where clients have ledgers of their own."""
+
+    def against(self, experiment: Any) -> str | None:
+        """Whom its noise protects from, in words; None for what follows from who has the ledgers."""
+        return None
 
     def releases(self, experiment: Any) -> int:
         """How often a run releases something of a record."""

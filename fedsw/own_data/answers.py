@@ -26,7 +26,7 @@ _TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 
 
 @dataclass(frozen=True)
-class Form:
+class ColumnForm:
     """What the cells of a column look like.
 
     Attributes:
@@ -91,22 +91,22 @@ def _seems(path: Path) -> str:
     return "it begins as UTF-16 does" if mark in (b"\xff\xfe", b"\xfe\xff") else "another encoding of text"
 
 
-def form_of(cells: Iterable[str]) -> Form:
+def form_of(cells: Iterable[str]) -> ColumnForm:
     """The narrowest kind that every cell but the missing ones is of."""
     given = list(cells)
     missing = tuple(dict.fromkeys(cell for cell in given if cell in MISSING))
     values = {cell for cell in given if cell not in MISSING}
     if values and all(value.lower() in _TRUTHS for value in values):
-        return Form("boolean", missing=missing)
+        return ColumnForm("boolean", missing=missing)
     for comma in (False, True):
         numbers = [as_number(value, comma=comma) for value in values]
         if values and all(number is not None for number in numbers):
             whole = all(number is not None and number.is_integer() for number in numbers)
-            return Form("integer" if whole else "number", missing=missing, comma=comma)
+            return ColumnForm("integer" if whole else "number", missing=missing, comma=comma)
     for written in _FORMATS:
         if values and all(as_date(value, written) is not None for value in values):
-            return Form("date", format=written, missing=missing)
-    return Form("text", missing=missing)
+            return ColumnForm("date", format=written, missing=missing)
+    return ColumnForm("text", missing=missing)
 
 
 def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
@@ -161,7 +161,7 @@ Ask = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ColumnAnswer:
     """What is declared of one column; None where it is left blank.
 
     Attributes:
@@ -195,7 +195,7 @@ class Words:
     integers: Sequence[str] = ()
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drop: Sequence[str] = ()
-    book: Mapping[str, Answer] = field(default_factory=dict)
+    book: Mapping[str, ColumnAnswer] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -245,10 +245,10 @@ def answer(
     *,
     public: Sequence[str] | None,
     origin: str,
-    guessed: Form | None,
+    guessed: ColumnForm | None,
     ask: Ask | None,
     classes: bool,
-) -> Answer:
+) -> ColumnAnswer:
     """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
 
     Args:
@@ -258,15 +258,15 @@ def answer(
         classes: whether its values are groups or classes, whatever they look like.
     """
     if name in words.categories:
-        return Answer("text", categories=words.categories[name], source="given with --categories")
+        return ColumnAnswer("text", categories=words.categories[name], source="given with --categories")
     if name in words.booleans:
-        return Answer("boolean", source="given with --boolean")
+        return ColumnAnswer("boolean", source="given with --boolean")
     if name in words.bounds:
         low, high = words.bounds[name]
         whole = "integer" if name in words.integers else _number_kind(guessed)
         kind = "date" if name in words.dates or as_date(low, None) else whole
         return with_missing(
-            Answer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
+            ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
         )
     if name in words.book:
         return words.book[name] if not classes else _as_classes(words.book[name])
@@ -276,55 +276,57 @@ def answer(
         return _asked(name, guessed, ask, classes=classes)
     form = "text" if classes else None if guessed is None else guessed.kind
     written = words.dates.get(name, None if guessed is None else guessed.format)
-    found = Answer("date" if name in words.dates else form, format=written, source="its kind by the form of its values")
-    return with_missing(found if form else Answer(), guessed)
+    found = ColumnAnswer(
+        "date" if name in words.dates else form, format=written, source="its kind by the form of its values"
+    )
+    return with_missing(found if form else ColumnAnswer(), guessed)
 
 
-def _number_kind(guessed: Form | None) -> str:
+def _number_kind(guessed: ColumnForm | None) -> str:
     return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
 
 
-def _read_off(cells: Sequence[str], origin: str, *, classes: bool) -> Answer:
+def _read_off(cells: Sequence[str], origin: str, *, classes: bool) -> ColumnAnswer:
     form, values = form_of(cells), distinct(cells)
     source = f"read off {origin}"
     if classes or form.kind == "text":
-        return Answer("text", categories=tuple(values), missing=() if classes else form.missing, source=source)
+        return ColumnAnswer("text", categories=tuple(values), missing=() if classes else form.missing, source=source)
     if form.kind == "boolean":
-        return with_missing(Answer("boolean", source=source), form)
+        return with_missing(ColumnAnswer("boolean", source=source), form)
     if form.kind == "date":
         dates = sorted(date for value in values if (date := as_date(value, form.format)) is not None)
-        found = Answer("date", dates[0].isoformat(), dates[-1].isoformat(), format=form.format, source=source)
+        found = ColumnAnswer("date", dates[0].isoformat(), dates[-1].isoformat(), format=form.format, source=source)
         return with_missing(found, form)
     numbers = [number for value in values if (number := as_number(value, comma=form.comma)) is not None]
     low, high = (_written(bound, whole=form.kind == "integer") for bound in (min(numbers), max(numbers)))
-    return with_missing(Answer(form.kind, low, high, source=source), form)
+    return with_missing(ColumnAnswer(form.kind, low, high, source=source), form)
 
 
-def _asked(name: str, guessed: Form | None, ask: Ask, *, classes: bool) -> Answer:
+def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) -> ColumnAnswer:
     seems = "" if guessed is None else f" (it seems to hold {guessed.kind})"
     what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
     said = ask(f"column {name}{seems}: {what}, from a code book; Enter leaves it blank").strip()
     if not said:
-        return Answer("text" if classes else None if guessed is None else guessed.kind)
+        return ColumnAnswer("text" if classes else None if guessed is None else guessed.kind)
     if ":" in said and not classes:
         low, high = read_bounds(f"{name}={said}")[1]
         kind = "date" if as_date(low, None) else _number_kind(guessed)
-        return with_missing(Answer(kind, low, high, source="given by its operator"), guessed)
-    return Answer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
+        return with_missing(ColumnAnswer(kind, low, high, source="given by its operator"), guessed)
+    return ColumnAnswer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
 
 
-def _as_classes(said: Answer) -> Answer:
+def _as_classes(said: ColumnAnswer) -> ColumnAnswer:
     """What a code book says of a column whose values are groups or classes: truth values are two of them."""
-    return Answer(
+    return ColumnAnswer(
         "text", categories=said.categories or (("0", "1") if said.kind == "boolean" else ()), source=said.source
     )
 
 
-def with_missing(found: Answer, form: Form | None, fill: str | None = None) -> Answer:
+def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
     """The same with the missing cells that the form has, filled as given or in the middle of the bounds."""
     if form is None or not form.missing or found.kind is None:
         return found
-    return Answer(
+    return ColumnAnswer(
         found.kind,
         found.low,
         found.high,
@@ -336,7 +338,7 @@ def with_missing(found: Answer, form: Form | None, fill: str | None = None) -> A
     )
 
 
-def _middle(found: Answer) -> str | None:
+def _middle(found: ColumnAnswer) -> str | None:
     if found.kind == "text":
         return None
     if found.kind == "boolean":

@@ -145,6 +145,7 @@ def _fitting(sums: Sees, product: Product) -> TrustModel:
         model
         for model in trust_models().values()
         if model.noised
+        and not model.masked
         and model.local == (sums == "nobody")
         and (model.sketched if product == "table" else model.gradients)
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsw.own_data.answers import Answer, Form, as_date, as_number, with_missing
+from fedsw.own_data.answers import ColumnAnswer, ColumnForm, as_date, as_number, with_missing
 from fedsw.own_data.examine import named_as_identifier
 from fedsw.settings import ExperimentError
 from fedsw.text import nearest
@@ -25,7 +25,7 @@ _BETWEEN = "|"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CodeBookEntry:
     """What a code book says of one column.
 
     Attributes:
@@ -37,7 +37,7 @@ class Entry:
 
     column: str
     role: str
-    answer: Answer
+    answer: ColumnAnswer
     edges: tuple[str, ...] = ()
 
 
@@ -45,7 +45,7 @@ class Entry:
 class CodeBook:
     """The entries of a code book by column."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, CodeBookEntry] = field(default_factory=dict)
     name: str = ""
 
     def with_role(self, role: str) -> str | None:
@@ -70,7 +70,7 @@ def read_code_book(path: Path) -> CodeBook:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CodeBookEntry] = {}
     for where, given in _rows(path):
         entry = _entry(given, where, path.name)
         if entry.column in entries:
@@ -142,7 +142,7 @@ def _require_fields(names: Sequence[str], where: str) -> None:
         raise ExperimentError(f"{where} has no field 'column', the name of the column that a line describes")
 
 
-def _entry(given: Mapping[str, Any], where: str, book: str) -> Entry:
+def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     text = {name: _as_text(given.get(name)) for name in FIELDS if name not in _LISTS}
     lists = {name: (_as_missing if name == "missing" else _as_list)(given.get(name)) for name in _LISTS}
     column, role, kind = text["column"], text["role"] or "input", text["kind"]
@@ -153,7 +153,7 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> Entry:
             raise ExperimentError(f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(known)}")
     _require_consistent(column, kind, text, lists, where)
     form = kind or ("text" if lists["categories"] else "number" if text["low"] else None)
-    said = Answer(
+    said = ColumnAnswer(
         form,
         text["low"] or None,
         text["high"] or None,
@@ -162,8 +162,8 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> Entry:
         source=f"{text['unit']}; from {book}" if text["unit"] else f"from {book}",
     )
     if lists["missing"] and form is not None:
-        said = with_missing(said, Form(form, missing=lists["missing"]), fill=text["fill"] or None)
-    return Entry(column, role, said, lists["edges"])
+        said = with_missing(said, ColumnForm(form, missing=lists["missing"]), fill=text["fill"] or None)
+    return CodeBookEntry(column, role, said, lists["edges"])
 
 
 def _require_consistent(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.load import BLANK
-from fedsw.own_data.answers import MOST_CATEGORIES, Answer, Ask, Words, answer, form_of, read_cells, read_header
+from fedsw.own_data.answers import MOST_CATEGORIES, Ask, ColumnAnswer, Words, answer, form_of, read_cells, read_header
 from fedsw.own_data.examine import named_as_identifier, places
 from fedsw.text import nearest
 
@@ -29,7 +29,7 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 
 
 @dataclass(frozen=True)
-class Asked:
+class DraftRequest:
     """What a draft is asked for.
 
     Attributes:
@@ -63,7 +63,7 @@ class Draft:
     blanks: int
 
 
-def draft(asked: Asked, *, name: str) -> Draft:
+def draft(asked: DraftRequest, *, name: str) -> Draft:
     """The experiment for the tables of a folder.
 
     Of the tables only the first row is read, which names the columns, unless the operator says that they are public
@@ -80,7 +80,7 @@ def draft(asked: Asked, *, name: str) -> Draft:
     private = {} if public or not asked.guess else _cells([place.table for place in found], separator)
     comma = any(form_of(cells).comma for cells in (public or private).values())
 
-    def of(column: str, *, classes: bool) -> Answer:
+    def of(column: str, *, classes: bool) -> ColumnAnswer:
         cells = None if public is None else public.get(column)
         guessed = form_of(private[column]) if column in private else None
         given = {"public": cells, "origin": origin, "guessed": guessed, "ask": asked.ask}
@@ -117,7 +117,7 @@ def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
     return names, separator
 
 
-def _require_known(asked: Asked, names: Sequence[str]) -> None:
+def _require_known(asked: DraftRequest, names: Sequence[str]) -> None:
     roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
     for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
         if column is not None and column not in names:
@@ -128,7 +128,7 @@ def _require_known(asked: Asked, names: Sequence[str]) -> None:
             )
 
 
-def _public(asked: Asked, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
+def _public(asked: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
     if asked.public_table is not None:
         if not asked.public_table.is_file():
             raise FileNotFoundError(f"there is no public table {asked.public_table}")
@@ -148,7 +148,7 @@ def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
     return found
 
 
-def _is_regression(asked: Asked, public: dict[str, list[str]] | None, private: dict[str, list[str]]) -> bool:
+def _is_regression(asked: DraftRequest, public: dict[str, list[str]] | None, private: dict[str, list[str]]) -> bool:
     """Whether numbers are predicted: by the operator's bounds, or because more than ten of them may be seen."""
     said = asked.words.book.get(asked.target)
     if asked.target in asked.words.bounds or (said is not None and said.low is not None):
@@ -159,7 +159,7 @@ def _is_regression(asked: Asked, public: dict[str, list[str]] | None, private: d
     return form_of(seen).kind in ("number", "integer") and len(set(seen)) > 10
 
 
-def _feature(column: str, found: Answer, *, drop: bool) -> str:
+def _feature(column: str, found: ColumnAnswer, *, drop: bool) -> str:
     if drop or (reason := _useless(column, found)) is not None:
         return f"  # {{name = {json.dumps(column)}}},   left out: {'as asked' if drop else reason}"
     parts = [f"name = {_text(column)}"]
@@ -182,7 +182,7 @@ def _feature(column: str, found: Answer, *, drop: bool) -> str:
     return f"  {{{', '.join(parts)}}},   # {_comment(found)}"
 
 
-def _useless(column: str, found: Answer) -> str | None:
+def _useless(column: str, found: ColumnAnswer) -> str | None:
     """Why a column is left out of the inputs; None if it is not."""
     if named_as_identifier(column):
         return "it looks like an identifier"
@@ -196,7 +196,7 @@ def _useless(column: str, found: Answer) -> str | None:
     return None
 
 
-def _comment(found: Answer) -> str:
+def _comment(found: ColumnAnswer) -> str:
     if found.kind is None:
         return 'fill in: kind = "number", low and high; or categories = [...] in its place'
     blank = (found.kind == "text" and not found.categories) or (
@@ -207,24 +207,24 @@ def _comment(found: Answer) -> str:
     return found.source
 
 
-def _group(column: str, found: Answer, words: Words) -> str:
+def _group(column: str, found: ColumnAnswer, words: Words) -> str:
     if column in words.edges:
         edges = ", ".join(words.edges[column])
         return f"sensitive = {{name = {_text(column)}, edges = [{edges}]}}   # given with --edges"
     return _values("sensitive", column, found)
 
 
-def _values(role: str, column: str, found: Answer) -> str:
+def _values(role: str, column: str, found: ColumnAnswer) -> str:
     line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}}}"
     return f"{line}   # {found.source}" if found.categories else f"{line}   # fill in: every value that there can be"
 
 
-def _targets(column: str, found: Answer) -> str:
+def _targets(column: str, found: ColumnAnswer) -> str:
     bounds = f"low = {_bound(found.low)}, high = {_bound(found.high)}"
     return f"targets = [{{name = {_text(column)}, {bounds}}}]   # {_comment(found)}"
 
 
-def _head(name: str, asked: Asked, count: int, *, clients_share: bool) -> list[str]:
+def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) -> list[str]:
     there = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
     held_out = _KEPT if asked.held_out is None else f"held_out = {_text(str(asked.held_out))}"
     return [
@@ -254,7 +254,7 @@ def account_name(folder: Path) -> str:
     return f"{plain or 'data'}-{digest}"
 
 
-def _asked_for_unit(names: Sequence[str], asked: Asked) -> str | None:
+def _asked_for_unit(names: Sequence[str], asked: DraftRequest) -> str | None:
     """The first column that looks like an identifier and that a person says to be the unit."""
     for column in names:
         if asked.ask is None or column in (asked.group, asked.target) or not named_as_identifier(column):

@@ -17,7 +17,7 @@ from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
 from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
-from fedsw.data.distinct import Distinct, Fault, by_value
+from fedsw.data.distinct import CellFault, Distinct, by_value
 from fedsw.data.formats import Chunk, format_of, require_file
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
@@ -215,7 +215,7 @@ class Examined:
     groups: Mapping[str, int]
     classes: Mapping[str, int]
     missing: Mapping[str, int]
-    faults: tuple[Fault, ...]
+    faults: tuple[CellFault, ...]
     more: int
     broken: str | None = None
     units: int = 0

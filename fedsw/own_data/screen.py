@@ -31,7 +31,7 @@ _WARM, _TIMED = 1, 4
 
 
 @dataclass(frozen=True)
-class Cost:
+class MachineCost:
     """What a run takes in one process of this machine.
 
     Attributes:
@@ -44,7 +44,7 @@ class Cost:
     how: str
 
 
-def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> Cost:
+def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> MachineCost:
     """Time and memory of a run, by one of 4 rounds on made-up records.
 
     Nothing private goes into it but the sizes of the groups at each client, which are public.
@@ -66,7 +66,7 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     seconds, rounds = float(found.summary["seconds"]), experiment.training.rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     how = f"{_TIMED} rounds on made-up records of these sizes took {seconds:.2g} s; {rounds} rounds are asked for"
-    return Cost(seconds / _TIMED * rounds, peak, how)
+    return MachineCost(seconds / _TIMED * rounds, peak, how)
 
 
 def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 0) -> DeclaredRecords:
@@ -105,7 +105,7 @@ def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
     return parse_experiment(raw)
 
 
-def examination_view(experiment: Experiment, found: Examination, cost: Cost | None) -> RenderableType:
+def examination_view(experiment: Experiment, found: Examination, cost: MachineCost | None) -> RenderableType:
     """Sizes, every fault, what is public, and what a run takes."""
     unit = declared_columns(experiment).unit
     parts: list[RenderableType] = [_sizes(found, unit)]
@@ -121,7 +121,7 @@ def examination_view(experiment: Experiment, found: Examination, cost: Cost | No
     return Group(*parts)
 
 
-def as_plain(experiment: Experiment, found: Examination, cost: Cost | None) -> dict[str, Any]:
+def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | None) -> dict[str, Any]:
     """The same as plain values."""
     files = [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files]
     return {

@@ -78,7 +78,7 @@ def _of_tables(columns: Columns) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class LearntTable:
     """A finished run that learnt a table: what ran, its public declaration, the generator, and the run's summary."""
 
     experiment: Experiment
@@ -93,7 +93,7 @@ class Learnt:
         return self.experiment.data.columns
 
 
-def learnt(directory: Path, allow_modules: Collection[str] = ()) -> Learnt:
+def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
     """What a finished run learnt; drawing rows from it is post-processing and costs nothing.
 
     Args:
@@ -122,10 +122,10 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> Learnt:
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
     network.load_state_dict(load_file(directory / MODEL))
-    return Learnt(experiment, problem, network.eval(), summary)
+    return LearntTable(experiment, problem, network.eval(), summary)
 
 
-def table_cells(found: Learnt, rows: int, *, seed: int = 0) -> dict[str, list[str]]:
+def table_cells(found: LearntTable, rows: int, *, seed: int = 0) -> dict[str, list[str]]:
     """The cells of a synthetic table by column; another seed gives other rows, at no cost."""
     from fedsw.tasks.measures import made_table
     from fedsw.tasks.sketched import table_of

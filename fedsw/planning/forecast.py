@@ -14,10 +14,10 @@ from fedsw.accounting import Charge
 from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
-from fedsw.experiment.sections import TableSettings
+from fedsw.experiment.sections import BinSettings
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.law import LAWS, Law, PublicRecords, drawn, halves, resampled, scaled
-from fedsw.planning.opened import Tabled, opened, summed_noise
+from fedsw.planning.from_moments import TabledObjective, opened, summed_noise
+from fedsw.planning.law import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.privacy.release import release
 from fedsw.runs.quality import quality_of_classes, quality_of_numbers
 from fedsw.runs.trainer import Trainer
@@ -59,8 +59,8 @@ class _Uncharged:
 def trained(
     problem: Problem,
     experiment: Experiment,
-    twins: PublicRecords,
-    held_out: PublicRecords,
+    twins: PublicRows,
+    held_out: PublicRows,
     *,
     multiplier: float,
     one: float = 0.0,
@@ -105,8 +105,9 @@ def trained(
         noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
         noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
         if noise.count:
-            bins = experiment.own(TableSettings).bins
-            objective = _objective(problem, experiment, partial(Tabled, bins=bins, deviation=noise.count, seed=seed))
+            bins = experiment.own(BinSettings).bins
+            tabled = partial(TabledObjective, bins=bins, deviation=noise.count, seed=seed)
+            objective = _objective(problem, experiment, tabled)
     model = problem.build_model()
     trainer = Trainer(start, settings)
     records = replace(twins, features=problem.inputs(twins).float())
@@ -116,7 +117,7 @@ def trained(
     return _score(problem, problem.prepared(model, trainer.model), held_out)
 
 
-def reference(problem: Problem, twins: PublicRecords, held_out: PublicRecords) -> Known:
+def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
     """Train as well as can be on twins, and measure: what a run on such records could lose by privacy.
 
     Raises:
@@ -127,8 +128,8 @@ def reference(problem: Problem, twins: PublicRecords, held_out: PublicRecords) -
     return Known(found.name, _score(problem, found.model, held_out))
 
 
-def _require_public(twins: PublicRecords) -> None:
-    if not isinstance(twins, PublicRecords):
+def _require_public(twins: PublicRows) -> None:
+    if not isinstance(twins, PublicRows):
         raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
 
 
@@ -150,7 +151,7 @@ def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Obj
     )
 
 
-def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRecords) -> Score:
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
     batch = problem.given(held_out)
     with torch.no_grad():
         outputs = problem.task.outputs(model(batch.features), batch)
@@ -267,8 +268,8 @@ def curve(
     problem: Problem,
     by_group: Mapping[str, int],
     *,
-    table: PublicRecords | None = None,
-    laws: Sequence[Law] = LAWS,
+    table: PublicRows | None = None,
+    laws: Sequence[TwinLaw] = LAWS,
     strengths: Sequence[float] = STRENGTHS,
     relative: float | None = None,
     seen: Callable[[], None] = lambda: None,
@@ -328,14 +329,14 @@ def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tu
     return noisy, settled(experiment, noisy)
 
 
-def _of_law(problem: Problem, sizes: Mapping[str, int], law: Law) -> tuple[PublicRecords, PublicRecords]:
+def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[PublicRows, PublicRows]:
     """Twins to train on, and others of the same law to measure on."""
     columns = problem.experiment.data.columns
     assert columns is not None
     return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
 
 
-def _of_table(table: PublicRecords, sizes: Mapping[str, int], seed: int) -> tuple[PublicRecords, PublicRecords]:
+def _of_table(table: PublicRows, sizes: Mapping[str, int], seed: int) -> tuple[PublicRows, PublicRows]:
     """Twins out of one half of a public table, and others out of the other half to measure on."""
     own, others = halves(table)
     return resampled(own, sizes, seed=seed), resampled(others, scaled(sizes, HELD_OUT), seed=seed + 1)

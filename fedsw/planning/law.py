@@ -16,8 +16,6 @@ from fedsw.data import DeclaredRecords
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_dataset
 
-_DRAWN = ("synthetic", "ring", "gaussians")
-
 
 def public_columns(experiment: Experiment) -> Columns:
     """The declared columns; of a named data set those that the names of its inputs tell.
@@ -36,7 +34,7 @@ def public_columns(experiment: Experiment) -> Columns:
         groups=dataset.groups,
         classes=dataset.classes,
         targets=dataset.targets,
-        bounded=experiment.data.source not in _DRAWN,
+        bounded=not experiment.data.drawn,
     )
 
 
@@ -110,7 +108,7 @@ _MISSING = 0.05
 
 
 @dataclass(frozen=True)
-class Law:
+class TwinLaw:
     """How much there is to learn.
 
     Attributes:
@@ -130,9 +128,9 @@ class Law:
 
 
 LAWS = (
-    Law("little", explained=0.2, common=0.6, middle=0.85, spread=0.08, seed=1),
-    Law("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2),
-    Law("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3),
+    TwinLaw("little", explained=0.2, common=0.6, middle=0.85, spread=0.08, seed=1),
+    TwinLaw("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2),
+    TwinLaw("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3),
 )
 """Laws that a forecast averages over: which of them the records are like is not known.
 
@@ -141,7 +139,7 @@ knows before moments are released.
 """
 
 
-TIGHT = Law("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
+TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
 """Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
 learn little from them."""
 
@@ -149,24 +147,24 @@ learn little from them."""
 _RARE = 0.02
 
 
-def with_rare_class(law: Law) -> Law:
+def with_rare_class(law: TwinLaw) -> TwinLaw:
     """The law with one class in fifty records: nobody knows before moments are released how frequent classes are."""
     return replace(law, name="rare", common=1 - _RARE)
 
 
-def rarest_share(laws: Sequence[Law], classes: int) -> float:
+def rarest_share(laws: Sequence[TwinLaw], classes: int) -> float:
     """The share of the least frequent class that a plan by these laws assumes, of so many classes."""
     return min(float(_shares(law, classes).min()) for law in laws)
 
 
-class PublicRecords(DeclaredRecords):
+class PublicRows(DeclaredRecords):
     """Records that are nobody's secret: twins, or rows of a table that its owner says is public.
 
     What trains on them charges no ledger, and takes nothing else.
     """
 
 
-def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int) -> PublicRecords:
+def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: int) -> PublicRows:
     """Records of the declared columns, as many of every group as are asked for.
 
     A record has four hidden traits, normal, with other means in every group. Numbers, categories and truth values
@@ -185,7 +183,7 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     target = _target(columns, score, law, fixed, chance)
     features = np.hstack([_feature(feature, traits, law, fixed, chance) for feature in columns.features])
     order = chance.permutation(len(groups))
-    return PublicRecords(
+    return PublicRows(
         features=torch.from_numpy(features[order].astype(np.float32)),
         sensitive=torch.from_numpy(groups[order]),
         target=torch.from_numpy(target[order]),
@@ -195,19 +193,19 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: Law, *, seed: int)
     )
 
 
-def halves(table: PublicRecords) -> tuple[PublicRecords, PublicRecords]:
+def halves(table: PublicRows) -> tuple[PublicRows, PublicRows]:
     """Every other row of a public table, group by group, and the rest: to train on, and to measure on."""
     order = torch.argsort(table.sensitive, stable=True)
     return _rows(table, order[::2]), _rows(table, order[1::2])
 
 
-def _rows(table: PublicRecords, rows: Tensor | NDArray[np.int64]) -> PublicRecords:
+def _rows(table: PublicRows, rows: Tensor | NDArray[np.int64]) -> PublicRows:
     taken = table.take(rows)
     ids = torch.arange(len(taken))
-    return PublicRecords(taken.features, taken.sensitive, taken.target, ids, table.columns, table.kind)
+    return PublicRows(taken.features, taken.sensitive, taken.target, ids, table.columns, table.kind)
 
 
-def resampled(table: PublicRecords, by_group: Mapping[str, int], *, seed: int) -> PublicRecords:
+def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> PublicRows:
     """Records drawn with replacement from a public table, as many of every group as are asked for.
 
     Raises:
@@ -223,7 +221,7 @@ def resampled(table: PublicRecords, by_group: Mapping[str, int], *, seed: int) -
     return _rows(table, chance.permutation(np.concatenate(rows)))
 
 
-def _target_score(traits: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
+def _target_score(traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
     weights = fixed.standard_normal(_FACTORS)
     signal = traits @ (weights / np.linalg.norm(weights))
     noise = chance.standard_normal(len(traits))
@@ -231,7 +229,7 @@ def _target_score(traits: Float, law: Law, fixed: np.random.Generator, chance: n
 
 
 def _target(
-    columns: Columns, score: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
+    columns: Columns, score: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if columns.targets:
         return _numbers_to_predict(columns, score, law, fixed, chance)
@@ -239,7 +237,7 @@ def _target(
 
 
 def _numbers_to_predict(
-    columns: Columns, score: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
+    columns: Columns, score: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
 ) -> NDArray[np.float32]:
     """Targets (n, t) in [0, 1]: the first follows the score, others follow it and chance."""
     found = []
@@ -250,13 +248,13 @@ def _numbers_to_predict(
     return np.stack(found, axis=1).astype(np.float32)
 
 
-def _classes(columns: Columns, score: Float, law: Law) -> NDArray[np.int64]:
+def _classes(columns: Columns, score: Float, law: TwinLaw) -> NDArray[np.int64]:
     """Classes (n,) by the rank of the score: of two the first has the common share, of more each 70 % of the last."""
     ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
     return np.searchsorted(np.cumsum(_shares(law, len(columns.classes)))[:-1], ranks).astype(np.int64)
 
 
-def _shares(law: Law, classes: int) -> Float:
+def _shares(law: TwinLaw, classes: int) -> Float:
     """Of all records, the share of every class (classes,)."""
     sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
     shares: Float = sizes / sizes.sum()
@@ -264,7 +262,7 @@ def _shares(law: Law, classes: int) -> Float:
 
 
 def _feature(
-    feature: Feature, traits: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
+    feature: Feature, traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
 ) -> Float:
     """The inputs (n, k) that come of a column."""
     count = len(traits)
@@ -286,7 +284,7 @@ def _shown(traits: Float, fixed: np.random.Generator, chance: np.random.Generato
 
 
 def _number(
-    feature: Feature, traits: Float, law: Law, fixed: np.random.Generator, chance: np.random.Generator
+    feature: Feature, traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
 ) -> Float:
     shown = _shown(traits, fixed, chance)
     if feature.kind == "boolean":

@@ -16,8 +16,8 @@ from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score
 from fedsw.planning.law import (
     LAWS,
     TIGHT,
-    Law,
-    PublicRecords,
+    PublicRows,
+    TwinLaw,
     has_bounds,
     public_columns,
     rarest_share,
@@ -187,7 +187,7 @@ def planned(
     by_group: Mapping[str, int],
     *,
     assumed: str = "",
-    table: PublicRecords | None = None,
+    table: PublicRows | None = None,
     untold: str = "",
     expect: str | None = None,
     strengths: Sequence[float] = STRENGTHS,
@@ -220,7 +220,7 @@ def planned(
         found = _forecast(experiment, by_group, problem, measured)
         strength = found.strength
 
-        def under(law: Law) -> float:
+        def under(law: TwinLaw) -> float:
             alone = {**twins, "laws": [law], "strengths": (strength,)}
             return _measured(experiment, ready, by_group, multiplier, alone).at(strength)
 

@@ -76,7 +76,7 @@ Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
 
 
 @dataclass(frozen=True)
-class Cost:
+class SelectionCost:
     """What a selection costs.
 
     Attributes:
@@ -114,10 +114,10 @@ class Selected:
     candidate: Candidate
     score: float
     directory: Path
-    cost: Cost
+    cost: SelectionCost
 
 
-def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> Cost:
+def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
     """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone.
 
     Raises:
@@ -133,7 +133,7 @@ def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> C
     shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
     among = tuple(candidate.settings for candidate in found)
     selection = Selection(law, distinct, curve.epsilon(delta), delta, among=among, metric=metric)
-    return Cost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
+    return SelectionCost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
 
 
 def select(
@@ -197,7 +197,7 @@ def _place(parent: Path) -> Iterator[Path]:
         raise
 
 
-def _charge(found: Sequence[Candidate], cost: Cost) -> None:
+def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
     """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for.
 
     Raises:

@@ -21,7 +21,7 @@ Diameter = Literal["replacement", "paper"]
 
 
 @dataclass(frozen=True)
-class Release:
+class RecordRelease:
     """How a client releases its records, once.
 
     The features x of a record become `centre + projection(x - centre) + noise`; with `dct` the same in the space of
@@ -198,7 +198,7 @@ def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:
     """Nearest points, in l2 distance, of rows (n, p) in the ball of a norm and radius; float64.
 
     The ball is taken smaller by a relative 8 (p + 8) 2^-53, so that the exact norm of every stored row is at most the
-    radius: norms are computed to less than that. Rows hold finite numbers; `Release.project` sees to it.
+    radius: norms are computed to less than that. Rows hold finite numbers; `RecordRelease.project` sees to it.
 
     Source: Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1 (l1, by sorting), batched.
 

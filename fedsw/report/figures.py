@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsw import files
 from fedsw.runs.files import Names
-from fedsw.runs.record import Outputs, RunRecord
+from fedsw.runs.record import HeldOutOutputs, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinct with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", ":", "-.")
 
 MOST_BYTES = 100_000
 """Of a picture: whoever clones a repository of pictures copies each of them twice."""
@@ -128,6 +129,7 @@ def histogram_by_group(
             facecolor=(colour(position), 0.35),
             edgecolor=colour(position),
             linewidth=1.2,
+            linestyle=LINES[position % len(LINES)],  # groups differ in black and white, too
             label=name(int(group)),
             orientation="horizontal" if sideways else "vertical",
         )
@@ -235,7 +237,7 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
     return figure
 
 
-def _scatter_by_label(axes: Axes, outputs: Outputs, names: Names) -> None:
+def _scatter_by_label(axes: Axes, outputs: HeldOutOutputs, names: Names) -> None:
     for label in np.unique(outputs.target):
         chosen = outputs.values[outputs.target == label][:_MOST_POINTS]
         look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "label": _label(label, names), "color": _shade(label)}
@@ -248,7 +250,7 @@ def _label(label: Any, names: Names) -> str:
     return names.label(int(label)) if names.classes else str(label)
 
 
-def _histogram_by_label(axes: Axes, outputs: Outputs, names: Names) -> None:
+def _histogram_by_label(axes: Axes, outputs: HeldOutOutputs, names: Names) -> None:
     codes = outputs.values[:, 0]
     for label in np.unique(outputs.target):
         look: dict[str, Any] = {"bins": _BINS, "histtype": "step", "density": True, "color": _shade(label)}

@@ -26,7 +26,7 @@ from fedsw.report.figures import (
 )
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import Names
-from fedsw.runs.record import Outputs, RunRecord, read_run
+from fedsw.runs.record import HeldOutOutputs, RunRecord, read_run
 from fedsw.text import number, to_float, upward
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]
     """
     record = read_run(directory)
     drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
-    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in _pictures_of(record, allow_modules)}
+    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in pictures_of(record, allow_modules)}
     return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
-def _pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
+def pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
     """The pictures of the run's task; those of any task where it is somebody's own, not allowed or not at hand."""
     try:
         require_allowed_code(record.experiment, allow_modules, stored=record.directory)
@@ -147,7 +147,7 @@ def draw_trade_off(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 @house_style()
-def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], Outputs]]) -> Figure:
+def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], HeldOutOutputs]]) -> Figure:
     """Outputs by group of several runs: a row for each α, a column for each ε."""
     rows_of = [row for row, _ in cells]
     alphas, epsilons = _distinct(rows_of, "alpha"), _distinct(rows_of, "target_epsilon")
@@ -200,13 +200,13 @@ def _running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
 
 
-def _strata(record: RunRecord, outputs: Outputs) -> dict[str, NDArray[np.bool_]]:
+def _strata(record: RunRecord, outputs: HeldOutOutputs) -> dict[str, NDArray[np.bool_]]:
     if record.experiment.objective.penalty != "equality-of-odds" or outputs.target.ndim != 1:
         return {"": np.ones(len(outputs.values), dtype=bool)}
     return {record.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
 
 
-def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
+def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
     dimensions = min(outputs.values.shape[1], _MOST_PANELS)
     wanted = [(name, chosen, axis) for name, chosen in strata.items() for axis in range(dimensions)]
     columns = min(3, len(wanted))
@@ -224,7 +224,7 @@ def _histograms(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]], names
     return figure
 
 
-def _scatters(outputs: Outputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
+def _scatters(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

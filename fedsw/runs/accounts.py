@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
@@ -23,6 +23,9 @@ from fedsw.runs.files import (
     require_no_links,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from fedsw.accounting.meaning import Meaning
 
 
 class Budgeted:
@@ -179,6 +182,31 @@ def read_ledger(directory: Path) -> dict[str, Any]:
             for entry in account["entries"]
         ],
     }
+
+
+def spent_by(directory: Path) -> dict[str, Meaning]:
+    """What the releases so far mean for a person, by group (named as declared).
+
+    Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
+    Where every client has a ledger of its own it is of the client that spent most.
+
+    Raises:
+        FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
+    """
+    from fedsw.accounting import Ledger
+    from fedsw.accounting.meaning import Meaning
+    from fedsw.runs.recovery import require_remembered
+
+    require_no_links(directory)
+    require_remembered(directory)
+    own, names = client_ledgers(directory), names_in(directory)
+    path = directory / LEDGER
+    if own and not path.exists():
+        path = max(own, key=lambda each: float(_read(each)["epsilon"]))
+    with Ledger.open(path, read_only=True) as ledger:
+        if ledger.selection is not None:
+            return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
+        return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
 
 
 def _named(account: dict[str, Any], names: Names) -> dict[str, Any]:

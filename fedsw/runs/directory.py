@@ -49,12 +49,17 @@ class RunDirectory:
 
     Not from here, and for the operator only: `log.jsonl`, which says when each round was released,
     `deployment/logs`, what the processes of a deployed run printed, and the times that the file system keeps.
+
+    Attributes:
+        forgotten: whether nobody remembers an attempt once the machine failed but the ledger here, which has all that
+            were charged: the clients are this process. Then attempts do not wait for the disk.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
             files.private_folder(path)
         self.path = path
+        self.forgotten = False
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
     @property
@@ -160,21 +165,22 @@ class RunDirectory:
         return float(found_json(self.summary).get("seconds") or 0.0)
 
     def begin_attempt(self, round_: int) -> int:
-        """The next unused attempt number of a round; on record before anything is sent."""
+        """The next unused attempt number of a round; on record before anything is sent: see `keep_attempt`."""
         fresh = self.next_attempts().get(round_, 0)
         self.keep_attempt(round_, fresh)
         return fresh
 
     def keep_attempt(self, round_: int, attempt: int) -> None:
-        """Put an attempt on record, on the disk."""
+        """Put an attempt on record: on the disk, unless it would be forgotten."""
         path = self.path / ATTEMPTS
         self.next_attempts()  # which ends a line that was cut short
         new = not path.exists()
         with files.opened(path, "a") as file:
             file.write(f"{round_} {attempt}\n")
-        files.sync(path)
-        if new:
-            files.sync(self.path)
+        if not self.forgotten:
+            files.sync(path)
+            if new:
+                files.sync(self.path)
         self.know_attempts([(round_, attempt)])
 
     def begun_attempts(self) -> list[tuple[int, int]]:

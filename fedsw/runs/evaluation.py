@@ -24,7 +24,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
 from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers, units_of
 from fedsw.runs.telemetry import LOGGER, event
-from fedsw.tasks.measures import Measured, measure
+from fedsw.tasks.measures import Measurements, measure
 from fedsw.tasks.problem import Problem
 
 
@@ -272,7 +272,7 @@ class Evaluator:
             by_group_intervals=by_group_intervals(self._task, outputs, records),
         )
 
-    def _rise(self, measured: Measured) -> Gain | None:
+    def _rise(self, measured: Measurements) -> Gain | None:
         """How much larger the loss is than before training, record by record; None where that is no number."""
         if self._losses is None or measured.losses is None or self._records is None:
             return None
@@ -280,7 +280,7 @@ class Evaluator:
         finite = bool(torch.isfinite(measured.losses).all() and torch.isfinite(self._losses).all())
         return intervals.paired_mean(risen, units_of(self._records)) if finite else None
 
-    def _with_own(self, measured: Measured, records: Records) -> dict[str, float]:
+    def _with_own(self, measured: Measurements, records: Records) -> dict[str, float]:
         return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
 
 
@@ -293,7 +293,7 @@ def parts_of(records: Records) -> Tensor:
 def with_intervals(
     task: Problem,
     records: Records,
-    measured: Measured,
+    measured: Measurements,
     report: Mapping[str, float],
     without: Sequence[Mapping[str, float]],
 ) -> Quality:
@@ -345,7 +345,7 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
     )
 
 
-def _directions(measured: Measured) -> dict[str, int]:
+def _directions(measured: Measurements) -> dict[str, int]:
     return {"directions": measured.directions} if measured.directions else {}
 
 

@@ -40,6 +40,10 @@ MOMENTS = "moments.json"
 """Noised counts, means and second moments of all records, released before the first round."""
 CARD = "card.md"
 """The model card."""
+REPORT = "report.html"
+"""The page that a run is shown by."""
+REGISTRY = "deployment.yaml"
+"""The run's entry for the registry of deployments, with questions for who deploys it."""
 LOG = "log.jsonl"
 """When each round was released: for the operator only, not for publication."""
 ATTEMPTS = "attempts.log"
@@ -77,9 +81,9 @@ RELEASABLE = (
     SUMMARY,
 )
 """What may leave a run's folder, and what a copy of it needs; a file that is new belongs here or in `KEPT_BACK`."""
-KEPT_BACK = (ACCOUNT, CARD, LOG, AGREED, MOMENTS_ALONE, RELEASES, LOCK)
+KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, MOMENTS_ALONE, RELEASES, LOCK)
 """What does not go into a copy: the log, which says when; locks and agreements, which say of which process; what an
-account or single clients know; and the card, which is written anew from the rest."""
+account or single clients know; and card, page and entry, which are written anew from the rest."""
 
 
 def client_ledgers(directory: Path) -> list[Path]:

@@ -67,7 +67,7 @@ def _stored(directory: Path) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Outputs:
+class HeldOutOutputs:
     """Held-out outputs of the released model: `values` (n, d), `sensitive` (n,), `target` (n,) or (n, t).
 
     Generated samples have neither group nor label: zeros. `extra` holds the other arrays by name: held-out samples to
@@ -92,7 +92,7 @@ class RunRecord:
     experiment: Experiment
     summary: dict[str, Any]
     history: list[dict[str, Any]] = field(default_factory=list)
-    outputs: Outputs | None = None
+    outputs: HeldOutOutputs | None = None
     names: Names = Names()
 
     @property
@@ -137,7 +137,7 @@ def _ended_in_order(log: Path) -> bool:
     return found[-1:] != ["run begins"]
 
 
-def _read_outputs(path: Path) -> Outputs | None:
+def _read_outputs(path: Path) -> HeldOutOutputs | None:
     if not path.is_file():
         return None
     import numpy as np
@@ -148,6 +148,6 @@ def _read_outputs(path: Path) -> Outputs | None:
             values = np.asarray(found.pop("outputs"), dtype=np.float64)
             none = np.zeros(len(values), dtype=np.int64)
             sensitive, target = found.pop("sensitive", none), found.pop("target", none)
-            return Outputs(values.reshape(len(values), -1), sensitive, target, found)
+            return HeldOutOutputs(values.reshape(len(values), -1), sensitive, target, found)
     except (KeyError, ValueError, OSError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedsw.randomness import Stream
 from fedsw.sketches.maps import FeatureMap, Raw
-from fedsw.sketches.parts import Columns, Measured
+from fedsw.sketches.parts import Columns, DrawnPart
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Features:
         """0: no number of a code is negative."""
         return 0.0
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """The codes of features (n, p)."""
         width = self.map.width(features) * (2 if self.signed else 1)
         return _Features(self.map.built(features, stream.child("map")), width, self.radius, self.signed)
@@ -82,7 +82,7 @@ class Moments:
         """0: a square."""
         return 0.0
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """The moments of features (n, p); directions come from the stream."""
         width = self.map.width(features)
         if not 0 <= self.projected <= width:
@@ -112,7 +112,7 @@ def shortened(rows: Tensor, radius: float) -> Tensor:
     return scaled * torch.minimum(largest, radius / length)
 
 
-class _Features(Measured):
+class _Features(DrawnPart):
     def __init__(self, looked_at: nn.Module, width: int, radius: float, signed: bool) -> None:
         super().__init__()
         self.looked_at, self.coordinates, self.radius, self.signed = looked_at, width, radius, signed
@@ -124,7 +124,7 @@ class _Features(Measured):
         return (shortened(code, self.radius) / self.radius).to(rows.dtype)
 
 
-class _Moments(Measured):
+class _Moments(DrawnPart):
     def __init__(self, looked_at: nn.Module, width: int, radius: float, directions: Tensor | None) -> None:
         super().__init__()
         self.looked_at, self.radius, self.projected = looked_at, radius, directions is not None

@@ -125,13 +125,13 @@ def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     return (target.weights * terms).sum() - target.noise
 
 
-__all__ = ["CheckpointRefused", "Progress", "Settings", "fit_generator", "generate", "sketch_distance"]
+__all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance"]
 
 _TITLE = b"fedsw generator 1 "
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """How a generator is trained; public, and part of a checkpoint.
 
     Attributes:
@@ -183,7 +183,7 @@ class CheckpointRefused(ValueError):
 def fit_generator(
     sketch: NoisedSketch,
     network: nn.Module,
-    settings: Settings,
+    settings: FitSettings,
     *,
     sketcher: Sketcher | None = None,
     weights: Tensor | None = None,
@@ -278,7 +278,7 @@ def _step(
     network: Conditional,
     drawn: Sketcher,
     target: Target,
-    settings: Settings,
+    settings: FitSettings,
     optimizer: torch.optim.Optimizer,
 ) -> float:
     """One step; returns the batch's distance before it."""
@@ -321,7 +321,7 @@ def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:
     return cast(Conditional, network)
 
 
-def _mark(sketch: NoisedSketch, network: nn.Module, settings: Settings, target: Target) -> str:
+def _mark(sketch: NoisedSketch, network: nn.Module, settings: FitSettings, target: Target) -> str:
     """What a checkpoint must agree with: sketch, law, settings, weights and the network's shapes."""
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.sketches.parts import Measured, Part, Waves
+from fedsw.sketches.parts import DrawnPart, PartOfSketch, Waves
 from fedsw.subnormal import flushing_to_zero
 
 STEP = 2.0**-26
@@ -49,7 +49,7 @@ class Law:
     """
 
     features: int
-    parts: tuple[Part, ...]
+    parts: tuple[PartOfSketch, ...]
     classes: int = 1
     groups: int = 1
     counts: float = 1.0
@@ -200,14 +200,14 @@ class Sketcher(nn.Module):
                     f"{part.turns.device}: draw them as law.drawn({features.dtype}).to({str(features.device)!r})"
                 )
 
-    def _measured(self) -> Iterator[Measured]:
-        return (cast(Measured, part) for part in self.parts)
+    def _measured(self) -> Iterator[DrawnPart]:
+        return (cast(DrawnPart, part) for part in self.parts)
 
 
 class SomeOfLaw(nn.Module):
     """The parts of a law at some of their coordinates."""
 
-    def __init__(self, law: Law, parts: list[Measured]) -> None:
+    def __init__(self, law: Law, parts: list[DrawnPart]) -> None:
         super().__init__()
         self.law, self.taken = law, parts
 
@@ -221,7 +221,7 @@ class SomeOfLaw(nn.Module):
         return _by_cell(iter(self.taken), self.law, features, cells)
 
 
-def _by_cell(measured: Iterator[Measured], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
+def _by_cell(measured: Iterator[DrawnPart], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
     members = members_of(cells, law.cells).to(features)
     sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
     for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
@@ -267,7 +267,7 @@ def count_steps(law: Law) -> int:
     return round(math.sqrt(law.counts) / STEP)
 
 
-def _columns(features: Tensor, part: Part) -> Tensor:
+def _columns(features: Tensor, part: PartOfSketch) -> Tensor:
     return features if part.columns is None else features[:, list(part.columns)]
 
 

@@ -147,7 +147,7 @@ def _normals(width: int, count: int, stream: Stream, scheme: Scheme) -> Tensor:
 Columns = tuple[int, ...] | None
 
 
-class Part(Protocol):
+class PartOfSketch(Protocol):
     """One block of a record's vector."""
 
     @property
@@ -162,16 +162,16 @@ class Part(Protocol):
     def least_product(self) -> float:
         """Of two records' vectors, at least: -1 in a ball of norm 1, 0 where inner products are never negative."""
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """A module (n, p) -> (n, coordinates) with rows of norm at most 1; differentiable."""
 
 
-def diameter(part: Part) -> float:
+def diameter(part: PartOfSketch) -> float:
     """How far apart two records' vectors, of norm at most 1, can be: sqrt(2 + 2 c), -c their least inner product."""
     return math.sqrt(2 - 2 * part.least_product)
 
 
-class Measured(nn.Module):
+class DrawnPart(nn.Module):
     """A part with its public numbers drawn.
 
     Attributes:
@@ -180,7 +180,7 @@ class Measured(nn.Module):
 
     coordinates: int
 
-    def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:
         """A random subset whose squared norms have the mean of the whole's, for cheap steps of training.
 
         Returns:
@@ -208,7 +208,7 @@ class GaussianKernel:
     Attributes:
         bandwidths, pairs, fractions, scheme: see `frequencies.gaussian_frequencies`.
         map: what the frequencies look at.
-        columns, weight: see `Part`.
+        columns, weight: see `PartOfSketch`.
     """
 
     bandwidths: tuple[float, ...]
@@ -224,7 +224,7 @@ class GaussianKernel:
         """-1: finitely many cosines have a kernel that is negative somewhere."""
         return -1.0
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """The waves of features (n, p)."""
         drawn = gaussian_frequencies(
             self.map.width(features),
@@ -244,7 +244,7 @@ class SlicedCramer:
     Attributes:
         directions, harmonics, period, scheme: see `frequencies.cramer_frequencies`.
         map: what the directions look at.
-        columns, weight: see `Part`.
+        columns, weight: see `PartOfSketch`.
     """
 
     directions: int
@@ -265,7 +265,7 @@ class SlicedCramer:
         """Sliced Cramer distance over the squared distance of two means of this part."""
         return cramer_scale(self.harmonics, self.period)
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """The waves of features (n, p)."""
         drawn = cramer_frequencies(
             self.map.width(features),
@@ -286,7 +286,7 @@ class Indicators:
 
     Attributes:
         columns: of the code.
-        weight: see `Part`.
+        weight: see `PartOfSketch`.
     """
 
     columns: tuple[int, ...]
@@ -297,12 +297,12 @@ class Indicators:
         """0: no number of a code is negative."""
         return 0.0
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """The code of features (n, p); nothing is drawn."""
         return Codes(features)
 
 
-class Waves(Measured):
+class Waves(DrawnPart):
     """sqrt(weight_j) (cos<w_j, x>, sin<w_j, x>) of every row: norm 1.
 
     Angles are reduced to [-pi, pi] first, so that cosines take the same time and are as accurate for every record.
@@ -328,12 +328,12 @@ class Waves(Measured):
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
     def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Measured.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
+        """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
         cosines, sines = _summed_waves(self.looked_at(rows) @ self.turns, members)
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm
 
-    def some(self, fraction: float, generator: torch.Generator) -> tuple[Measured, Tensor, float]:
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:
         """Uniformly drawn frequencies, with the places (m,) of their cosines, then of their sines."""
         count = self.coordinates // 2
         taken = max(1, round(fraction * count))
@@ -371,14 +371,14 @@ class _Chosen(Waves):
     """Some of the frequencies, so much longer that squared norms keep their mean."""
 
     def __init__(self, whole: Waves, chosen: Tensor) -> None:
-        Measured.__init__(self)
+        DrawnPart.__init__(self)
         places = chosen.to(whole.turns.device)
         self.looked_at, self.turns = whole.looked_at, whole.turns[:, places]
         self.amplitudes = whole.amplitudes[places] * math.sqrt(len(whole.amplitudes) / len(chosen))
         self.coordinates = 2 * len(chosen)
 
 
-class Codes(Measured):
+class Codes(DrawnPart):
     """Rows with negative numbers cut off, in the ball of norm 1."""
 
     def __init__(self, columns: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsw.randomness import Stream
 from fedsw.sketches.drift import Means
 from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.parts import Columns, Measured
+from fedsw.sketches.parts import Columns, DrawnPart
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -61,12 +61,12 @@ class Pairs:
         """0: no number of a record's vector is negative."""
         return 0.0
 
-    def built(self, features: int, stream: Stream) -> Measured:
+    def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
         return PairsOfCodes(tuple(end - first for first, end in self.ranges), self.singles)
 
 
-class PairsOfCodes(Measured):
+class PairsOfCodes(DrawnPart):
     """Codes (n, q) side by side to their singles and products, (n, coordinates), of norm at most 1.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw import metrics
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.columns.declaration import Coded, Columns
 from fedsw.data import Records
 from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table
@@ -51,7 +51,7 @@ _SLICES = 100
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """Metrics by name, and arrays for the figures; `outputs` (n, d) is always among them.
 
     Attributes:
@@ -72,7 +72,7 @@ class Measured:
 
 def measure(
     problem: Problem, records: Records, model: nn.Module, *, arrays: bool = True, parts: Tensor | None = None
-) -> Measured:
+) -> Measurements:
     """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked.
 
     Metrics are computed on the run's device; arrays are returned on the host.
@@ -88,7 +88,9 @@ def measure(
         numbers = [] if parts is None else sorted(set(parts.tolist()))
         apart = [found.only(parts != number) for number in numbers if parts is not None and len(numbers) > 1]
         without = tuple(problem.task.metrics(model, each) for each in apart)
-        return Measured(report, {name: values.cpu() for name, values in given.items()}, found.taken, losses, without)
+        return Measurements(
+            report, {name: values.cpu() for name, values in given.items()}, found.taken, losses, without
+        )
 
 
 class Measuring:
@@ -115,7 +117,7 @@ class Measuring:
         part = Measuring(self._problem, self.records.take(rows.to(self.records.ids.device)), self._model)
         part._samples = self._samples
         if "raw" in self.__dict__:
-            form = Form.of(self.raw)
+            form = OutputForm.of(self.raw)
             part.raw = form.arranged([each[rows.to(each.device)] for each in form.parts(self.raw)])
         if "_labelled" in self.__dict__:
             part._labelled = (self._labelled[0], None)
@@ -130,7 +132,7 @@ class Measuring:
     def raw(self) -> Raw:
         """What the model returns for them, piece by piece, joined again."""
         pieces = [self._model(self._problem.inputs(chunk)) for chunk in self._problem.chunks(self.records)]
-        form = Form.of(pieces[0])
+        form = OutputForm.of(pieces[0])
         joined = [torch.cat(each) for each in zip(*(form.parts(piece) for piece in pieces), strict=True)]
         return form.arranged(joined)
 

@@ -22,7 +22,7 @@ from fedsw.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
-from fedsw.experiment.sections import TableSettings
+from fedsw.experiment.sections import BinSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
@@ -200,7 +200,7 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     for part in measured:
         found += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training
-    if spec.source in ("synthetic", "ring", "gaussians"):
+    if spec.drawn:
         for name in ("records", "test_records"):
             found.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
     if spec.encoded is not None:
@@ -335,7 +335,7 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
         spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
         spent *= planned_releases(experiment)
         yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
-        if isinstance(local := experiment.local, TableSettings):
+        if isinstance(local := experiment.local, BinSettings):
             tables = 16.0 * local.bins * k * len(shape.groups)
             bins = SettingCost("local.bins", local.bins, tables)
             yield bins if local.bins >= k else SettingCost("slicing.directions", k, tables)

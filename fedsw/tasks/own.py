@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.clipping import UnsupportedModule
-from fedsw.clipping.outputs import Form
+from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.probe import EXACT, ROUNDED, copied, examine, moved, unmoved_generators
 from fedsw.experiment import Experiment, ExperimentError, Objective
 from fedsw.experiment.choices import shipped_task
@@ -75,7 +75,7 @@ def made_up_targets(classes: int, targets: int) -> Tensor:
 class _WithTargets(nn.Module):
     """A model that hands its inputs through, so that what is probed is a function of what it returns."""
 
-    def __init__(self, model: nn.Module, given: Inputs, compared: Compared, form: Form) -> None:
+    def __init__(self, model: nn.Module, given: Inputs, compared: Compared, form: OutputForm) -> None:
         super().__init__()
         self.model = model
         self._given, self._compared, self._form = given, compared, form
@@ -96,7 +96,7 @@ def _examined(model: nn.Module, given: Inputs, compared: Compared, *, double: bo
         value.double() if double and value.is_floating_point() else value for value in (given.features, given.target)
     ]
     with torch.no_grad():
-        form = Form.of(tried(values[0]))
+        form = OutputForm.of(tried(values[0]))
     probed = _WithTargets(tried, given, compared, form)
     examine(probed, values, probed.heads, EXACT if double else ROUNDED)
 
@@ -143,7 +143,7 @@ def require_fit(
     fresh = copy.deepcopy(model).double()
     with torch.random.fork_rng(devices=[]):
         raw = _run(lambda: fresh(given.features), f"{name}: the model does not take records {tuple(features.shape)}")
-        _run(lambda: Form.of(raw), f"{name}: the model returned nothing that can be clipped")
+        _run(lambda: OutputForm.of(raw), f"{name}: the model returned nothing that can be clipped")
         outputs = _run(lambda: task.outputs(raw, given), f"{name}: the task's outputs cannot be computed")
         losses = _run(lambda: task.loss(raw, given), f"{name}: the task's loss cannot be computed")
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)

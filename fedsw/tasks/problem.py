@@ -32,7 +32,7 @@ from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
 from fedsw.tasks.own import made_up_features, task_of
 from fedsw.tasks.sketched import drawn, law_of
-from fedsw.tasks.tally import Counts, Moments
+from fedsw.tasks.tally import Counts, RegressionSums
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
 from fedsw.transport.sliced import direction_shape, directions, project, public_directions
@@ -93,7 +93,7 @@ class Problem:
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
         _require_images(experiment, shape.features)
-        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | Moments):
+        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
                 f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "

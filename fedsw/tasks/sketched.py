@@ -19,7 +19,7 @@ from fedsw.sketches import maps
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher, chunk_of
 from fedsw.sketches.maps import FeatureMap, OwnMap, circle_of
-from fedsw.sketches.parts import GaussianKernel, Indicators, Part, SlicedCramer
+from fedsw.sketches.parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
 from fedsw.sketches.tables import Pairs
 from fedsw.transport.denoise import image_side
 
@@ -96,7 +96,7 @@ def _groups(experiment: Experiment, shape: Shape) -> int:
     return len(shape.groups) if experiment.sketch.groups else 1
 
 
-def _part(spec: SketchPart) -> Part:
+def _part(spec: SketchPart) -> PartOfSketch:
     columns = spec.columns or None
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)

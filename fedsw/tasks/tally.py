@@ -2,7 +2,7 @@
 
 A tally is made so that one replaced record moves the sum little, whatever the record and the model are: counts, and
 numbers that are cut to [0, 1]. It is summed in
-`fedsw.tasks.measures`; what the sum says of the model is read in `fedsw.runs.tallied`.
+`fedsw.tasks.measures`; what the sum says of the model is read in `fedsw.runs.held_out_metrics`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Moments:
+class RegressionSums:
     """Of a regression of `targets` numbers in [0, 1]: squared errors, first and second moments of the targets.
 
     With one target the predictions are counted in ten bins as well. The order of a group's numbers is: squared error

@@ -199,7 +199,7 @@ _PIVOTS = 10_000_000  # of the network simplex; POT's default is too small for a
 
 
 @dataclass(frozen=True)
-class Matching:
+class EntropicMatching:
     """A loss and how well its plans were solved.
 
     Attributes:
@@ -227,7 +227,7 @@ def entropic_loss(
     tolerance: float = TOLERANCE,
     iterations: int = ITERATIONS,
     fixed: int | None = None,
-) -> Matching:
+) -> EntropicMatching:
     """W_{p, p s^p}: least <plan, ||x - y||_p^p> + p s^p KL(plan | product of its marginals), p the order, s the scale.
 
     With s the scale of the release's noise (p = 2: sigma of Gaussian, regulariser 2 sigma^2; p = 1: b of Laplace,
@@ -242,7 +242,7 @@ def entropic_loss(
         tolerance: l1 error of the marginals at which iterations stop.
         iterations: most iterations.
         fixed: so many plain iterations instead, whatever the error: L of RCO's Algorithm 1. Too few leave a plan that
-            no gradient of the value belongs to; `Matching.converged` says so.
+            no gradient of the value belongs to; `EntropicMatching.converged` says so.
 
     Raises:
         ValueError: if shapes do not fit, an argument is out of range, or a cost is not finite.
@@ -252,10 +252,10 @@ def entropic_loss(
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     costs = _costs(generated, released, order)
     value, error = _entropic_value(costs, order * scale**order, tolerance, iterations, fixed)
-    return Matching(value, error, tolerance)
+    return EntropicMatching(value, error, tolerance)
 
 
-def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Matching:
+def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> EntropicMatching:
     """W_p^p with cost ||x - y||_p^p, by the network simplex: fits the released law, noise included.
 
     Arguments, shapes and errors as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of
@@ -272,7 +272,7 @@ def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Matching
     error = math.inf if log["warning"] is not None else _marginal_error(plan)
     rows, columns = plan.nonzero()  # n + m - 1 at most: the loss and its gradient need no other pair
     moves = (generated.to(torch.float64)[rows] - released.to(torch.float64)[columns]).abs() ** order
-    return Matching((torch.from_numpy(plan[rows, columns]) * moves.sum(dim=1)).sum(), error, 1e-9)
+    return EntropicMatching((torch.from_numpy(plan[rows, columns]) * moves.sum(dim=1)).sum(), error, 1e-9)
 
 
 def sinkhorn_divergence(
@@ -284,7 +284,7 @@ def sinkhorn_divergence(
     tolerance: float = TOLERANCE,
     iterations: int = ITERATIONS,
     fixed: int | None = None,
-) -> Matching:
+) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
     Like W_p it fits the released law, noise included. Arguments, shapes and errors as in `entropic_loss`.
@@ -298,7 +298,7 @@ def sinkhorn_divergence(
         value, error = _entropic_value(_costs(x, y, order), regulariser, tolerance, iterations, fixed)
         values.append(value)
         errors.append(error)
-    return Matching(values[0] - (values[1] + values[2]) / 2, max(errors), tolerance)
+    return EntropicMatching(values[0] - (values[1] + values[2]) / 2, max(errors), tolerance)
 
 
 def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:

@@ -20,7 +20,7 @@ from fedsw import files
 from fedsw.experiment import ExperimentError
 from fedsw.tasks.own import made_up_features
 from fedsw.text import json_text
-from fedsw.use.trained import Answer, TrainedModel
+from fedsw.use.trained import AnsweringModel, TrainedModel
 
 Format = Literal["torchscript", "onnx"]
 
@@ -67,7 +67,7 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
     return [path, beside]
 
 
-def _scripted(answer: Answer, features: Tensor) -> bytes:
+def _scripted(answer: AnsweringModel, features: Tensor) -> bytes:
     content = io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of TorchScript itself, which was asked for; answers are compared below
@@ -76,7 +76,7 @@ def _scripted(answer: Answer, features: Tensor) -> bytes:
     return content.getvalue()
 
 
-def _onnx(answer: Answer, features: Tensor) -> bytes:
+def _onnx(answer: AnsweringModel, features: Tensor) -> bytes:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(
@@ -92,7 +92,7 @@ def _onnx(answer: Answer, features: Tensor) -> bytes:
     return content
 
 
-def _difference(answer: Answer, content: bytes, kind: Format, features: Tensor) -> float:
+def _difference(answer: AnsweringModel, content: bytes, kind: Format, features: Tensor) -> float:
     """The most that answers of a file differ from the model's, for another number of records than it was made with."""
     with torch.no_grad():
         wanted = answer(features).double().numpy()

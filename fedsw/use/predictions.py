@@ -21,7 +21,7 @@ from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.runs.quality import best_threshold
-from fedsw.runs.record import Outputs
+from fedsw.runs.record import HeldOutOutputs
 from fedsw.text import number
 
 
@@ -140,7 +140,7 @@ class Thresholds:
 def settle(
     asked: Asked,
     experiment: Experiment,
-    outputs: Outputs | None,
+    outputs: HeldOutOutputs | None,
     *,
     groups: tuple[str, ...],
     classes: tuple[str, ...],
@@ -175,7 +175,7 @@ def settle(
 
 
 def _by_rule(
-    rule: str, experiment: Experiment, outputs: Outputs | None, groups: tuple[str, ...], positive: str
+    rule: str, experiment: Experiment, outputs: HeldOutOutputs | None, groups: tuple[str, ...], positive: str
 ) -> Thresholds:
     found = _measured(rule, experiment, outputs)
     scores, right, sensitive = found.values[:, 0], found.target == 1, found.sensitive
@@ -199,7 +199,7 @@ def _by_rule(
     return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source)
 
 
-def _measured(rule: str, experiment: Experiment, outputs: Outputs | None) -> Outputs:
+def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
     """The held-out outputs that a rule may look at.
 
     Raises:

@@ -32,7 +32,7 @@ _CLASSES = ("classification", "adaptation")
 _GENERATORS = ("generation", "synthesis")
 
 
-class Answer(nn.Module):
+class AnsweringModel(nn.Module):
     """A trained model whose outputs are what a person asked for; the same for predictions and for exports.
 
     Called with features (n, p) as the columns are encoded, it returns (n, k) in the model's precision: for classes
@@ -137,16 +137,16 @@ class TrainedModel(Short):
     def _facts(self) -> Mapping[str, object]:
         return {"features": self.width, **run_facts(self.experiment.name, self.directory, self.summary)}
 
-    def answering(self) -> Answer:
+    def answering(self) -> AnsweringModel:
         """The model with what turns its outputs into answers.
 
         Raises:
             ExperimentError: for a generator, which answers nothing.
         """
-        return Answer(self._problem, self.model).eval()
+        return AnsweringModel(self._problem, self.model).eval()
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Answers (n, k), float64, for features (n, p) that are encoded already; see `fedsw.use.trained.Answer`.
+        """Answers (n, k), float64, for features (n, p) that are encoded already; see `AnsweringModel`.
 
         Raises:
             ExperimentError: if the width is not what the model takes.

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from fedsw.accounting import Step, step_profile
 from fedsw.accounting.discretise import TRUNCATION, Harmonics, dominating_masses, grid_masses, step_moments
-from fedsw.accounting.pld import TAIL, Distribution, Grid, Spectrum, Spread, round_off
+from fedsw.accounting.pld import TAIL, Distribution, LossGrid, Spectrum, Spread, round_off
 from fedsw.accounting.profiles import curves, orientations, reach
 
 CPU = torch.device("cpu")
@@ -144,7 +144,7 @@ def test_both_readings_hold_on_windows_that_do_not_contain_zero(first):
     index = np.arange(first, first + size)
     mass = np.exp(-(((index - first - 500) / 60.0) ** 2) / 2)
     mass /= mass.sum()
-    grid = Grid(spacing, first, size)
+    grid = LossGrid(spacing, first, size)
     dense = Distribution(grid, torch.from_numpy(mass), 0.0)
     coefficients = np.fft.rfft(np.roll(mass, first))[:200]
     sparse = Harmonics(spacing, first, size, coefficients, 0.0)

@@ -10,7 +10,7 @@ from scipy import integrate, special, stats
 from fedsw.accounting import Slicing, Step, delta_of, epsilon, epsilon_bracket, joint, slicing_rdp, step_profile
 from fedsw.accounting.discretise import grid_masses, step_moments
 from fedsw.accounting.profiles import gaussian_profile, reach
-from fedsw.accounting.slicing import Law, bernstein_share, gaussian_mixture, law_of_share, log_moment, lost
+from fedsw.accounting.slicing import ShareLaw, bernstein_share, gaussian_mixture, law_of_share, log_moment, lost
 
 CPU = torch.device("cpu")
 REFERENCE = Slicing(784, 200)
@@ -25,7 +25,7 @@ LAWS = {
 }
 
 
-def above(law: Law, points: np.ndarray) -> np.ndarray:
+def above(law: ShareLaw, points: np.ndarray) -> np.ndarray:
     """P(B > x), what the law leaves out included."""
     tail = np.append(law.mass[::-1].cumsum()[::-1], 0.0)
     return tail[np.searchsorted(law.values, points, side="right")] + law.lost

@@ -17,7 +17,7 @@ from fedsw import models
 from fedsw.accounting import Ledger
 from fedsw.baselines.fedavg import Weighted
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import ADD_REMOVE, Asked, Rows, made_private, poisson
+from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private, poisson
 from fedsw.baselines.run import replaced, run, train
 from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able
@@ -240,7 +240,7 @@ def test_an_argument_that_a_baseline_does_not_take_is_refused() -> None:
 
 
 def test_a_penalty_needs_two_groups_with_records() -> None:
-    asked = Asked(Problem.from_experiment(fair()), load_dataset(fair()).train, 1.0, 1e-5)
+    asked = BaselineTask(Problem.from_experiment(fair()), load_dataset(fair()).train, 1.0, 1e-5)
     alone = asked.records.take(torch.nonzero(asked.records.sensitive == 0)[:, 0].numpy())
     with pytest.raises(ExperimentError, match="two groups"):
         shares_of(asked.problem, alone)

@@ -34,6 +34,9 @@ LEAVES: Mapping[str, set[str]] = {
     "train.sum": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.tables": {"noised", "epsilon", "sigma", "nonce"},
     "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
+    "query.ready": {"key", "fresh"},
+    "train.masked_tables": {"masked", "epsilon"},
+    "train.masked_sum": {"masked", "epsilon"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
     "train.release": {"released", "epsilon", "nonce"},
     "train.records_sum": {"steps", "lost"},
@@ -50,7 +53,9 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     Before the first round there is one more where moments are released, and after the last one where something of kept
     records is.
     """
-    compared = {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients"}
+    compared = (
+        {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients", "train.masked_tables"}
+    )
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally"}
     if not experiment.privacy.moments:
@@ -80,6 +85,11 @@ class Inspector:
             return
         if kind == "train.outputs":
             self._sizes[client]["P"] = message.content["config"]["rows"]
+        if kind == "train.masked_tables":
+            cells, k = len(self._task.objective.cells), self._sizes[client]["k"]
+            self._sizes[client]["y"] = cells * k * self._experiment.local.bins
+        if kind == "train.masked_sum":
+            self._sizes[client]["y"] = self._task.parameters
         self._compare(f"{kind} down", message.content, self._table[kind].down, client)
 
     def reply(self, message: Any, reply: Any, context: Any) -> None:

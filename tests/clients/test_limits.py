@@ -62,7 +62,7 @@ def test_a_node_takes_part_in_the_trust_models_it_names_only():
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({"trust": "locl-gradient"}, "names 'locl-gradient'; known are none, central, local-gradient"),
+        ({"trust": "locl-gradient"}, "names 'locl-gradient'; known are none, central, distributed, local-gradient"),
         ({"trust": ""}, "names ''"),
         ({"max-epsilon": -1.0}, "max-epsilon is -1; it must be positive and finite"),
     ],

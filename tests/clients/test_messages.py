@@ -50,6 +50,8 @@ RUNS = {
     "central, equality of odds": (SMALL, ("privacy.trust=central", NOISE, "objective.penalty=equality-of-odds")),
     "central, no penalty": (SMALL, ("privacy.trust=central", NOISE, "objective.alpha=0.0", "unsafe_metrics=true")),
     "none": (SMALL, ("privacy.trust=none",)),
+    "distributed": (SMALL, ("privacy.trust=distributed", NOISE)),
+    "distributed, no penalty": (SMALL, ("privacy.trust=distributed", NOISE, "objective.alpha=0.0")),
     "local-gradient": (SMALL, ("privacy.trust=local-gradient", NOISE)),
     "local-slices": (GENERATION, ("privacy.trust=local-slices", NOISE)),
     "local-slices, own directions": (GENERATION, ("privacy.trust=local-slices", NOISE, "slicing.scheme=iid")),

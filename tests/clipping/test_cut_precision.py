@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw.clipping import record
+from fedsw.subnormal import flushes
 from tests.clipping.layers import NAMES, make
 
 LARGEST = {torch.float32: 45.0, torch.float64: 300.0}  # powers of 10, either way
@@ -85,11 +86,18 @@ def test_squares_that_underflow_hide_no_part_from_the_measurement(dtype):
         assert left(model, x, q, 1e-12) <= 1 + 1e-12
 
 
-def test_numbers_that_a_processor_may_flush_are_zero_in_the_sum_whatever_it_does():
-    """A subnormal backprop of a huge input would be there in one thread, and 0 in the one that measures."""
+@pytest.mark.parametrize("flush", [False, True], ids=["subnormal", "flushed"])
+def test_numbers_that_a_processor_may_flush_leave_what_was_measured(flush):
+    """A subnormal backprop of a huge input: 0 or not, the sum is made of the copy that was measured."""
     model = nn.Linear(1, 1, bias=False)
     x, q = torch.tensor([[1e38]]), torch.tensor([[1e-42]], dtype=torch.float64)
-    assert free(model, x, q) == 0.0
+    before = flushes()
+    torch.set_flush_denormal(flush)
+    try:
+        assert left(model, x, q, 1e-6) <= 1 + 1e-12
+        assert free(model, x, q) == pytest.approx(0.0 if flush else 1e-4, rel=1e-2)
+    finally:
+        torch.set_flush_denormal(before)
 
 
 @pytest.mark.parametrize("width", [4, 3000])
@@ -108,3 +116,18 @@ def test_one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width(w
         sums.append(tape.pull_back([(head, q)]))
     exact = 2 * x[n // 2].double().repeat(width)
     assert float((sums[0] - sums[1] - exact).norm()) <= 1e-9 * float(exact.norm())
+
+
+def test_a_record_and_the_one_in_its_stead_elsewhere_move_a_sum_by_their_parts_alone():
+    """All others move by a row, and each of the large ones to the other side of the 63 small ones in its block."""
+    blocks, layer = 1200, nn.Linear(16, 16, bias=False)
+    sizes = torch.full((blocks, 64), 0.99 * 2.0**-24)
+    sizes[:, 0] = 1.0
+    batch = sizes.reshape(-1)
+    sums = []
+    for each in (batch, torch.cat([batch[1:], torch.ones(1)])):
+        tape = record(layer, each[:, None].expand(-1, 16) / 4)
+        head = tape.raw.sum(1) / 4
+        tape.gram(head)
+        sums.append(tape.pull_back([(head, torch.ones(len(each), dtype=torch.float64))]))
+    assert float((sums[0] - sums[1]).norm()) <= 1e-9

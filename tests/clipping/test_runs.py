@@ -28,7 +28,8 @@ def _summed(model, x, q, w, runs=None):
 @pytest.mark.parametrize("name", ["logistic", "tower", "wide"])
 def test_a_run_has_the_clipped_sum_of_its_records_alone(monkeypatch, name, rows):
     """In blocks of a few records too, which runs lie across."""
-    monkeypatch.setitem(recording._CACHED_FLOATS, "cpu", rows)
+    monkeypatch.setattr(recording, "_CACHED_VECTORS", rows)
+    monkeypatch.setattr(recording, "_CACHED_SITES", rows)
     model, n = _models()[name].double(), sum(RUNS)
     x = torch.randn(n, 1, 6).double() if name == "tower" else torch.randn(n, 6).double()
     d = model(x).shape[1]

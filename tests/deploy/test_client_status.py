@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from fedsw.cli.app import main
 from fedsw.deploy import serving
-from fedsw.deploy.serving import News
+from fedsw.deploy.serving import RunNotices
 from fedsw.deploy.warm.executor import Node
 from fedsw.engines import inprocess
 from fedsw.engines.driver import run
@@ -65,7 +65,7 @@ def test_two_runs_are_two_and_a_damaged_file_hides_no_other(tmp_path):
 
 def test_a_beginning_and_an_end_are_said_once(tmp_path):
     after(tmp_path, range(1, 4), name="before")
-    news = News(tmp_path)
+    news = RunNotices(tmp_path)
     assert news.fresh() == [] and news.all_over
     after(tmp_path, range(1, 3), name="now")
     (said,) = news.fresh()

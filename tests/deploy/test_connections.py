@@ -21,7 +21,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.dependencies import linkstate
 
 from fedsw.deploy.warm import connections
-from fedsw.deploy.warm.connections import Bounded, Patience, door, signed_by_a_node
+from fedsw.deploy.warm.connections import BoundedRequests, Patience, door, signed_by_a_node
 
 LIMIT, BODY = 20, 1000
 
@@ -44,7 +44,7 @@ class Answers:
         await connections.respond(send, 200, b"read")
 
 
-class Small(Bounded):
+class Small(BoundedRequests):
     most, most_of_others, seconds, seconds_of_others = BODY, 10, 0.5, 1.0
 
 
@@ -258,6 +258,6 @@ def test_other_requests_than_a_node_s_have_a_small_body_but_those_of_the_machine
     headers = [(b"content-length", b"5000000")]
     for peer, passes in ((("10.0.0.9", 5), False), (("127.0.0.1", 5), True)):
         scope = {"type": "http", "path": "/health", "client": peer, "headers": headers}
-        asyncio.run(Bounded(app, lambda scope: False)(scope, lambda: None, send))  # type: ignore[arg-type, return-value]
+        asyncio.run(BoundedRequests(app, lambda scope: False)(scope, lambda: None, send))  # type: ignore[arg-type, return-value]
         assert bool(reached) == passes
     assert sent[0]["status"] == 413

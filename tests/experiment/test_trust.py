@@ -38,7 +38,11 @@ def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
 
 
 def test_what_compares_groups_and_releases_gradients_follows_from_the_objects():
-    assert names_of(gradients=True) == ("none", "central", "local-gradient") == names_of(comparison="groups")
+    assert (
+        names_of(gradients=True)
+        == ("none", "central", "distributed", "local-gradient")
+        == names_of(comparison="groups")
+    )
     assert names_of(comparison="sketch") == ("sketch", "sketch-local")
 
 
@@ -99,7 +103,7 @@ def test_a_trust_model_from_outside_brings_settings_of_its_own_that_no_other_tak
     assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
     with pytest.raises(ExperimentError, match="honest is 3, which has no meaning under privacy.trust 'central'"):
         parse("privacy.honest=3")
-    with pytest.raises(ExperimentError, match="bins is 8, .* under 'local-gradient' and 'honest': leave it out"):
+    with pytest.raises(ExperimentError, match="bins is 8, .* 'local-gradient' and 'honest': leave it out"):
         parse("local.bins=8")
     with pytest.raises(ExperimentError, match="'privacy.honets'; nearest known: 'privacy.honest'"):
         parse("privacy.trust=honest", "privacy.honets=3")

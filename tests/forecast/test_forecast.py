@@ -20,10 +20,10 @@ from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.after import twins_of
+from fedsw.planning.after_moments import twins_of
 from fedsw.planning.forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
-from fedsw.planning.law import LAWS, PublicRecords, columns_named, drawn, resampled, scaled, spread_evenly
-from fedsw.planning.opened import moments_of
+from fedsw.planning.from_moments import moments_of
+from fedsw.planning.law import LAWS, PublicRows, columns_named, drawn, resampled, scaled, spread_evenly
 from fedsw.planning.plan import planned
 from fedsw.planning.words import as_plain, draw_plan, rows
 from fedsw.tasks.problem import Problem
@@ -182,11 +182,11 @@ def test_columns_of_a_named_data_set_come_from_the_names_of_its_inputs():
 def test_a_public_table_takes_the_place_of_the_laws():
     table = drawn(MANY, {"f": 30, "m": 30}, LAWS[0], seed=0)
     found = resampled(table, {"f": 100, "m": 50}, seed=0)
-    assert isinstance(found, PublicRecords) and found.sensitive.bincount().tolist() == [100, 50]
+    assert isinstance(found, PublicRows) and found.sensitive.bincount().tolist() == [100, 50]
     assert {tuple(row) for row in found.features.tolist()} <= {tuple(row) for row in table.features.tolist()}
     women = table.take(table.sensitive == 0)
     with pytest.raises(ValueError, match="no record of the group 'm'"):
-        resampled(PublicRecords(women.features, women.sensitive, women.target, women.ids, MANY, "x"), SIZES, seed=0)
+        resampled(PublicRows(women.features, women.sensitive, women.target, women.ids, MANY, "x"), SIZES, seed=0)
 
 
 def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):

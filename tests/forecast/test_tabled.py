@@ -12,8 +12,8 @@ from fedsw.experiment import Experiment
 from fedsw.federation.budgets import split
 from fedsw.objectives import Clip
 from fedsw.planning.forecast import _objective, _Uncharged, trained
+from fedsw.planning.from_moments import TabledObjective, summed_noise
 from fedsw.planning.law import LAWS, drawn
-from fedsw.planning.opened import Tabled, summed_noise
 from fedsw.planning.plan import planned
 from fedsw.privacy.release import release
 from fedsw.single.plan import plan
@@ -66,7 +66,7 @@ def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves
     quiet = plan(exact, clip, sizes=BATCH, rounds=1, epsilon=math.inf, delta=1e-6, batch_fraction=1.0, seed=0)
 
     def pulled(bins: int, deviation: float) -> torch.Tensor:
-        tabled = _objective(problem, experiment, partial(Tabled, bins=bins, deviation=deviation, seed=0))
+        tabled = _objective(problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0))
         (batch,) = quiet.batches(twins)
         return release(tabled.gradient(model, batch, clip), quiet, _Uncharged()).value
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from fedsw.privacy.records import Release, project_ball
+from fedsw.privacy.records import RecordRelease, project_ball
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import image_side
 from tests.doors import privatise
 
-GAUSSIAN = Release(epsilon=2.0, delta=1e-5, radius=1.5)
-LAPLACE = Release(epsilon=2.0, delta=0.0, radius=1.5, norm="l1", mechanism="laplace")
+GAUSSIAN = RecordRelease(epsilon=2.0, delta=1e-5, radius=1.5)
+LAPLACE = RecordRelease(epsilon=2.0, delta=0.0, radius=1.5, norm="l1", mechanism="laplace")
 
 rows = st.integers(1, 12).flatmap(
     lambda p: st.lists(
@@ -118,7 +118,7 @@ def test_the_worst_pair_of_records_never_shows_more_than_delta(norm, calibration
     assert calibration == "rco" or delta >= 0.999 * release.delta  # the attack is the worst, so nothing is wasted
 
 
-def worst_move(release: Release) -> float:
+def worst_move(release: RecordRelease) -> float:
     """How far two records on opposite sides move what is released, with the same noise, beyond the ball's edge too."""
     p = 16
     direction = torch.zeros(1, p, dtype=torch.float64)

@@ -15,7 +15,7 @@ from fedsw.data import BadRecords, read_table
 from fedsw.experiment import ExperimentError, load_experiment, resolve_delta
 from fedsw.experiment.load import BLANK
 from fedsw.own_data.answers import Words, form_of, read_bounds, read_list
-from fedsw.own_data.draft import Asked, account_name, draft
+from fedsw.own_data.draft import DraftRequest, account_name, draft
 from fedsw.own_data.examine import named_as_identifier, places
 
 HEADER = ["id", "age", "job", "born", "member", "sex", "income"]
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, rows=ROWS, separator=",") -> Path:
 
 
 def drafted(data: Path, words: Words = Words(), **more) -> str:  # noqa: B008
-    return draft(Asked(data, "sex", "income", words, **more), name="own").text
+    return draft(DraftRequest(data, "sex", "income", words, **more), name="own").text
 
 
 def test_without_a_word_of_its_operator_a_draft_says_the_same_whatever_the_records_hold(tmp_path):
@@ -116,16 +116,16 @@ def test_semicolons_and_decimal_commas_are_declared(tmp_path):
 
 def test_groups_cut_at_edges_and_numbers_to_predict(tmp_path):
     words = Words(bounds={"age": ("0", "100")}, edges={"age": ("30", "50")})
-    text = draft(Asked(folder(tmp_path), "age", "income", words, from_public=True), name="own").text
+    text = draft(DraftRequest(folder(tmp_path), "age", "income", words, from_public=True), name="own").text
     assert 'sensitive = {name = "age", edges = [30, 50]}' in text and '{name = "age", low = 0, high = 100}' in text
     words = Words(bounds={"age": ("0", "100")})
-    text = draft(Asked(tmp_path / "DATA", "sex", "age", words, from_public=True), name="own").text
+    text = draft(DraftRequest(tmp_path / "DATA", "sex", "age", words, from_public=True), name="own").text
     assert 'targets = [{name = "age", low = 0, high = 100}]' in text and 'task = "regression"' in text
 
 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path):
     with pytest.raises(ExperimentError, match="--target names 'incme'.*nearest: 'income'"):
-        draft(Asked(folder(tmp_path), "sex", "incme", Words()), name="own")
+        draft(DraftRequest(folder(tmp_path), "sex", "incme", Words()), name="own")
     with pytest.raises(ExperimentError, match="'jobs', and the tables have no such column; nearest: 'job'"):
         drafted(tmp_path / "DATA", Words(drop=("jobs",)))
 
@@ -168,8 +168,8 @@ def test_all_drafts_of_one_folder_count_in_one_account_whatever_they_predict_and
     drafts = [
         drafted(data),
         drafted(data, unit="id"),
-        draft(Asked(data, "member", "job", Words()), name="another").text,
-        draft(Asked(data, "sex", "age", Words(bounds={"age": ("0", "90")}, drop=("job",))), name="own").text,
+        draft(DraftRequest(data, "member", "job", Words()), name="another").text,
+        draft(DraftRequest(data, "sex", "age", Words(bounds={"age": ("0", "90")}, drop=("job",))), name="own").text,
     ]
     assert len({tomllib.loads(text)["data"]["account"] for text in drafts}) == 1
 

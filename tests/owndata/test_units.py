@@ -12,7 +12,7 @@ import pytest
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.own_data.answers import Words
-from fedsw.own_data.draft import Asked, draft
+from fedsw.own_data.draft import DraftRequest, draft
 from fedsw.own_data.examine import examine, named_as_identifier
 from fedsw.own_data.screen import measured_cost
 from tests.owndata.test_check import RAW
@@ -113,7 +113,7 @@ def test_the_cost_of_a_run_of_persons_is_measured_on_made_up_persons():
 
 def test_init_writes_the_unit_that_is_given_and_asks_about_what_looks_like_one(visits):
     def drafted(**more) -> dict:
-        return tomllib.loads(draft(Asked(visits, "sex", "income", Words(), **more), name="own").text)["data"]
+        return tomllib.loads(draft(DraftRequest(visits, "sex", "income", Words(), **more), name="own").text)["data"]
 
     given = drafted(unit="note")
     assert given["unit"] == "note" and "note" not in [feature["name"] for feature in given["columns"]["features"]]
@@ -124,7 +124,7 @@ def test_init_writes_the_unit_that_is_given_and_asks_about_what_looks_like_one(v
 
     assert drafted(ask=answer("y"))["unit"] == "patient_id" and "column patient_id" in asked[0]
     assert "unit" not in drafted(ask=answer(""))
-    text = draft(Asked(visits, "sex", "income", Words()), name="own").text
+    text = draft(DraftRequest(visits, "sex", "income", Words()), name="own").text
     assert '# unit = "patient_id"' in text and "unit" not in tomllib.loads(text)["data"]
 
 

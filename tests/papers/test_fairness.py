@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedsw.models import mlp
-from fedsw.runs.record import Outputs
+from fedsw.runs.record import HeldOutOutputs
 from fedsw.transport.sliced import directions
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.clipping import clipped_gradient, plain_gradient
@@ -25,7 +25,7 @@ from simulations.papers.study import Result, Study, measured
 
 
 def ran(values, sensitive, target):
-    outputs = Outputs(np.asarray(values, dtype=float), np.asarray(sensitive), np.asarray(target))
+    outputs = HeldOutOutputs(np.asarray(values, dtype=float), np.asarray(sensitive), np.asarray(target))
     return SimpleNamespace(record=SimpleNamespace(outputs=outputs))
 
 

@@ -11,7 +11,7 @@ import torch
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.privacy.records import Release, largest
+from fedsw.privacy.records import RecordRelease, largest
 from fedsw.randomness import Stream
 from fedsw.runs.trainer import shortened
 from fedsw.tasks.problem import Problem
@@ -49,7 +49,7 @@ def test_what_is_kept_is_largest_and_the_rest_is_zero(keep: float) -> None:
 
 
 def test_a_record_keeps_its_coefficients_whatever_the_others_are() -> None:
-    release = Release(1.0, 1e-5, 2.0, dct=True, keep=0.2)
+    release = RecordRelease(1.0, 1e-5, 2.0, dct=True, keep=0.2)
     rows = normals(5, 64)
     together = release.project(rows)
     alone = torch.cat([release.project(row.unsqueeze(0)) for row in rows])
@@ -58,7 +58,7 @@ def test_a_record_keeps_its_coefficients_whatever_the_others_are() -> None:
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_what_is_kept_still_lies_in_the_ball_that_the_noise_is_for(norm) -> None:
-    release = Release(1.0, 1e-5, 2.0, norm=norm, dct=True, keep=0.2)
+    release = RecordRelease(1.0, 1e-5, 2.0, norm=norm, dct=True, keep=0.2)
     rows = release.project(100 * normals(50, 64))
     assert torch.linalg.vector_norm(rows, ord=1 if norm == "l1" else 2, dim=1).max() <= 2.0
     assert release.scale == dataclasses.replace(release, keep=1.0).scale
@@ -67,7 +67,7 @@ def test_what_is_kept_still_lies_in_the_ball_that_the_noise_is_for(norm) -> None
 @pytest.mark.parametrize("keep", [0.0, -0.1, 1.5])
 def test_a_part_outside_its_range_is_refused(keep: float) -> None:
     with pytest.raises(ValueError, match="keep is"):
-        Release(1.0, 1e-5, 2.0, keep=keep)
+        RecordRelease(1.0, 1e-5, 2.0, keep=keep)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -108,7 +108,7 @@ def test_the_oracle_is_at_least_as_good_as_one_threshold_for_all_levels() -> Non
 
 @pytest.mark.parametrize(("mechanism", "norm"), [("gaussian", "l2"), ("laplace", "l1")])
 def test_noise_that_is_shown_has_the_deviation_of_the_release(mechanism, norm) -> None:
-    release = Release(3.0, 1e-4, 5.0, mechanism=mechanism, norm=norm)
+    release = RecordRelease(3.0, 1e-4, 5.0, mechanism=mechanism, norm=norm)
     noise = noise_of(release, torch.Size((200, 200)), Stream.seeded(1))
     assert float(noise.std()) == pytest.approx(release.deviation, rel=0.02)
     assert abs(float(noise.mean())) < 0.05 * release.deviation

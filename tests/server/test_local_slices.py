@@ -20,7 +20,7 @@ from fedsw.federation import wire
 from fedsw.federation.node.node import join
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.privacy.noise import spacing
-from fedsw.privacy.records import Release, project_ball
+from fedsw.privacy.records import RecordRelease, project_ball
 from fedsw.report.screens import summary_panel
 from fedsw.runs.record import read_run
 from fedsw.tasks.measures import measure
@@ -259,16 +259,16 @@ def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
 
 def test_what_is_released_is_noised_for_the_diameter(run, monkeypatch):
     records: list[torch.Tensor] = []
-    bounded = Release.bounded
+    bounded = RecordRelease.bounded
 
     def watched(release, features):
         records.append(project_ball(features, 1.0, "l2"))
         return bounded(release, features)
 
-    monkeypatch.setattr(Release, "bounded", watched)
+    monkeypatch.setattr(RecordRelease, "bounded", watched)
     _, directory = run(experiment(RELEASE))
     released = released_in(directory).double()
-    units = (released - torch.cat(records)) / Release(10.0, 1e-5, 1.0).scale
+    units = (released - torch.cat(records)) / RecordRelease(10.0, 1e-5, 1.0).scale
     assert 1e-9 < chi2.cdf(float(units.square().sum()), units.numel()) < 1 - 1e-9
     with ledgers(directory)[0] as ledger:
         assert ledger.replay() == pytest.approx(10.0, rel=1e-4)

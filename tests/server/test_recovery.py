@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedsw import files
 from fedsw.accounting import Ledger, LedgerReplaced
 from fedsw.cli.app import main
 from fedsw.errors import FederationError
@@ -293,6 +294,15 @@ def test_a_round_that_would_find_no_room_is_not_charged(federation, monkeypatch)
 def test_errors_that_are_not_the_disk_s_pass_unchanged(tmp_path):
     with pytest.raises(PermissionError), recovery.explaining_storage(tmp_path):
         raise PermissionError(errno.EACCES, "no")
+
+
+@pytest.mark.parametrize("engine, waits", [("flwr", 4), ("inprocess", 0)])
+def test_attempts_wait_for_the_disk_where_somebody_else_remembers_them(federation, monkeypatch, engine, waits):
+    waited: list[Path] = []
+    sync = files.sync
+    monkeypatch.setattr(files, "sync", lambda path: (waited.append(path), sync(path)))
+    federation.run(small(), engine=engine)
+    assert [path.name for path in waited].count("attempts.log") == waits
 
 
 def test_a_checkpoint_is_on_disk_before_it_has_its_name(federation, monkeypatch):

@@ -15,7 +15,7 @@ from fedsw.accounting import Slicing, Step, epsilon
 from fedsw.audit import record
 from fedsw.audit.record import sensitivity
 from fedsw.audit.record.promise import resolved
-from fedsw.audit.record.steps import Recorded, Slices, few, lower_bound, mixture, profile, recomputed
+from fedsw.audit.record.steps import RandomDirections, Recorded, few, lower_bound, mixture, profile, recomputed
 
 PLAIN = "without-replacement"
 
@@ -46,7 +46,9 @@ def test_many_different_steps_are_rounded_up_and_hardly():
     assert recomputed(steps, 1e-5).epsilon == pytest.approx(epsilon(same, 1e-5), rel=5e-4)
 
 
-@pytest.mark.parametrize("slices", [Slices(16, 50, "iid"), Slices(3, 50, "orthogonal"), Slices(2, 5, "iid")])
+@pytest.mark.parametrize(
+    "slices", [RandomDirections(16, 50, "iid"), RandomDirections(3, 50, "orthogonal"), RandomDirections(2, 5, "iid")]
+)
 def test_the_law_of_a_share_has_its_known_moments(slices):
     means, weights = mixture(Recorded(1.0, 1.0, PLAIN, slices))
     share = slices.k / slices.d
@@ -61,7 +63,7 @@ def test_the_law_of_a_share_has_its_known_moments(slices):
 
 @pytest.mark.parametrize("slices", [(16, 50, "iid"), (3, 50, "orthogonal"), (6, 12, "orthogonal")])
 def test_slices_cost_what_the_ledger_says(slices):
-    found = recomputed(Counter({Recorded(0.2, 0.5, PLAIN, Slices(*slices)): 5}), 1e-5)
+    found = recomputed(Counter({Recorded(0.2, 0.5, PLAIN, RandomDirections(*slices)): 5}), 1e-5)
     assert found.epsilon == pytest.approx(epsilon({Step(0.2, 0.5, PLAIN, Slicing(*slices)): 5}, 1e-5), rel=2e-3)
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from fedsw.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of
 from fedsw.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
-from fedsw.runs.record import Outputs, read_run
+from fedsw.runs.record import HeldOutOutputs, read_run
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG"
@@ -152,7 +152,7 @@ def test_the_trade_off_has_a_curve_for_each_epsilon_and_a_point_for_each_alpha()
 
 def test_the_histograms_of_the_demo_stand_in_a_grid_even_if_some_are_missing() -> None:
     generator = np.random.default_rng(0)
-    outputs = Outputs(generator.random((50, 1)), generator.integers(0, 2, 50), generator.integers(0, 2, 50))
+    outputs = HeldOutOutputs(generator.random((50, 1)), generator.integers(0, 2, 50), generator.integers(0, 2, 50))
     cells = [(row, outputs) for row in demo_rows()]
     assert len(draw_histogram_grid(cells).axes) == 9
     assert len(draw_histogram_grid(cells[:4]).axes) == 6

@@ -16,10 +16,10 @@ from fedsw.experiment import parse_experiment
 from fedsw.report.progress import describe_round, ordered_metrics, short_metrics
 from fedsw.report.screens import demo_table, experiments_table, summary_panel
 from fedsw.runs.files import read_lines, write_json
+from fedsw.runs.held_out_metrics import Tallied, held_out_of
 from fedsw.runs.record import read_run
-from fedsw.runs.tallied import Tallied, held_out_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.tally import Moments
+from fedsw.tasks.tally import RegressionSums
 from fedsw.text import json_text, measured, number, to_float
 from fedsw.use.card import card
 from tests.federations import small
@@ -94,11 +94,11 @@ def test_what_noise_made_impossible_is_said_to_be_below_what_can_be_seen_and_nev
     """A regression that predicts 0.42 where targets lie about 0.4, of 60 records through noise."""
     task, law, directory = Problem.from_experiment(small()), np.random.default_rng(2), finished_run()
     target = torch.from_numpy(law.normal(0.4, 0.06, (60, 1)))
-    sums = Moments(1, 1).vectors(torch.full_like(target, 0.42), target).sum(0, keepdim=True).numpy()
+    sums = RegressionSums(1, 1).vectors(torch.full_like(target, 0.42), target).sum(0, keepdim=True).numpy()
     seen = set()
     for _ in range(8):
         values = sums + law.normal(size=sums.shape) * 10.0
-        found = held_out_of(task, Moments(1, 1), Tallied(values, 10.0, np.array([60]), 3, 0, 1.0, round=1))
+        found = held_out_of(task, RegressionSums(1, 1), Tallied(values, 10.0, np.array([60]), 3, 0, 1.0, round=1))
         value, interval = found.metrics["mean_squared_error"], found.quality.intervals["mean_squared_error"]
         assert interval.low == 0 and interval.high >= 1.9 * 10.0 / 60
         words = measured(value, interval)

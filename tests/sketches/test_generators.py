@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.randomness import Stream
-from fedsw.sketches.fit import CheckpointRefused, Progress, Settings, fit_generator, generate, sketch_distance
+from fedsw.sketches.fit import CheckpointRefused, FitSettings, Progress, fit_generator, generate, sketch_distance
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import GaussianKernel, Indicators
@@ -35,14 +35,14 @@ def noised(sigma: float = 7.5) -> NoisedSketch:
 SKETCH = noised()
 
 
-def fitted(settings: Settings, *, seed: int = 0, **other) -> nn.Module:
+def fitted(settings: FitSettings, *, seed: int = 0, **other) -> nn.Module:
     return fit_generator(
         SKETCH, VectorGenerator(2, 3, hidden=(32, 32), seed=seed), settings, sketcher=SKETCHER, **other
     )
 
 
 def test_from_a_noised_sketch_alone_every_label_is_learned_with_its_place_spread_and_frequency():
-    network = fitted(Settings(steps=300, batch=100))
+    network = fitted(FitSettings(steps=300, batch=100))
     features, cells = generate(network, SKETCH.proportions, N)
     counted = torch.bincount(cells, minlength=3) / N
     torch.testing.assert_close(counted, torch.tensor([0.5, 1 / 3, 1 / 6]), atol=0.02, rtol=0)
@@ -50,7 +50,7 @@ def test_from_a_noised_sketch_alone_every_label_is_learned_with_its_place_spread
         own = features[cells == cell]
         torch.testing.assert_close(own.mean(dim=0), CENTRES[cell], atol=0.1, rtol=0)
         assert 0.1 < float(own.std(dim=0).min()) <= float(own.std(dim=0).max()) < 0.35
-    worse = generate(fitted(Settings(steps=3, batch=100)), SKETCH.proportions, N)
+    worse = generate(fitted(FitSettings(steps=3, batch=100)), SKETCH.proportions, N)
     assert sketch_distance(SKETCH, features, cells) < 0.1 * sketch_distance(SKETCH, *worse)
 
 
@@ -63,7 +63,7 @@ def test_real_records_have_distance_zero_to_a_noised_sketch_within_its_noise_and
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fraction):
-    settings = Settings(steps=25, batch=40, seed=4, fraction=fraction)
+    settings = FitSettings(steps=25, batch=40, seed=4, fraction=fraction)
     whole = fitted(settings)
 
     class Stopped(Exception):
@@ -87,21 +87,25 @@ def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fract
 
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "generator.pt"
-    fitted(Settings(steps=2, batch=40), checkpoint=path)
-    for other in (Settings(steps=2, batch=41), Settings(steps=3, batch=40), Settings(steps=2, batch=40, seed=1)):
+    fitted(FitSettings(steps=2, batch=40), checkpoint=path)
+    for other in (
+        FitSettings(steps=2, batch=41),
+        FitSettings(steps=3, batch=40),
+        FitSettings(steps=2, batch=40, seed=1),
+    ):
         with pytest.raises(CheckpointRefused, match="another sketch, network or setting"):
             fitted(other, checkpoint=path)
     with pytest.raises(CheckpointRefused, match="another sketch"):
-        fit_generator(noised(sigma=7.4), VectorGenerator(2, 3, hidden=(32, 32)), Settings(2, 40), checkpoint=path)
+        fit_generator(noised(sigma=7.4), VectorGenerator(2, 3, hidden=(32, 32)), FitSettings(2, 40), checkpoint=path)
     with pytest.raises(CheckpointRefused, match="another sketch"):
-        fitted(Settings(steps=2, batch=40), checkpoint=path, weights=torch.tensor([1.0, 2.0, 1.0]))
+        fitted(FitSettings(steps=2, batch=40), checkpoint=path, weights=torch.tensor([1.0, 2.0, 1.0]))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointRefused, match="damaged"):
-        fitted(Settings(steps=2, batch=40), checkpoint=path)
+        fitted(FitSettings(steps=2, batch=40), checkpoint=path)
 
 
 def test_an_observer_sees_every_interval_and_may_draw_samples_without_changing_the_training():
-    settings = Settings(steps=12, batch=40)
+    settings = FitSettings(steps=12, batch=40)
     seen: list[Progress] = []
 
     def watch(progress: Progress) -> None:
@@ -118,8 +122,8 @@ def test_an_observer_sees_every_interval_and_may_draw_samples_without_changing_t
 
 def test_a_sketcher_of_other_precision_serves_and_stays_as_it_is():
     precise = LAW.drawn(torch.float64)
-    ours = fit_generator(SKETCH, VectorGenerator(2, 3, hidden=(32, 32)), Settings(3, 40), sketcher=precise)
-    plain = fitted(Settings(3, 40))
+    ours = fit_generator(SKETCH, VectorGenerator(2, 3, hidden=(32, 32)), FitSettings(3, 40), sketcher=precise)
+    plain = fitted(FitSettings(3, 40))
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(value, ours.state_dict()[name], rtol=1e-3, atol=1e-4)
     assert precise.parts[0].turns.dtype == torch.float64
@@ -128,11 +132,11 @@ def test_a_sketcher_of_other_precision_serves_and_stays_as_it_is():
 def test_torchs_global_generator_is_neither_read_nor_moved():
     torch.manual_seed(11)
     state = torch.get_rng_state()
-    network = fitted(Settings(steps=3, batch=40))
+    network = fitted(FitSettings(steps=3, batch=40))
     first = generate(network, SKETCH.proportions, 20, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(12)
-    again = generate(fitted(Settings(steps=3, batch=40)), SKETCH.proportions, 20, seed=3)
+    again = generate(fitted(FitSettings(steps=3, batch=40)), SKETCH.proportions, 20, seed=3)
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
     assert not torch.equal(first[0], generate(network, SKETCH.proportions, 20, seed=4)[0])
 
@@ -145,7 +149,7 @@ def test_more_cells_than_a_batch_holds_twice_are_drawn_at_random_and_learned():
     sketch = NoisedSketch(law, sketcher.sums(features, cells), 0.0, 3000)
     network = VectorGenerator(1, 30, hidden=(32,), latent=2)
     before = sketch_distance(sketch, *generate(network, sketch.proportions, 3000))
-    fit_generator(sketch, network, Settings(steps=250, batch=20), sketcher=sketcher)
+    fit_generator(sketch, network, FitSettings(steps=250, batch=20), sketcher=sketcher)
     assert sketch_distance(sketch, *generate(network, sketch.proportions, 3000)) < 0.1 * before
 
 
@@ -165,7 +169,7 @@ def test_an_image_generator_learns_two_pictures_through_batchnorm():
     sketcher, cells = law.drawn(), torch.arange(2).repeat(100)
     sketch = NoisedSketch(law, sketcher.sums(pictures[cells], cells), 0.5, 200)
     network = fit_generator(
-        sketch, ImageGenerator(8, 2, latent=2, channels=(8, 4)), Settings(150, batch=20), sketcher=sketcher
+        sketch, ImageGenerator(8, 2, latent=2, channels=(8, 4)), FitSettings(150, batch=20), sketcher=sketcher
     )
     features, drawn = generate(network, sketch.proportions, 40)
     assert features.shape == (40, 64) and float(features.min()) >= 0 and float(features.max()) <= 1
@@ -179,7 +183,7 @@ def test_relaxed_codes_are_learned_with_their_frequencies():
     sketcher, cells = law.drawn(), torch.zeros(1000, dtype=torch.int64)
     sketch = NoisedSketch(law, sketcher.sums(rows, cells), 2.0, 1000)
     network = VectorGenerator(4, 1, hidden=(32,), codes=[(1, 4)])
-    fit_generator(sketch, network, Settings(200, batch=60), sketcher=sketcher)
+    fit_generator(sketch, network, FitSettings(200, batch=60), sketcher=sketcher)
     features, _ = generate(network, sketch.proportions, 2000)
     torch.testing.assert_close(features[:, 1:].sum(dim=1), torch.ones(2000))
     torch.testing.assert_close(features[:, 1:].mean(dim=0), torch.tensor([0.6, 0.3, 0.1]), atol=0.05, rtol=0)
@@ -208,22 +212,22 @@ def test_a_network_is_drawn_from_its_seed_alone(make):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: Settings(0), "steps = 0"),
-        (lambda: Settings(1, batch=1), "batch = 1"),
-        (lambda: Settings(1, learning_rate=0.0), "learning_rate = 0"),
-        (lambda: Settings(1, fraction=1.5), "fraction = 1.5"),
+        (lambda: FitSettings(0), "steps = 0"),
+        (lambda: FitSettings(1, batch=1), "batch = 1"),
+        (lambda: FitSettings(1, learning_rate=0.0), "learning_rate = 0"),
+        (lambda: FitSettings(1, fraction=1.5), "fraction = 1.5"),
         (lambda: ImageGenerator(10, 2), "multiple of 4"),
         (lambda: ImageGenerator(8, 0), "cells = 0"),
         (lambda: VectorGenerator(2, 2, hidden=(0,)), "hidden"),
         (lambda: VectorGenerator(4, 2, codes=[(0, 2), (1, 3)]), "without overlap"),
         (lambda: VectorGenerator(4, 2, codes=[(2, 5)]), "without overlap"),
-        (lambda: fit_generator(SKETCH, VectorGenerator(2, 2), Settings(1)), "for 2 cells and the sketch has 3"),
-        (lambda: fit_generator(SKETCH, nn.Linear(2, 2), Settings(1)), "for None cells"),
-        (lambda: fitted(Settings(1), every=0), "every = 0"),
+        (lambda: fit_generator(SKETCH, VectorGenerator(2, 2), FitSettings(1)), "for 2 cells and the sketch has 3"),
+        (lambda: fit_generator(SKETCH, nn.Linear(2, 2), FitSettings(1)), "for None cells"),
+        (lambda: fitted(FitSettings(1), every=0), "every = 0"),
         (lambda: generate(VectorGenerator(2, 3), torch.ones(3) / 3, 0), "count = 0"),
         (
             lambda: fit_generator(
-                SKETCH, VectorGenerator(2, 3), Settings(1), sketcher=Law(2, LAW.parts, 3, seed=1).drawn()
+                SKETCH, VectorGenerator(2, 3), FitSettings(1), sketcher=Law(2, LAW.parts, 3, seed=1).drawn()
             ),
             "seed included",
         ),

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsw.runs.held_out_metrics import Tallied, as_many, held_out_of
 from fedsw.runs.quality import metrics_of_tables
-from fedsw.runs.tallied import Tallied, as_many, held_out_of
 from fedsw.runs.verdict import warnings_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.tally import BINS, ONE, Counts, Moments
+from fedsw.tasks.tally import BINS, ONE, Counts, RegressionSums
 from tests.federations import small
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -33,7 +33,7 @@ def test_one_record_moves_counts_by_at_most_the_root_of_two_whatever_the_model_s
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 3), st.lists(ANYTHING, min_size=12, max_size=12))
 def test_one_record_moves_moments_by_at_most_the_stated_bound_whatever_the_model_says(targets, numbers):
-    tally, values = Moments(2, targets), torch.tensor(numbers)
+    tally, values = RegressionSums(2, targets), torch.tensor(numbers)
     outputs, target = values[: 2 * targets].reshape(2, targets), values[6 : 6 + 2 * targets].reshape(2, targets)
     vectors = tally.vectors(outputs, target)
     assert float(torch.linalg.vector_norm(vectors[0] - vectors[1])) <= tally.moved + 1e-12
@@ -46,7 +46,7 @@ def test_the_bounds_are_met_by_real_records(targets, least):
     found = counts.vectors(torch.tensor([[0.9], [0.1]]), torch.tensor([1, 1]))
     assert float(torch.linalg.vector_norm(found[0] - found[1])) == pytest.approx(counts.moved)
     # A target of 1 that is missed by 1, against a target of 0 that is met: every number moves as far as it can but one.
-    moments = Moments(2, targets)
+    moments = RegressionSums(2, targets)
     outputs = torch.tensor([[0.0] * targets, [0.0] * targets])
     moved = moments.vectors(outputs, torch.tensor([[1.0] * targets, [0.0] * targets]))
     assert float(torch.linalg.vector_norm(moved[0] - moved[1])) >= least * math.sqrt(3)
@@ -58,7 +58,7 @@ def test_counts_that_no_such_records_make_do_not_fit():
     assert tally.fits(right, records)
     assert not tally.fits(right + 1, records) and not tally.fits(2 * right, records)
     assert not tally.fits(right - torch.tensor([[2, -2, 0, 0], [0, 0, 0, 0]]) * ONE, records)
-    moments = Moments(1, 1)
+    moments = RegressionSums(1, 1)
     sums = torch.zeros(1, moments.width, dtype=torch.int64)
     sums[0, -BINS] = 2 * ONE
     assert moments.fits(sums, torch.tensor([2])) and not moments.fits(sums, torch.tensor([3]))
@@ -167,7 +167,7 @@ def _numbers(law: np.random.Generator, records: int, sigma: float, wrong: float,
     """Sums of a regression whose targets lie about 0.4, and whose predictions are off by `wrong` and a little."""
     target = torch.from_numpy(np.clip(law.normal(0.4, spread, (records, 1)), 0, 1))
     outputs = torch.full_like(target, 0.4 + wrong)
-    sums = Moments(1, 1).vectors(outputs, target).sum(0, keepdim=True).numpy()
+    sums = RegressionSums(1, 1).vectors(outputs, target).sum(0, keepdim=True).numpy()
     return Tallied(sums + law.normal(size=sums.shape) * sigma, sigma, np.array([records]), 3, 0, 1.0, round=1)
 
 
@@ -177,7 +177,7 @@ def test_intervals_of_noised_sums_hold_the_true_errors_and_no_constant_is_called
     held, claimed = dict.fromkeys(("model", "constant", "gain"), 0), 0
     error, constant = 0.06**2 + wrong**2, 0.06**2
     for _ in range(times):
-        quality = held_out_of(task, Moments(1, 1), _numbers(law, records, sigma, wrong)).quality
+        quality = held_out_of(task, RegressionSums(1, 1), _numbers(law, records, sigma, wrong)).quality
         known = {
             "model": (quality.intervals["mean_squared_error"], error),
             "constant": (quality.constant_intervals["mean_squared_error"], constant),

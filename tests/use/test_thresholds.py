@@ -11,23 +11,23 @@ import pytest
 import fedsw
 from fedsw.data.formats import BadRecords
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.runs.record import Outputs
+from fedsw.runs.record import HeldOutOutputs
 from fedsw.use.predictions import settle
 
 NAMES = {"groups": ("female", "male"), "classes": ("low", "high")}
 EXPERIMENT = parse_experiment({"name": "own", "objective": {"task": "classification"}})
 
 
-def outputs(count: int = 600) -> Outputs:
+def outputs(count: int = 600) -> HeldOutOutputs:
     """Probabilities of class 1, higher in group 1, and classes that follow them."""
     draws = np.random.default_rng(0)
     sensitive, scores = draws.integers(2, size=count), draws.uniform(size=count)
     scores = np.where(sensitive == 1, 0.2 + 0.7 * scores, 0.1 + 0.6 * scores)
     target = (scores + draws.normal(0, 0.15, size=count) > 0.45).astype(np.int64)
-    return Outputs(scores[:, None], sensitive, target)
+    return HeldOutOutputs(scores[:, None], sensitive, target)
 
 
-def chosen(found, measured: Outputs) -> np.ndarray:
+def chosen(found, measured: HeldOutOutputs) -> np.ndarray:
     own = np.array([found.by_group.get(group, found.one) for group in NAMES["groups"]])
     return measured.values[:, 0] > own[measured.sensitive]
 

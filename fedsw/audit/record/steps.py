@@ -24,7 +24,7 @@ _MOST_CELLS = 2**22
 
 
 @dataclass(frozen=True)
-class Slices:
+class RandomDirections:
     """Random directions: dimension, number, and "iid" or "orthogonal"."""
 
     d: int
@@ -44,7 +44,7 @@ class Recorded:
     rate: float
     mu: float
     sampling: str
-    slices: Slices | None = None
+    slices: RandomDirections | None = None
 
 
 Steps = Counter[Recorded]
@@ -58,7 +58,9 @@ def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps
             if charge["group"] == group and charge["sampling_rate"] > 0 and charge["sensitivity"] > 0:
                 mu = charge["sensitivity"] / row.sigma if row.sigma > 0 else math.inf
                 reported = charge.get("slicing")
-                slices = None if reported is None else Slices(reported["d"], reported["k"], reported["scheme"])
+                slices = (
+                    None if reported is None else RandomDirections(reported["d"], reported["k"], reported["scheme"])
+                )
                 found[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
     return found
 
@@ -111,7 +113,7 @@ def _gaussian(epsilon: Array, mu: float) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _share(slices: Slices) -> tuple[Array, Array]:
+def _share(slices: RandomDirections) -> tuple[Array, Array]:
     d, k = slices.d, slices.k
     if slices.scheme == "orthogonal":
         left = k % d

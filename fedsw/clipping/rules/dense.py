@@ -26,11 +26,14 @@ from fedsw.clipping.rules.rule import (
 )
 
 
+def _input_squares(layer: nn.Linear, a: Tensor) -> Tensor | None:
+    if a.dim() > 2:
+        return None
+    squares = squared_norms(a) if trains(layer, "weight") else a.new_zeros(a.shape[0], dtype=torch.float64)
+    return squares.add_(1.0) if trains(layer, "bias") else squares
+
+
 def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
-    if a.dim() == 2:
-        squares = squared_norms(a) if trains(layer, "weight") else a.new_zeros(a.shape[0], dtype=torch.float64)
-        scale = squares.add_(1.0) if trains(layer, "bias") else squares
-        return inner_products(deltas).mul_(scale.reshape(-1, 1, 1))
     n = a.shape[0]
     gram = torch.zeros((n, len(deltas), len(deltas)), dtype=torch.float64, device=a.device)
     if trains(layer, "weight"):
@@ -94,7 +97,7 @@ def _sites(values: Tensor) -> Tensor:
 
 LINEAR = Rule(
     least_dims=lambda layer: 2,
-    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_input_squares),
     formed=Formed(rows=_rows, floats=lambda layer, a, delta, d: d * layer.weight.numel(), cheaper=_cheaper),
 )
 

@@ -156,11 +156,20 @@ class Factored:
             name; all of it finite and in float64.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
             part is a sum of, which may cancel; None where there is nothing to cancel.
+        shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of
+            backprops; None where they are no such products.
     """
 
     gram: Callable[[Any, Tensor, Sequence[Tensor]], Tensor]
     gradient: Callable[[Any, Tensor, Tensor, Tensor], dict[str, Tensor]]
     reach: Callable[[Any, Tensor, Tensor], Tensor | None]
+    shared: Callable[[Any, Tensor], Tensor | None] = lambda layer, a: None
+
+    def measured(self, layer: Any, a: Tensor, deltas: Sequence[Tensor], shared: Tensor | None) -> Tensor:
+        """As `gram`, (n, d, d), given what `shared` says of the input (n, ...): measured once, for columns and sums."""
+        if shared is None:
+            return self.gram(layer, a, deltas)
+        return inner_products(deltas).mul_(shared.reshape(-1, 1, 1))
 
 
 @dataclass(frozen=True)

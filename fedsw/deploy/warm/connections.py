@@ -142,7 +142,7 @@ class Patience(H11Protocol):
         self._look_again = self.loop.call_later(self.seconds if busy else left, self._look)
 
 
-class Bounded:
+class BoundedRequests:
     """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others.
 
     Args:

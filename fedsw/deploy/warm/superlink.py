@@ -118,7 +118,7 @@ class Express:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._for_nodes, self._for_server = News(), News()
+        self._for_nodes, self._for_server = Signal(), Signal()
         self._requests = {
             "/v1/fleet/take": self._take,
             "/v1/fleet/give": self._give,
@@ -258,7 +258,7 @@ class Express:
         return [answer.SerializeToString(), *contents]
 
 
-class News:
+class Signal:
     """Something that happens again and again and can be waited for."""
 
     def __init__(self) -> None:

@@ -3,7 +3,9 @@
 from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
 from fedsw.experiment.sections.privacy import (
+    BinSettings,
     Local,
+    MaskedSettings,
     Privacy,
     ReleaseSettings,
     Sketch,
@@ -18,12 +20,14 @@ from fedsw.experiment.sections.section import Section
 __all__ = [
     "SOURCES",
     "Also",
+    "BinSettings",
     "Clip",
     "Data",
     "Evaluation",
     "Federation",
     "Held",
     "Local",
+    "MaskedSettings",
     "Model",
     "Objective",
     "Partition",

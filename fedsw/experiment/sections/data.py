@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -14,23 +16,56 @@ from fedsw.experiment.registry import OBJECT, is_held, is_reference
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw.settings import require_data_set
 
-SOURCES = (
-    "synthetic",
-    "adult",
-    "ring",
-    "gaussians",
-    "digits",
-    "mnist",
-    "fashion-mnist",
-    "usps",
-    "law-school",
-    "communities",
+
+@dataclass(frozen=True)
+class DataSet:
+    """What is known of a data set with a name before a file of it is read.
+
+    Attributes:
+        made_by: `module:function` below `fedsw.data`.
+        given: the function's parameters, and the settings of `[data]` that they are.
+        shape: features, groups and classes; None where the settings decide.
+        images: whether records are images with classes.
+        number: whether a regression predicts one number of it, not the two of a point.
+        tasks: the tasks that take it, beside those that name it among their sources.
+    """
+
+    made_by: str
+    given: Mapping[str, str]
+    shape: tuple[int, int, int] | None = None
+    images: bool = False
+    number: bool = False
+    tasks: tuple[str, ...] = ()
+
+
+_SIZES = {"n": "records", "n_test": "test_records", "seed": "seed"}
+_FILES = {"data_dir": "data_dir"}
+_SPLIT = {**_FILES, "split_seed": "seed"}
+_LAW = {
+    "p": "correlation",
+    "d_core": "core_features",
+    "d_spurious": "spurious_features",
+    "var_core": "core_variance",
+    "var_spurious": "spurious_variance",
+    "target": "target",
+}
+SOURCES: Mapping[str, DataSet] = MappingProxyType(
+    {
+        "synthetic": DataSet("synthetic:synthetic", {**_SIZES, **_LAW}),
+        "adult": DataSet("tabular:adult", _FILES, (102, 2, 2)),
+        "ring": DataSet("synthetic:ring", _SIZES, (2, 1, 1)),
+        "gaussians": DataSet("synthetic:gaussians", _SIZES, (2, 1, 5)),
+        "digits": DataSet("images:digits", {"seed": "seed"}, (64, 1, 10), images=True),
+        "mnist": DataSet("images:mnist", _FILES, (784, 1, 10), images=True),
+        "fashion-mnist": DataSet("images:fashion_mnist", _FILES, (784, 1, 10), images=True),
+        "usps": DataSet("images:usps", _FILES, (256, 1, 10), images=True),
+        "law-school": DataSet("tabular:law_school", _SPLIT, (16, 4, 2), number=True),
+        "communities": DataSet("tabular:communities", _SPLIT, (98, 2, 2), number=True),
+    }
 )
-"""The data sets that have a name."""
+"""The data sets that have a name, a line each; records of a user's own are a file, an object or `module:name`."""
 
 _OWN = ("files", OBJECT)
-_DRAWN = ("synthetic", "ring", "gaussians")
-_LAW = ("correlation", "core_features", "spurious_features", "core_variance", "spurious_variance", "target")
 
 
 class Held(Section):
@@ -187,7 +222,7 @@ class Data(Section):
     @model_validator(mode="after")
     def _read_by_its_source(self) -> Data:
         """Refuse a setting that nothing of a run would look at."""
-        drawn, source = self.source in _DRAWN, f"of source {self.source!r}"
+        drawn, source = self.drawn, f"of source {self.source!r}"
         if not drawn and (name := self.changed("records", "test_records")):
             raise ValueError(
                 f"{name} is for records drawn from a law, and those {source} are what they are: leave it out"
@@ -196,7 +231,7 @@ class Data(Section):
             raise ValueError(
                 f"most_records is for named data sets that are not drawn, not for those {source}: leave it out"
             )
-        if self.source != "synthetic" and (name := self.changed(*_LAW)):
+        if self.source != "synthetic" and (name := self.changed(*_LAW.values())):
             raise ValueError(f"{name} is about the law of source 'synthetic', not {source}: leave it out")
         if self.encoded is None and self.changed("encoder_epochs"):
             raise ValueError("encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out")
@@ -206,7 +241,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _of_images(self) -> Data:
-        images = self.source in ("mnist", "fashion-mnist", "usps", "digits")
+        images = self.source in SOURCES and SOURCES[self.source].images
         if not images and (self.half or self.code is not None):
             raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
         if self.encoded is not None and (not self.half or self.code is not None):
@@ -224,6 +259,11 @@ class Data(Section):
     def own(self) -> bool:
         """Whether records are somebody's own, described by `columns`, and not a named data set."""
         return self.source not in SOURCES
+
+    @property
+    def drawn(self) -> bool:
+        """Whether records are drawn from a law, as many as the settings say."""
+        return self.source in SOURCES and "records" in SOURCES[self.source].given.values()
 
     @property
     def held_out_released(self) -> bool:

@@ -310,15 +310,35 @@ class Local(Section):
 LocalT = TypeVar("LocalT", bound=Local)
 
 
-class TableSettings(Local):
-    """`local-gradient`: a noised table of outputs beside a noised contribution.
+class BinSettings(Local):
+    """What has noised tables of outputs beside contributions.
 
     Attributes:
-        bins: of [-M, M] in the noised table of every direction and group.
-        table_share: the table's share of mu^2, the rest is the contribution's.
+        bins: of [-M, M] in the table of every direction and group.
     """
 
     bins: PositiveInt = 32
+
+
+class MaskedSettings(BinSettings):
+    """`distributed`: sums under masks.
+
+    Attributes:
+        colluding: C, so many clients may be on the server's side, and the others are protected.
+        failing: failed attempts that the budget is for, as a part of the rounds; each is charged.
+    """
+
+    colluding: Annotated[int, Field(ge=0, strict=True)] = 1
+    failing: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
+class TableSettings(BinSettings):
+    """`local-gradient`: each client's own tables and contributions.
+
+    Attributes:
+        table_share: the tables' share of mu^2, the rest is the contribution's.
+    """
+
     table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
 
 

@@ -11,7 +11,7 @@ from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.split import GROUP
-from fedsw.privacy.records import Release
+from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 
 
@@ -76,7 +76,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
 
 
-def release_of(experiment: Experiment, delta: float) -> Release:
+def release_of(experiment: Experiment, delta: float) -> RecordRelease:
     """The one-shot release of a client's records that an experiment asks for.
 
     Raises:
@@ -84,7 +84,7 @@ def release_of(experiment: Experiment, delta: float) -> Release:
     """
     local, privacy = experiment.own(ReleaseSettings), experiment.privacy
     assert privacy.epsilon is not None
-    return Release(
+    return RecordRelease(
         privacy.epsilon,
         delta,
         experiment.clip.output,
@@ -97,7 +97,7 @@ def release_of(experiment: Experiment, delta: float) -> Release:
     )
 
 
-def release_charge(release: Release) -> Charge:
+def release_charge(release: RecordRelease) -> Charge:
     """What the release costs: every record once, at the true diameter, whatever the noise was calibrated for."""
     return Charge(GROUP, 1.0, 2 * release.radius)
 

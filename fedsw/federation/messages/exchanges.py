@@ -19,6 +19,7 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
+from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
 from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
@@ -95,6 +96,24 @@ LOCAL_GRADIENTS = Exchange(
     NoisedContribution,
     "second of an attempt: the noised contribution of the same sample",
 )
+READY = Exchange(
+    wire.READY,
+    ReadyAsked,
+    Ready,
+    "before an attempt's masked sums: who is there, with a fresh nonce; nothing is drawn or charged",
+)
+MASKED_TABLES = Exchange(
+    wire.MASKED_TABLES,
+    MaskedTableAsked,
+    MaskedNumbers,
+    "first masked sum of an attempt: histograms of a fresh sample; there is none without a penalty",
+)
+MASKED_SUM = Exchange(
+    wire.MASKED_SUM,
+    MaskedSumAsked,
+    MaskedNumbers,
+    "second masked sum of an attempt, or the only one: the contribution of the same sample",
+)
 SLICES = Exchange(
     wire.SLICES,
     SlicesAsked,
@@ -136,6 +155,9 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     SUM,
     TABLES,
     LOCAL_GRADIENTS,
+    READY,
+    MASKED_TABLES,
+    MASKED_SUM,
     SLICES,
     RELEASE,
     RECORDS_SUM,

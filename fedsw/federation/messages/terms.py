@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
-from fedsw.experiment.sections import TableSettings
+from fedsw.experiment.sections import BinSettings
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
@@ -32,6 +32,7 @@ SYMBOLS: Mapping[str, str] = {
     "u": "numbers of a cell's moments: products of 1, inputs and target in pairs",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
     "A": "exchanges that the node has answered in this run before; 0 in a new one",
+    "y": "numbers of a masked sum: of all tables, or of the contribution",
     "e": "3: what an exchange is numbered by",
     "N_j": "records of the node's clients in cell j",
 }
@@ -59,7 +60,7 @@ class Terms:
             "c": len(task.objective.cells),
             "e": 3,
         }
-        if isinstance(local := task.experiment.local, TableSettings):
+        if isinstance(local := task.experiment.local, BinSettings):
             known["B"] = local.bins
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)

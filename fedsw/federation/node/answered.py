@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw import files
-from fedsw.federation.messages import OUTPUTS, TABLES
+from fedsw.federation.messages import MASKED_TABLES, OUTPUTS, TABLES
 from fedsw.federation.node.account import REMEDY, state_folder
 from fedsw.federation.node.simulated import is_simulated
 
 FIRST, LAST = 1, 2
 """The first of an attempt's two exchanges, after which nothing can be released yet; and the last, or the only one."""
 
-_OF_TWO = (OUTPUTS.kind, TABLES.kind)
+_OF_TWO = (OUTPUTS.kind, TABLES.kind, MASKED_TABLES.kind)
 _KEY = "attempts"
 _PATIENCE = 60.0
 

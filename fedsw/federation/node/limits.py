@@ -13,8 +13,9 @@ from fedsw.experiment.choices import references
 from fedsw.experiment.registry import load_object, require_allowed
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.experiment.sources import stated_shape
-from fedsw.experiment.trust import trust_models
+from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.budgets.local import local_accountant
+from fedsw.federation.node.roster import require_keys, said_of_roster
 from fedsw.federation.node.simulated import ANY_MODULE, is_simulated, of_one_person
 from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
 from fedsw.tasks.own import task_of
@@ -53,6 +54,8 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     privacy, agreed = experiment.privacy, _agreed(node_config)
     if agreed and privacy.trust not in agreed:
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
+    if trust_model(privacy.trust).masked:
+        require_keys(node_config)
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
     alone = limit is not None or (agreed and all(is_local(name) for name in agreed))
@@ -126,8 +129,10 @@ def choice_of(node_config: Mapping[str, Any]) -> str:
     """What a node's operator chose to take part in, in words."""
     agreed, limit = _agreed(node_config), _limit(node_config)
     known = f"trust {', '.join(agreed)}" if agreed else ""
+    keys = said_of_roster(node_config)
     most = "" if limit is None else f"up to a guaranteed epsilon of {upward(limit, 6)}"
-    return " ".join(filter(None, (known, most))) or "whatever the server asks (trust any)"
+    chosen = " ".join(filter(None, (known, most))) or "whatever the server asks (trust any)"
+    return f"{chosen}, with the {keys}" if keys else chosen
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:

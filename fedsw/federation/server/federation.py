@@ -166,6 +166,7 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     directory.keep_name(run.name)
     if not run.trust.local:
         context.ledger = _ledger(directory, run.plan, state, run.selection, resume=job.resume)
+        directory.forgotten = job.engine == "inprocess"
     budget.limit(run.ledger)
     if job.resume:
         context.availability.spending.recall(_reported_before(directory))

@@ -15,7 +15,7 @@ from fedsw.federation.trust.model import TallySide
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
-from fedsw.runs.tallied import Tallied, held_out_of, keep, kept
+from fedsw.runs.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.telemetry import event
 from fedsw.tasks.problem import Problem
 

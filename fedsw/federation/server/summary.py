@@ -18,6 +18,7 @@ from fedsw.accounting.selection import Selection
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.compatibility import fixed_by_neighbours
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.held_out import PUBLIC
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.exchange.exchange import Traffic
@@ -213,12 +214,14 @@ def _protects(experiment: Experiment) -> str:
             f"each {unit!r} of every client, with all of its records there; one with records at several clients is "
             "protected less against all of them together"
         )
-    return f"{each}, by its own client's noise and ledger" if experiment.privacy.local else each
+    return f"{each}, {trust_model(experiment.privacy.trust).guarded}" if experiment.privacy.local else each
 
 
 def _against(experiment: Experiment) -> str:
     if not experiment.privacy.noisy:
         return "nobody: no noise was added"
+    if (said := trust_model(experiment.privacy.trust).against(experiment)) is not None:
+        return said
     if experiment.privacy.local:
         return "everyone, including the server and the other clients"
     if experiment.privacy.sketch:

@@ -20,7 +20,7 @@ from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, stored_sketch
 from fedsw.runs.telemetry import event
-from fedsw.sketches.fit import Progress, Settings, fit_generator, sketch_distance
+from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
 from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
@@ -87,10 +87,12 @@ def synthesise(
     )
 
 
-def settings_of(task: Problem) -> Settings:
+def settings_of(task: Problem) -> FitSettings:
     """How the generator of an experiment is trained: its steps are `training.rounds`."""
     sketch = task.experiment.sketch
-    return Settings(task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction)
+    return FitSettings(
+        task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction
+    )
 
 
 def _obtained(job: Job, task: Problem, method: OneRelease, directory: RunDirectory) -> StoredSketch:

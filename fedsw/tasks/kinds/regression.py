@@ -50,9 +50,9 @@ class Regression(Task):
 
     def tally(self, shape: Shape) -> Tally:
         """Squared errors, moments of the targets, and counts of one prediction."""
-        from fedsw.tasks.tally import Moments
+        from fedsw.tasks.tally import RegressionSums
 
-        return Moments(len(shape.groups), shape.targets)
+        return RegressionSums(len(shape.groups), shape.targets)
 
 
 TASK = Regression

@@ -17,7 +17,7 @@ from fedsw.data.records import Records
 from fedsw.models.labelled import ImageGenerator
 from fedsw.runs.files import LEDGER
 from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.sketches.fit import Settings, fit_generator, generate, sketch_distance
+from fedsw.sketches.fit import FitSettings, fit_generator, generate, sketch_distance
 from fedsw.sketches.law import Law, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import GaussianKernel
@@ -51,7 +51,7 @@ def of_one_sketch(
     sketcher = Law(MNIST_SIDE**2, (GaussianKernel(BANDWIDTHS, pairs),), classes=len(DIGITS), seed=0).drawn()
     sketch = released(data.train, sketcher, epsilon=epsilon, delta=delta)
     network = fit_generator(
-        sketch, ImageGenerator(MNIST_SIDE, len(DIGITS)), Settings(steps, batch=batch), sketcher=sketcher
+        sketch, ImageGenerator(MNIST_SIDE, len(DIGITS)), FitSettings(steps, batch=batch), sketcher=sketcher
     )
     images, labels = generate(network, sketch.proportions, count)
     found = []

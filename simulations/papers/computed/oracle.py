@@ -10,7 +10,7 @@ import pywt
 from torch import Tensor
 
 from fedsw.data import mnist
-from fedsw.privacy.records import Release
+from fedsw.privacy.records import RecordRelease
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import image_side, wavelet_denoise
 from simulations.papers.measures.released import noise_of
@@ -26,7 +26,7 @@ def wavelets(*, budgets: Mapping[str, Mapping[str, Any]], bases: Sequence[str], 
     reads the clean images; a baseline with it does better than anybody could who sees the released ones alone.
 
     Args:
-        budgets: by name, the fields of a `Release`; images are about its `centre`.
+        budgets: by name, the fields of a `RecordRelease`; images are about its `centre`.
         bases: orthogonal wavelets of PyWavelets.
         images: how many of the private images are looked at.
 
@@ -39,7 +39,7 @@ def wavelets(*, budgets: Mapping[str, Mapping[str, Any]], bases: Sequence[str], 
     clean = mnist().train.features[:images].double()
     values: dict[str, Any] = {}
     for position, (name, fields) in enumerate(budgets.items()):
-        release = Release(**fields)
+        release = RecordRelease(**fields)
         noise = noise_of(release, clean.shape, Stream.seeded(0, "oracle", position))
         noised = clean + noise
         found = [tuned(clean, noised, release.deviation, basis) for basis in bases]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.runs.record import Outputs
+from fedsw.runs.record import HeldOutOutputs
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 
@@ -69,7 +69,7 @@ def ratio(chosen: NDArray[np.bool_], group: NDArray[np.int64]) -> float:
     return first / second if second > 0 else float("nan")
 
 
-def _outputs(run: Finished) -> Outputs:
+def _outputs(run: Finished) -> HeldOutOutputs:
     if run.record.outputs is None:
         raise ValueError(f"the run in {run.directory} left no held-out outputs; its experiment has no held-out records")
     return run.record.outputs

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.runs.record import Outputs
+from fedsw.runs.record import HeldOutOutputs
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 
@@ -50,7 +50,7 @@ def curves(run: Finished) -> Measured:
     return Measured(arrays=arrays)
 
 
-def _outputs(run: Finished) -> Outputs:
+def _outputs(run: Finished) -> HeldOutOutputs:
     outputs = run.record.outputs
     if outputs is None:
         raise ValueError(f"the run in {run.directory} left no held-out outputs; its experiment has no held-out records")

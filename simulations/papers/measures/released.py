@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.budgets.local import release_of
-from fedsw.privacy.records import Release
+from fedsw.privacy.records import RecordRelease
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import wavelet_denoise
 from simulations.papers.finished import Finished
@@ -47,7 +47,7 @@ def privatised(run: Finished) -> Measured:
     )
 
 
-def seen_through(run: Finished, images: Tensor) -> tuple[Tensor, Release]:
+def seen_through(run: Finished, images: Tensor) -> tuple[Tensor, RecordRelease]:
     """Images (n, p) as the run's clients would release them, with seeded noise; about the centre, in released space.
 
     For images that no run releases: it protects nobody.
@@ -58,7 +58,7 @@ def seen_through(run: Finished, images: Tensor) -> tuple[Tensor, Release]:
     return inside + noise_of(release, inside.shape, Stream.seeded(0, "shown")), release
 
 
-def noise_of(release: Release, shape: torch.Size, stream: Stream) -> Tensor:
+def noise_of(release: RecordRelease, shape: torch.Size, stream: Stream) -> Tensor:
     """Seeded noise of a release's law, float64, of a shape (n, p): for pictures and measures, nobody's protection."""
     if release.mechanism == "gaussian":
         return release.scale * torch.from_numpy(stream.normals(shape.numel())).reshape(shape)

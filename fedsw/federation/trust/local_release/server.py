@@ -23,7 +23,7 @@ from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import Adversary, learner_of
 from fedsw.transport.denoise import wavelet_denoise
-from fedsw.transport.entropic import Matching, entropic_loss, plain_loss, sinkhorn_divergence
+from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 
 _LEAST_IMAGE = 64
 """Features from which a square number of them is taken for the pixels of an image."""
@@ -81,7 +81,7 @@ class LocalRelease(LocalMethod):
         (cotangents,) = torch.autograd.grad(self._loss(points, target).loss, points)
         return self._learner.gradient(cotangents)
 
-    def _loss(self, points: Tensor, target: Tensor) -> Matching:
+    def _loss(self, points: Tensor, target: Tensor) -> EntropicMatching:
         local, release = self._task.experiment.own(ReleaseSettings), self._release
         if local.loss == "wavelet":
             return plain_loss(points, target, order=release.order)

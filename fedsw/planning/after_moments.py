@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedsw.columns.declaration import Columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.server.moments import kept_moments
-from fedsw.planning.law import PublicRecords, public_columns
+from fedsw.planning.law import PublicRows, public_columns
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import PLAN, read_json
 from fedsw.tasks.moment_facts import constant_of
@@ -45,7 +45,7 @@ class AfterMoments:
 
     experiment: Experiment
     by_group: dict[str, int]
-    twins: PublicRecords
+    twins: PublicRows
     untold: str
 
 
@@ -72,6 +72,22 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
     return AfterMoments(experiment, by_group, twins, hidden_by_noise(moments))
 
 
+def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
+    """A run's experiment, and the public numbers of its records by group.
+
+    Raises:
+        FileNotFoundError: if there is no run. ExperimentError: if its sizes are not public, as under a sketch.
+        CodeRefused: if its settings name a module that is not allowed.
+    """
+    experiment, _ = RunDirectory(path).read_config(allow_modules)
+    stored = (read_json(path / PLAN) or {}).get("groups")
+    if not stored:
+        raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")
+    return experiment, _by_group(
+        Problem.from_experiment(experiment), {name: int(size) for name, size in stored.items()}
+    )
+
+
 def hidden_by_noise(moments: Moments) -> str:
     """Why moments cannot tell what a constant is worth, in words; empty where they can.
 
@@ -91,7 +107,7 @@ def hidden_by_noise(moments: Moments) -> str:
     return ""
 
 
-def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int = 0) -> PublicRecords:
+def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int = 0) -> PublicRows:
     """Records drawn from the law of released moments, as many in every cell as its share of all.
 
     Inputs are normal with the covariance within classes, as far as noise does not hide it, about the mean of their
@@ -112,7 +128,7 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
         target = _predicted(moments, inputs, chance)
     inputs = np.clip(inputs, *_limits(columns, inputs.shape[1]))
     group = _group_of(problem, cell)
-    return PublicRecords(
+    return PublicRows(
         features=torch.from_numpy(inputs.astype(np.float32)),
         sensitive=torch.from_numpy(group),
         target=torch.from_numpy(target.astype(np.int64 if moments.layout.classes else np.float32)),

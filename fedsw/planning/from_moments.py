@@ -16,7 +16,7 @@ from fedsw.federation.budgets import split
 from fedsw.models import flatten
 from fedsw.objectives import Clip, histograms
 from fedsw.objectives import Objective as Compared
-from fedsw.planning.law import PublicRecords
+from fedsw.planning.law import PublicRows
 from fedsw.single.objective import Batch, Objective
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.preparation import prepare, started
@@ -25,7 +25,7 @@ from fedsw.transport.sliced import orthogonal_spread
 
 
 def opened(
-    problem: Problem, experiment: Experiment, twins: PublicRecords, *, one: float, seed: int
+    problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int
 ) -> tuple[Problem, Clip, Tensor]:
     """The problem of prepared twins, its clips, and the parameters (r,) that training begins with.
 
@@ -47,9 +47,7 @@ def opened(
     return ready, Clip(clip.output, scale * clip.jacobian, scale * clip.loss), start
 
 
-def moments_of(
-    problem: Problem, experiment: Experiment, twins: PublicRecords, *, one: float, seed: int
-) -> Moments | None:
+def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
     """Moments of twins with the noise that a run's would have; None where a run releases none.
 
     Args:
@@ -97,7 +95,7 @@ def summed_noise(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tabled(Objective):
+class TabledObjective(Objective):
     """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does.
 
     Attributes:

@@ -22,7 +22,7 @@ from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
 from fedsw.runs.quality import Quality, answers_of, between_groups, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.tally import BINS, Counts, Moments, Tally
+from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
 Array = NDArray[np.float64]
 
@@ -106,7 +106,7 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
     if isinstance(tally, Counts):
         names = load_class_names(task.experiment)
         return _of_classes(tally, tallied, task.groups, size, lambda c: repr(names[c]) if names else f"class {c}")
-    if isinstance(tally, Moments):
+    if isinstance(tally, RegressionSums):
         return _of_numbers(tally, tallied, task.groups, size)
     return HeldOut(measured_on=size)
 
@@ -304,7 +304,7 @@ class _Errors:
         return value, Interval(1 - high, 1 - low)
 
 
-def _of_numbers(tally: Moments, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int]) -> HeldOut:
+def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int]) -> HeldOut:
     t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
     values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
     whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present))

@@ -1,0 +1,51 @@
+"""`fedsw report`: a page that shows a run to whoever opens it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsw.cli.options import RUNS, AllowModule, Json, Runs, echo
+from fedsw.text import json_text
+
+
+def report_command(
+    run: Annotated[list[str], typer.Argument(metavar="RUN...")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; the first run's folder.")
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Times, traffic and all metrics, too: not for publication.")
+    ] = False,
+    what_ifs: Annotated[
+        bool, typer.Option("--what-ifs", help="Forecast other ε and numbers of records, on public twins: a minute.")
+    ] = False,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML page of a run, or of several side by side.
+
+    Verdict, guarantee, what ε means for a person, budget, metrics with intervals, settings, and how to verify it. It
+    needs no network, and shows nothing that the run's guarantee does not cover. RUN is a run's directory, or an
+    experiment's name for its latest run.
+    """
+    from fedsw.report.page.page import write_page
+    from fedsw.runs.files import find_run
+
+    folders = [find_run(each, runs) for each in run]
+    plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
+    path = write_page(folders, output, operator=operator, plans=plans)
+    echo(json_text({"report": str(path)}) if as_json else str(path))
+
+
+def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
+    """The plan of a run, from its settings and its public sizes."""
+    from fedsw.planning.after_moments import sizes_of
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain
+
+    experiment, by_group = sizes_of(folder, allow_modules)
+    return as_plain(planned(experiment, by_group))

@@ -1,0 +1,116 @@
+"""Messages of masked sums: everything that goes down is the same for all sites, and every site signs it by its mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
+from fedsw.federation.messages.codec import Message
+from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
+from fedsw.federation.messages.fields import Limits, Seen, Text
+from fedsw.federation.messages.terms import WITH_TABLES
+
+_MOST_OF_A_COHORT = 2**24
+"""Letters: a hundred thousand clients fit."""
+_DIGITS = "[0-9a-f]{64}"
+
+Sites = Annotated[
+    str,
+    Text(
+        record="config",
+        name="cohort",
+        seen=Seen.PUBLIC,
+        about="all sites in the sum: key, nonce, clients and their records by cell, and the federation's records; JSON",
+        most=_MOST_OF_A_COHORT,
+    ),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyAsked(Message):
+    """Before an attempt's masked sums."""
+
+    round: Round
+    attempt: Attempt
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """A site that can be asked: its public key, and a nonce that it never had before."""
+
+    key: Annotated[
+        str,
+        Text(
+            record="config",
+            name="key",
+            seen=Seen.PUBLIC,
+            about="the site's public key; the others know it from their rosters",
+            most=64,
+            pattern=_DIGITS,
+            form="64 hexadecimal digits",
+        ),
+    ]
+    fresh: Annotated[
+        str,
+        Text(
+            record="config",
+            name="fresh",
+            seen=Seen.PUBLIC,
+            about="the site's nonce of this attempt",
+            most=64,
+            pattern=_DIGITS,
+            form="64 hexadecimal digits",
+        ),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedTableAsked(Message):
+    """First masked sum of an attempt: histograms of a fresh sample."""
+
+    theta: Theta
+    round: Round
+    attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSumAsked(Message):
+    """Second masked sum of an attempt, or the only one: contributions of the same sample."""
+
+    theta: Theta
+    tables: Annotated[
+        Broadcast | None,
+        BroadcastValues(
+            record="arrays",
+            name="tables",
+            seen=Seen.NOISED,
+            about="slot means that the server made of the first masked sum; a client clamps them",
+            shape=("c", "k", "B"),
+            when=WITH_TABLES,
+        ),
+    ]
+    round: Round
+    attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedNumbers(Message):
+    """A site's part of a masked sum: uniform numbers to whoever has not those of all other sites."""
+
+    values: Annotated[
+        Tensor,
+        WholeValues(
+            record="arrays",
+            name="masked",
+            seen=Seen.NOISED,
+            about="the site's vector with its share of noise, in steps of the common grid, and its mask, mod 2^64",
+            shape=("y",),
+            limits=Limits(-(2**63), 2**63 - 1),
+        ),
+    ]
+    epsilon: SpentBefore

@@ -1,0 +1,229 @@
+"""The roster: the public keys of all sites, exchanged by their operators; and a node's own key for masks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedsw import files
+from fedsw.federation.node.simulated import of_one_person
+from fedsw.privacy.masks import BadKey, MaskKey
+from fedsw.settings import ExperimentError, explain_all
+
+ROSTER, COLLUDING, KEY = "roster", "colluding", "mask-key"
+"""Keys of a node's configuration: files of the roster and of its own key, and how many clients may collude."""
+
+KEY_FILE = "mask.key"
+"""Name of a site's private key in its own folder."""
+
+
+class Member(BaseModel):
+    """A site of the roster.
+
+    Attributes:
+        name: what its operator is known by.
+        key: its public key, 64 hexadecimal digits.
+        clients: how many clients it may answer for.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    clients: Annotated[int, Field(ge=1)] = 1
+
+
+class Admits(Protocol):
+    """What says which sites may take part in a masked sum."""
+
+    def refusal(self, site: int, key: str, clients: int) -> str | None:
+        """Why a site with a public key, of so many clients, is none of this federation; None if it is.
+
+        Args:
+            site: the number of its first client.
+        """
+
+
+class Roster(BaseModel):
+    """The sites whose keys the operators exchanged."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    member: tuple[Member, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all members in an order of its own, 64 hexadecimal digits: what operators compare by voice."""
+        lines = sorted(json.dumps([each.name, each.key, each.clients]) for each in self.member)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def refusal(self, site: int, key: str, clients: int) -> str | None:
+        """See `Admits`."""
+        found = next((each for each in self.member if each.key == key), None)
+        if found is None:
+            return f"the key {key[:16]} is not in this client's roster {self.digest[:16]}"
+        if clients > found.clients:
+            return f"{found.name} is said to have {clients} clients, and has {found.clients} in this client's roster"
+        return None
+
+    def with_member(self, member: Member) -> Roster:
+        """The roster with one member more.
+
+        Raises:
+            ExperimentError: if its name or its key is there already, or the key is none.
+        """
+        for each in self.member:
+            if member.name == each.name or member.key == each.key:
+                raise ExperimentError(f"{each.name} ({each.key[:16]}) is in the roster already; remove its lines first")
+        try:
+            MaskKey.fresh().shared(bytes.fromhex(member.key))
+        except BadKey as fault:
+            raise ExperimentError(str(fault)) from None
+        return Roster(member=(*self.member, member))
+
+    def text(self) -> str:
+        """As TOML."""
+        return "".join(
+            f"[[member]]\nname = {json.dumps(each.name, ensure_ascii=False)}\nkey = {json.dumps(each.key)}\n"
+            f"clients = {each.clients}\n\n"
+            for each in self.member
+        )
+
+
+class _Simulated:
+    """The roster of simulated sites: each makes its key, and knows the others', from the run's name and its number."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def refusal(self, site: int, key: str, clients: int) -> str | None:
+        if key == simulated_key(self._run, site).public.hex():
+            return None
+        return f"the key {key[:16]} is not that of the simulated site of client {site}"
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """What a node has for masked sums.
+
+    Attributes:
+        roster: who may take part.
+        key: its own pair.
+        colluding: how many clients its operator takes into account as colluding with the server.
+    """
+
+    roster: Admits
+    key: MaskKey
+    colluding: int
+
+
+def read_roster(path: Path) -> Roster:
+    """The roster in a TOML file.
+
+    Raises:
+        ExperimentError: naming the file and what is wrong in it; also a name or a key that is there twice.
+    """
+    try:
+        found = Roster.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as fault:
+        raise ExperimentError(f"the roster {path} cannot be read: {fault.strerror}") from None
+    except ValidationError as fault:
+        raise ExperimentError(f"the roster {path}: {'; '.join(explain_all(fault.errors(), Roster))}") from None
+    except ValueError as fault:
+        raise ExperimentError(f"the roster {path} is not valid TOML: {fault}") from None
+    for what in ("name", "key"):
+        values = [getattr(each, what) for each in found.member]
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            raise ExperimentError(f"the roster {path} has the {what} {twice[0]!r} twice")
+    return found
+
+
+def write_mask_key(folder: Path) -> Path:
+    """A site's private key, made now in its own folder, which its owner alone may read.
+
+    Raises:
+        FileExistsError: if there is one.
+    """
+    path = files.private_folder(folder) / KEY_FILE
+    try:
+        with files.opened(path, "xb") as file:
+            file.write(MaskKey.fresh().private.private_bytes_raw())
+    except FileExistsError:
+        raise FileExistsError(f"{path} is there already; a key is never replaced: choose another folder") from None
+    return path
+
+
+def read_mask_key(path: Path) -> MaskKey:
+    """A site's key pair.
+
+    Raises:
+        ExperimentError: if the file is none, or others than its owner may read it.
+    """
+    try:
+        content, mode = path.read_bytes(), path.stat().st_mode
+    except OSError as fault:
+        raise ExperimentError(
+            f"no key for masks at {path} ({fault.strerror}); `fedsw certs roster key` makes it on this machine"
+        ) from None
+    if len(content) != 32:
+        raise ExperimentError(f"{path} is no key for masks: it has {len(content)} bytes, not 32")
+    if mode & 0o077:
+        raise ExperimentError(f"others may read the key for masks {path}: set its mode to 600")
+    return MaskKey.of_bytes(content)
+
+
+def simulated_key(run: str, site: int) -> MaskKey:
+    """The key pair of a simulated site: whoever wrote the experiment runs all of them, and can know it."""
+    return MaskKey.of_bytes(
+        hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated").digest()
+    )
+
+
+def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:
+    """What a node has for the masked sums of a run.
+
+    Args:
+        site: the number of its first client.
+
+    Raises:
+        ExperimentError: if its operator gave it no roster, no key, or did not say how many may collude.
+    """
+    require_keys(node_config)
+    if of_one_person(node_config):
+        return Keyring(_Simulated(run), simulated_key(run, site), 0)
+    roster = read_roster(Path(str(node_config[ROSTER])))
+    return Keyring(roster, read_mask_key(Path(str(node_config[KEY]))), int(node_config[COLLUDING]))
+
+
+def require_keys(node_config: Mapping[str, Any]) -> None:
+    """Refuse masked sums at a node of somebody's own that has no roster, no key, or no number of colluding clients.
+
+    Raises:
+        ExperimentError: naming what is missing.
+    """
+    missing = [name for name in (ROSTER, COLLUDING, KEY) if name not in node_config]
+    if missing and not of_one_person(node_config):
+        raise ExperimentError(
+            f"this client was started without {missing[0]}, and masked sums need the keys of all sites: start it with "
+            "--roster FILE and --colluding C (`fedsw certs roster`)"
+        )
+
+
+def said_of_roster(node_config: Mapping[str, Any]) -> str:
+    """The roster's digest and how many may collude, in words; empty on a node without one."""
+    if ROSTER not in node_config:
+        return ""
+    roster = read_roster(Path(str(node_config[ROSTER])))
+    return f"roster {grouped(roster.digest)} of {len(roster.member)} sites, {node_config[COLLUDING]} colluding"
+
+
+def grouped(digest: str) -> str:
+    """A digest in groups of eight digits, to be read aloud."""
+    return " ".join(digest[start : start + 8] for start in range(0, len(digest), 8))

@@ -1,0 +1,111 @@
+"""Trust model `distributed`: masked sums with shares of noise; nobody is trusted, at the noise of one server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedsw.experiment.sections import MaskedSettings
+from fedsw.federation.trust.model import Handler, Served
+
+if TYPE_CHECKING:
+    from fedsw.accounting.lifetime import Counts
+    from fedsw.experiment.sections import Privacy
+    from fedsw.federation.exchange.cohort import Site
+    from fedsw.federation.messages import AnyExchange
+    from fedsw.federation.node.account import Promise
+    from fedsw.federation.node.node import Node
+    from fedsw.federation.trust.context import Context
+    from fedsw.federation.trust.model import Side
+    from fedsw.federation.trust.plan import Plan
+    from fedsw.tasks.problem import Problem
+
+
+class Distributed(Served):
+    """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
+
+    name = "distributed"
+    compares = frozenset(("groups",))
+    local = True
+    gradients = True
+    masked = True
+    sections = {"local": MaskedSettings}
+    why_not = "its masked tables rank the outputs of private groups against each other"
+    trusted_with = "that at most local.colluding clients are on the server's side"
+    leaves = "masked sums: a noised table, a noised contribution"
+    adds_noise = "all clients together"
+    protects = "everybody: server, local.colluding of the clients, readers"
+
+    guarded = "by the noise of all honest clients together and its own client's ledger"
+
+    def against(self, experiment: Any) -> str | None:
+        """See `TrustModel`."""
+        least = experiment.federation.min_clients or experiment.federation.clients
+        masks = "masked sums between sites" if experiment.federation.sites != 1 else "one site, and so no masks"
+        colluding = experiment.own(MaskedSettings).colluding
+        return (
+            f"everyone: the server together with any {colluding} of the clients, of which {least} or "
+            f"more are in every sum, and readers; as long as nobody breaks X25519, HKDF-SHA256 or ChaCha20 ({masks})"
+        )
+
+    def without_noise(self, privacy: Privacy) -> str | None:
+        """See `TrustModel`: sums of few clients would leave as they are."""
+        if privacy.noisy:
+            return None
+        return (
+            "privacy.epsilon is inf: without noise trust 'distributed' would show exact sums; set a finite epsilon or "
+            "a noise_multiplier, or use trust 'none' for the non-private reference"
+        )
+
+    def misfit(self, settings: Any) -> str | None:
+        """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
+        federation, colluding = settings.federation, settings.own(MaskedSettings).colluding
+        least = federation.min_clients or federation.clients
+        if least - colluding < 1:
+            return (
+                f"local.colluding is {colluding} of at least {least} clients in a sum (federation.min_clients): "
+                f"nobody would be honest. Lower it to {least - 1} or less"
+            )
+        if settings.privacy.moments:
+            return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"
+        if settings.data.held_out_released:
+            return "data.held_out_to 'everybody' is not summed by trust 'distributed': set it to 'operator'"
+        return None
+
+    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.server import make_plan
+
+        return make_plan(task, sites)
+
+    def server(self, context: Context) -> Side:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.server import MaskedRounds
+
+        return MaskedRounds(context)
+
+    def handlers(self) -> Mapping[AnyExchange, Handler]:
+        """See `Served`."""
+        from fedsw.federation import messages
+        from fedsw.federation.trust.distributed import client
+
+        return {
+            messages.READY: client.ready,
+            messages.MASKED_TABLES: client.masked_tables,
+            messages.MASKED_SUM: client.masked_sum,
+        }
+
+    def promise(self, node: Node, delta: float) -> Promise:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.budget import promise_of
+
+        return promise_of(node.task.experiment, node.run, delta)
+
+    def planned(self, node: Node, delta: float) -> Counts:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.client import planned
+
+        return planned(node, delta)
+
+
+TRUST_MODEL = Distributed()

@@ -1,0 +1,200 @@
+"""What an attempt costs and how much noise it has, from public numbers alone: every site works out the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.accounting import Charge
+from fedsw.experiment import Experiment, resolve_delta
+from fedsw.experiment.sections import MaskedSettings
+from fedsw.federation.budgets import split
+from fedsw.federation.node.account import Promise
+from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
+from fedsw.objectives import Objective
+from fedsw.objectives.histograms import contribution_sensitivity
+from fedsw.privacy.plan import calibrated
+from fedsw.privacy.release import Part
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.privacy.shares import Share, require_no_wrap, shared_step
+from fedsw.tasks.problem import Problem
+from fedsw.transport.sliced import orthogonal_spread, spread
+
+Name = Literal["table", "contribution"]
+
+_LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt's noise, its cost, and every site's share.
+
+    Attributes:
+        rate: sampling rate that is charged.
+        noise: of H honest clients together.
+        batch: records of every cell in the batch of all sites.
+        honest: H.
+        clients: of every site, in the cohort's order.
+        drawn: records that each site draws, by cell, (sites, c).
+    """
+
+    rate: float
+    noise: split.Noise
+    batch: tuple[int, ...]
+    honest: int
+    clients: tuple[int, ...]
+    drawn: NDArray[np.int64]
+
+    @property
+    def charge(self) -> Charge:
+        """What the attempt costs every client's records, whether it comes to an end or not."""
+        return self.noise.charge(self.rate)
+
+    @property
+    def parts(self) -> list[Part]:
+        """What may leave for that."""
+        return self.noise.parts
+
+    @property
+    def sigma(self) -> float:
+        """What the charge is read with."""
+        return self.noise.contribution
+
+    def scale(self, name: Name) -> float:
+        """Standard deviation that H clients' noise has together."""
+        return self.noise.table if name == "table" else self.noise.contribution
+
+    def shares(self, name: Name) -> list[Share]:
+        """Every site's share of the noise, in the cohort's order; with the grid that all have in common.
+
+        Raises:
+            ValueError: if there is no such grid, or a sum on it could wrap around.
+        """
+        sigma = self.scale(name)
+        step = shared_step(sigma, self.honest, self.clients)
+        if name == "table":
+            most = self.drawn.max(axis=1).astype(float)
+        else:
+            most = SLACK * self.drawn.sum(axis=1) * self.noise.of_contribution.value / 2  # every record's term, alike
+        found = [Share(m, self.honest, step, float(each)) for m, each in zip(self.clients, most, strict=True)]
+        require_no_wrap(sigma, found)
+        return found
+
+
+def attempt_of(task: Problem, cohort: Cohort, directions: Tensor) -> Attempt:
+    """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
+
+    Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
+    the sensitivity of the worst cell (docs/guarantees.md, "Nobody trusted").
+
+    Args:
+        directions: of the attempt, (d, k).
+
+    Raises:
+        ValueError: if a cell has no record in the batch, or noise or a grid for it are out of range.
+    """
+    experiment = task.experiment
+    counts = cohort.counts(experiment.training.batch_fraction)
+    drawn = np.stack([own.sum(axis=0) for own in counts])
+    batch = tuple(int(total) for total in drawn.sum(axis=0))
+    if min(batch) == 0:
+        name = task.objective.cells[batch.index(0)]
+        raise ValueError(
+            f"no record of group {name} would be in the batch: {experiment.training.batch_fraction:g} of every "
+            "client's records rounds to 0. Raise training.batch_fraction; nothing was charged"
+        )
+    covered = 1.0 if task.dimension == 1 else spread(directions)
+    noise = noise_of(task, batch, delta_of(experiment, cohort.records), covered=covered, k=directions.shape[1])
+    clients = tuple(len(party.clients) for party in cohort.parties)
+    return Attempt(rate_of(experiment.training.batch_fraction), noise, batch, honest(experiment), clients, drawn)
+
+
+def noise_of(task: Problem, batch: Sequence[int], delta: float, *, covered: float, k: int) -> split.Noise:
+    """The noise of H honest clients together on an attempt with that batch.
+
+    Args:
+        covered: spread of the directions; k: how many.
+    """
+    experiment, objective = task.experiment, objective_of(task)
+    multiplier, epsilon = multiplier_of(experiment, delta)
+    share = 0.0
+    if split.asks_tables(experiment):
+        share = table_share(task, batch, covered=covered)
+    rate = rate_of(experiment.training.batch_fraction)
+    divided = split.BudgetSplit(
+        rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier
+    )
+    return split.noise(divided, objective, task.clip, sizes=batch, own=[1] * len(batch), spread=covered, k=k)
+
+
+def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float:
+    """The table's share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
+
+    The noise of the contribution brings an error of mean square r Delta^2 / (mu^2 (1 - a)) to the gradient. That of the
+    table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2k / (mu^2 a), ranks by that
+    over n, slot means by 2M times as much where outputs fill [-M, M], and the gradient by at most 2 alpha W L / sqrt(k)
+    times that for every cell: k cancels. With x / a + y / (1 - a) least at a = sqrt(x) / (sqrt(x) + sqrt(y)).
+
+    Post-processing is all that it decides on: no guarantee rests on it.
+    """
+    objective, clip, bins = objective_of(task), task.clip, task.experiment.own(MaskedSettings).bins
+    cells = range(len(batch))
+    weights = [sum(w for i, j, w in objective.pairs if cell in (i, j)) for cell in cells]
+    ranks = [1 / batch[cell] ** 2 for cell in cells]
+    for i, j, weight in objective.pairs:
+        ranks[i] += weight / weights[i] / batch[j] ** 2
+        ranks[j] += weight / weights[j] / batch[i] ** 2
+    unit = 4 * objective.alpha * clip.jacobian * clip.output
+    table = math.sqrt(sum((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True)))
+    worst = max(contribution_sensitivity(objective, batch, clip, cell=cell, spread=covered).value for cell in cells)
+    gradient = math.sqrt(task.parameters) * worst
+    return min(max(table / (table + gradient), _LEAST_SHARE), _MOST_SHARE)
+
+
+def multiplier_of(experiment: Experiment, delta: float) -> tuple[float, float]:
+    """Noise multiplier and epsilon of all attempts that are planned for."""
+    privacy = experiment.privacy
+    return calibrated(
+        privacy.epsilon,
+        privacy.noise_multiplier,
+        delta=delta,
+        rate=rate_of(experiment.training.batch_fraction),
+        rounds=attempts(experiment),
+        accountant=privacy.accountant,
+    )
+
+
+def attempts(experiment: Experiment) -> int:
+    """How many attempts the budget is for: the rounds, and those that are expected to fail."""
+    return math.ceil(experiment.training.rounds * (1 + experiment.own(MaskedSettings).failing))
+
+
+def delta_of(experiment: Experiment, records: int) -> float:
+    """The guarantee's delta in a federation of so many records."""
+    return resolve_delta(experiment.privacy.delta, records=records)
+
+
+def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
+    """What every client's ledger accounts for in a run."""
+    _, epsilon = multiplier_of(experiment, delta)
+    return Promise(run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+
+
+def planned_spread(task: Problem) -> tuple[float, int]:
+    """The largest spread that an attempt's directions can have, and how many there are."""
+    k = task.directions(0, 0).shape[1]
+    fixed = task.dimension > 1 and task.experiment.slicing.scheme == "orthogonal"
+    return (orthogonal_spread(task.dimension, k) if fixed else 1.0), k
+
+
+def objective_of(task: Problem) -> Objective:
+    """What the run minimises: a task's loss, and distances between groups."""
+    objective = task.objective
+    assert isinstance(objective, Objective)
+    return objective

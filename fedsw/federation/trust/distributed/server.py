@@ -1,0 +1,221 @@
+"""Trust model `distributed` at the server: it adds up masked numbers, and learns nothing but their sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw.accounting import BudgetExhausted
+from fedsw.errors import FederationError
+from fedsw.experiment.sections import MaskedSettings
+from fedsw.federation import messages, wire
+from fedsw.federation.budgets import split
+from fedsw.federation.exchange.cohort import Present, Site, totals, whole
+from fedsw.federation.exchange.exchange import Fault
+from fedsw.federation.messages import (
+    Broadcast,
+    Exchange,
+    MaskedNumbers,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    Ready,
+    ReadyAsked,
+    Terms,
+)
+from fedsw.federation.trust.collect import Collector
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.distributed.budget import (
+    Attempt,
+    Name,
+    attempt_of,
+    delta_of,
+    multiplier_of,
+    noise_of,
+    objective_of,
+    planned_spread,
+)
+from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
+from fedsw.federation.trust.plan import Plan
+from fedsw.objectives import histograms as tables
+from fedsw.privacy.masks import Whole
+from fedsw.privacy.shares import summed
+from fedsw.runs.observer import Outcome
+from fedsw.tasks.problem import Problem
+
+
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+    """What is fixed before the first round, where all clients take part; every client works out the same.
+
+    Raises:
+        FederationError: for a group of which no record would be in a batch.
+    """
+    experiment, fraction = task.experiment, task.experiment.training.batch_fraction
+    present = whole(sites)
+    sizes = totals(present)
+    batch = tuple(int(each) for each in sum(own_counts(site.sizes, fraction).sum(axis=0) for site in sites))
+    for cell, total in zip(task.objective.cells, batch, strict=True):
+        if total == 0:
+            raise FederationError(
+                f"no record of group {cell} would be in a batch: {fraction:g} of every client's records rounds to 0. "
+                "Raise training.batch_fraction"
+            )
+    delta = delta_of(experiment, sum(sizes))
+    multiplier, epsilon = multiplier_of(experiment, delta)
+    covered, k = planned_spread(task)
+    noise = noise_of(task, batch, delta, covered=covered, k=k)
+    return Plan.of(
+        task,
+        sizes=sizes,
+        batch=batch,
+        rates=(rate_of(fraction),) * len(sizes),
+        delta=delta,
+        epsilon=epsilon,
+        multiplier=multiplier,
+        sensitivities=(noise.joint,) * len(sizes),
+    )
+
+
+class _Asking(Collector):
+    """Asks sites; and knows whether one was lost because its own ledger allows no more."""
+
+    exhausted = False
+
+    def lose(self, site: Site, fault: Fault) -> None:
+        self.exhausted |= fault.code == wire.BUDGET_EXHAUSTED
+        super().lose(site, fault)
+
+
+class MaskedRounds:
+    """Rounds of one or two masked sums; a `Side`. There is no ledger here: every client has its own.
+
+    An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
+    by every site that had answered.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._plan, self._task = context, context.plan, context.plan.task
+        self._spending = context.availability.spending
+        self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
+        self._rounds = set[int]()
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `Side`."""
+        for attempt, present in self._collector.attempts(round_):
+            outcome = self._attempt(round_, attempt, theta, [each for each in present if each.count])
+            if outcome is not None:
+                self._rounds.add(round_)
+                return outcome
+            if self._collector.exhausted:
+                raise BudgetExhausted(
+                    "a client's ledger allows no further attempt. Attempts that failed were charged, too: "
+                    "local.failing says how many the budget is for"
+                )
+        raise self._collector.gave_up(round_)
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
+        """One attempt with these sites; None if one of them was lost."""
+        task = self._task
+        cohort = self._cohort(round_, attempt, present)
+        if cohort is None:
+            return None
+        directions = task.directions(round_, attempt)
+        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
+        terms = Terms.of(task, k=directions.shape[1])
+        model, found = Broadcast.of(theta, terms), None
+        if split.asks_tables(task.experiment):
+            asked = MaskedTableAsked(model, round_, attempt, text)
+            length = len(agreed.batch) * directions.shape[1] * task.experiment.own(MaskedSettings).bins
+            counts = self._sum(messages.MASKED_TABLES, "table", present, asked, agreed, length)
+            if counts is None:
+                return None
+            shape = (len(agreed.batch), directions.shape[1], task.experiment.own(MaskedSettings).bins)
+            found = Broadcast.of(self._slot_means(counts.reshape(shape), agreed), terms)
+        last = MaskedSumAsked(model, found, round_, attempt, text)
+        vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters)
+        if vector is None:
+            return None
+        sigma = agreed.noise.contribution * math.sqrt(sum(agreed.clients) / agreed.honest)
+        return Outcome(vector, sigma, self.epsilon(), attempt, sum(agreed.clients))
+
+    def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
+        """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
+        terms = [Terms.of(self._task, S=len(each.here)) for each in present]
+        answers: Mapping[int, Ready] = self._collector.ask(
+            messages.READY, present, [ReadyAsked(round_, attempt)] * len(present), terms
+        )
+        if len(answers) < len(present):
+            return None
+        parties = [_party(each, answers[each.site.node]) for each in present]
+        return Cohort(records=self._plan.records, parties=parties)
+
+    def _sum(
+        self,
+        kind: Exchange[MaskedTableAsked, MaskedNumbers] | Exchange[MaskedSumAsked, MaskedNumbers],
+        name: Name,
+        present: Sequence[Present],
+        asked: MaskedTableAsked | MaskedSumAsked,
+        agreed: Attempt,
+        length: int,
+    ) -> Tensor | None:
+        """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
+        ask: Callable[..., dict[int, MaskedNumbers]] = self._collector.ask
+        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
+        answers = ask(kind, present, [asked] * len(present), terms, self._heard)
+        if len(answers) < len(present):
+            return None
+        step = agreed.shares(name)[0].step
+        return summed((_whole(answers[each.site.node].values) for each in present), step)
+
+    def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
+        """Take note of what a site's ledgers have spent; why its answer does not count."""
+        assert answer.epsilon is not None
+        try:
+            for client, epsilon, here in zip(each.site.clients, answer.epsilon.tolist(), each.here, strict=True):
+                if here:
+                    self._spending.hear(int(client), epsilon)
+        except FederationError as fault:
+            return str(fault)
+        return None
+
+    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
+        """Slot means (c, k, bins) from the noised histograms of everybody; nothing but post-processing."""
+        cells = [tables.monotone(cell, total) for cell, total in zip(counts, agreed.batch, strict=True)]
+        return torch.stack(tables.matched(cells, objective_of(self._task), self._task.clip.output))
+
+    def epsilon(self) -> float:
+        """The largest epsilon that a client reported as spent so far."""
+        return self._spending.worst()
+
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Epsilon that each client last reported."""
+        return self._spending.by_client()
+
+    def released_rounds(self) -> int:
+        """Rounds of which a sum is known."""
+        return len(self._rounds)
+
+    def __enter__(self) -> MaskedRounds:
+        self._rounds |= self._context.earlier
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Do nothing: the clients close their own ledgers."""
+
+
+def _party(each: Present, answer: Ready) -> Party:
+    here = np.flatnonzero(each.here)
+    return Party(
+        site=int(each.site.clients[0]),
+        key=answer.key,
+        nonce=answer.fresh,
+        clients=each.site.clients[here].tolist(),
+        sizes=each.site.sizes[here].tolist(),
+    )
+
+
+def _whole(values: Tensor) -> Whole:
+    return values.numpy().view(np.uint64)

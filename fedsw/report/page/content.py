@@ -1,0 +1,305 @@
+"""What a page says of a run: every part as texts, tables and figures, releasable by the run's own guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fedsw.experiment.trust import trust_model
+from fedsw.report import facts
+from fedsw.report.facts import Facts
+from fedsw.report.page.drawn import draw_worth, headline
+from fedsw.report.page.person import Person, person_of
+from fedsw.report.page.svg import Picture, picture
+from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
+from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.screens import target_epsilon
+from fedsw.runs.accounts import read_ledger
+from fedsw.runs.files import PLAN, found_json, round_seconds
+from fedsw.runs.record import RunRecord, command_for
+from fedsw.text import json_text, measured, number, upward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_OPERATOR = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
+"""What of a summary is for the operator alone."""
+_MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
+"""What every part of a summary that is measured on held-out records begins with."""
+
+
+@dataclass(frozen=True)
+class Article:
+    """A run on a page."""
+
+    name: str
+    title: str
+    ended: str
+    verdict: str
+    what: str
+    statement: str
+    formal: str
+    warnings: tuple[str, ...]
+    left_out: str
+    first: Picture | None
+    trust: Facts
+    promise: Facts | None
+    person: Person | None
+    budget: Facts
+    over_rounds: tuple[Picture, ...]
+    outputs: tuple[Picture, ...]
+    worth: Facts
+    measured_on: str
+    beside: str
+    by_group: Facts
+    sizes: Facts
+    columns: Facts | None
+    settings: str
+    versions: Facts
+    ledger: Facts
+    command: str
+    operator: Facts | None
+
+
+def shareable(record: RunRecord) -> RunRecord:
+    """The same without what its guarantee does not cover, and without what is for its operator alone.
+
+    Left out are losses of private records, all that was measured where held-out records may be private ones, and times,
+    traffic and the machine.
+    """
+    private = record.experiment.data.shows_private_rows
+    history = [{name: value for name, value in row.items() if name != "training_loss"} for row in record.history]
+    summary = {name: value for name, value in record.summary.items() if name not in _OPERATOR}
+    if private:
+        history = [{name: value for name, value in row.items() if name != "held_out"} for row in history]
+        summary = {name: value for name, value in summary.items() if not name.startswith(_MEASURED)}
+    return replace(record, history=history, summary=summary, outputs=None if private else record.outputs)
+
+
+def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article:
+    """Everything that a page says of a run.
+
+    Args:
+        name: of the run on the page.
+        key: unlike that of any other run of the page.
+        operator: whether times and traffic, and what the guarantee does not cover, may be shown.
+
+    Raises:
+        LedgerDamaged, LedgerReplaced: if its ledger is not what it was.
+    """
+    record = whole if operator else shareable(whole)
+    summary = record.summary
+
+    def drawn(figure: Figure | None, what: str, caption: str, says: str) -> tuple[Picture, ...]:
+        return () if figure is None else (picture(figure, name=f"{key}-{what}", caption=caption, says=says),)
+
+    person = person_of(record, key)
+    outputs = tuple(
+        each
+        for what in pictures_of(record, ())
+        for each in drawn(
+            PICTURES[what](record), what, _CAPTIONS[what], f"{_CAPTIONS[what]} Metrics are in the tables."
+        )
+    )
+    worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
+    compared = summary.get("constant") or summary.get("held_out_by_group")
+    first = (worth or outputs) if compared else (outputs or worth)
+    return Article(
+        name=name,
+        title=record.experiment.title,
+        ended=_ended(record),
+        verdict=verdict(record),
+        what=facts.description(record) if summary else _planned(record),
+        statement=_statement(record, person),
+        formal=str((summary.get("guarantee") or {}).get("statement", "")),
+        warnings=(*_doubts(summary), *(summary.get("warnings") or ())),
+        left_out=_left_out(whole, operator),
+        first=next(iter(first), None),
+        trust=_trust(record),
+        promise=facts.promise(summary) if summary.get("guarantee") else None,
+        person=person,
+        budget=_budget(record),
+        over_rounds=(
+            *drawn(draw_privacy(record), "privacy", "Budget over the rounds.", _spent_in_words(record)),
+            *drawn(draw_metrics(record), "metrics", "Held-out metrics over the rounds.", _last_in_words(record)),
+        ),
+        outputs=outputs,
+        worth=facts.worth(summary),
+        measured_on=facts.measured_on(summary) if summary.get("held_out") else "",
+        beside=_beside(summary),
+        by_group=facts.by_group(summary),
+        sizes=facts.sizes(record),
+        columns=None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
+        settings=json_text(facts.settings(record.experiment)),
+        versions=Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
+        ledger=_last_rows(record),
+        command=f"fedsw audit {name}",
+        operator=_operator(record) if operator else None,
+    )
+
+
+_CAPTIONS = {
+    "outputs": "Outputs on held-out records, by group.",
+    "samples": "What the model makes, beside held-out records.",
+    "latent": "Held-out records as the model encodes them, by label.",
+}
+
+
+_CLAIMS = {"better": "The model is better than a constant", "worse": "The model is worse than a constant"}
+
+
+def verdict(record: RunRecord) -> str:
+    """What the run is worth and what it promises, in words."""
+    summary = record.summary
+    if not summary:
+        return "Nothing can be said yet of what this run is worth."
+    name = headline(summary)
+    if name is not None:
+        own = measured(summary["held_out"][name], (summary.get("held_out_intervals") or {}).get(name))
+        claim = (summary.get("gain") or {}).get("claim")
+        if claim is None or name not in summary["constant"]:
+            return f"On held-out records: {metric_name(name)} {own}."
+        other = measured(summary["constant"][name], (summary.get("constant_intervals") or {}).get(name))
+        found = f"{metric_name(name)} {own}, where {summary.get('constant_answers')} scores {other}"
+        return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
+    return "What the model is worth was not measured, or may not be shown."
+
+
+def _ended(record: RunRecord) -> str:
+    """How the run ended where it did not complete, before everything else; empty where it did."""
+    if record.completed:
+        return ""
+    rounds, done = record.experiment.training.rounds, record.summary.get("released_rounds", len(record.history))
+    status = str(record.summary.get("status") or "it has not ended, or its process ended without a word")
+    state = "failed" if status.startswith("failed") else "stopped"
+    spent = record.summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
+    return (
+        f"This run {state} after {done} of {rounds} rounds: {status.removeprefix('failed: ')}. "
+        f"ε = {upward(spent, 4)} was spent, and what was released keeps its guarantee."
+    )
+
+
+def _planned(record: RunRecord) -> str:
+    experiment = record.experiment
+    return (
+        f"A {experiment.model.kind} model for {experiment.objective.task}, on {experiment.data.label} data of "
+        f"{experiment.federation.clients} clients, with ε = {target_epsilon(experiment)} planned."
+    )
+
+
+def _statement(record: RunRecord, person: Person | None) -> str:
+    """The guarantee in a sentence for who has never heard of one, before its formal statement."""
+    if not record.experiment.privacy.noisy:
+        return "Nobody is protected: no noise was added. Whoever sees the model may learn about single records."
+    if person is None:
+        return "No release is on record yet, and nothing was spent."
+    return (
+        "Whoever sees everything that this run released, and knows everybody else's record, guesses right which of two "
+        f"{person.whose} in at most {person.guess} of 100 cases; by chance it would be 50."
+    )
+
+
+def _doubts(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Why the promise is not what it seems."""
+    if summary.get("nominal"):
+        yield "nominal: the seed makes sampling and noise reproducible, and who knows it can undo them"
+    if (summary.get("guarantee") or {}).get("accountant_is_guarantee") is False:
+        yield f"no guarantee: the accountant {summary['guarantee'].get('accountant')} may say less than the truth"
+
+
+def _left_out(record: RunRecord, operator: bool) -> str:
+    if not record.experiment.data.shows_private_rows and not record.experiment.unsafe_metrics:
+        return ""
+    if operator:
+        return "For a reader of this page ε = ∞: it shows what was measured on private records, without noise."
+    return (
+        "What was measured on private records without noise is left out of this page. The run's folder has it: for its "
+        "reader ε = ∞."
+    )
+
+
+def _trust(record: RunRecord) -> Facts:
+    model = trust_model(record.experiment.privacy.trust)
+    return Facts.of(
+        ("question", "answer"),
+        [
+            ("Trust model", model.name),
+            ("Who is protected, against whom?", model.protects),
+            ("Who is trusted, with what?", model.trusted_with),
+            ("What leaves a client?", model.leaves),
+            ("Who adds the noise?", model.adds_noise),
+        ],
+    )
+
+
+def _budget(record: RunRecord) -> Facts:
+    summary, plan = record.summary, found_json(record.directory / PLAN)
+    spent = summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
+    rows = [
+        ("planned", f"ε = {upward(plan.get('epsilon'), 4)} at δ = {upward(plan.get('delta'))}"),
+        ("spent", f"ε = {upward(spent, 4)} in {len(record.history)} of {record.experiment.training.rounds} rounds"),
+    ]
+    if noise := summary.get("signal_to_noise"):
+        rows += [("signal against noise", f"{noise['words']} (about {number(noise['the_run'], 2)} over the run)")]
+    return Facts.of(("", ""), rows)
+
+
+def _beside(summary: Mapping[str, Any]) -> str:
+    answers = summary.get("constant_answers")
+    return f"The constant is the best answer that looks at no input: {answers}." if answers else ""
+
+
+def _worth_in_words(record: RunRecord) -> str:
+    found = facts.worth(record.summary)
+    rows = [f"{name}: the model {own}, a constant {other}" for name, own, other in found.rows[:2]]
+    return "; ".join(rows) + ". All numbers are in the tables." if rows else ""
+
+
+def _spent_in_words(record: RunRecord) -> str:
+    last = record.history[-1] if record.history else {}
+    return f"After round {last.get('round', 0)}, ε = {upward(last.get('epsilon'), 4)} was spent."
+
+
+def _last_in_words(record: RunRecord) -> str:
+    last: Mapping[str, Any] = next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), {})
+    return "At the last measurement: " + ", ".join(
+        f"{metric_name(name)} {number(last[name])}" for name in ordered_metrics(last)
+    )
+
+
+def _last_rows(record: RunRecord) -> Facts:
+    """Its last row, whose digest commits to all rows before it."""
+    try:
+        account = read_ledger(record.directory)
+    except FileNotFoundError:
+        return Facts.of(("", ""), ())
+    heads = {"ledger": account["head"]} if "sequence" in account["head"] else account["head"]
+    return Facts.of(
+        ("ledger", "releases", "digest of the last row"),
+        [(name, head["sequence"], head["digest"]) for name, head in heads.items()],
+    )
+
+
+def _operator(record: RunRecord) -> Facts:
+    """Times, traffic and machine, which are not for publication."""
+    times, summary = sorted(round_seconds(record.directory)), record.summary
+    last = record.history[-1] if record.history else {}
+    rows: list[tuple[str, object]] = [("folder", record.directory), ("goes on with", command_for(record.directory))]
+    if times:
+        rows += [
+            (
+                "seconds a round",
+                f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}",
+            ),
+            ("clients in the last round", last.get("clients", "–")),
+        ]
+    rows += [(name.replace("_", " "), _plain(summary[name])) for name in _OPERATOR if summary.get(name) is not None]
+    return Facts.of(("", ""), rows)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(each)}" for name, each in value.items())
+    return number(value, 4) if isinstance(value, float) else str(value)

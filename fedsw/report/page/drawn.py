@@ -1,0 +1,102 @@
+"""What a page draws beside a run's own figures: its worth, what can be told of a person, runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsw.report.figures import LINES, colour, house_style, marker, new_panels
+from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.runs.record import RunRecord
+from fedsw.text import to_float, upward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedsw.accounting.meaning import Meaning
+
+_HEADLINES = ("accuracy", "mean_squared_error", "sw2")
+"""Metrics that a page begins with, the first that a run has."""
+
+
+def headline(summary: Mapping[str, Any]) -> str | None:
+    """The metric that a run is looked at by; None where nothing was measured."""
+    known = ordered_metrics(summary.get("held_out") or {})
+    return next((name for name in _HEADLINES if name in known), known[0] if known else None)
+
+
+@house_style()
+def draw_worth(record: RunRecord) -> Figure | None:
+    """The model's first metric and each group's with intervals, beside a constant; None where nothing was measured."""
+    summary, name = record.summary, headline(record.summary)
+    if name is None:
+        return None
+    groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
+    rows = [("the model", summary["held_out"].get(name), (summary.get("held_out_intervals") or {}).get(name))]
+    rows += [(group, each.get(name), around.get(group, {}).get(name)) for group, each in groups.items()]
+    constant = (summary.get("constant") or {}).get(name)
+    rows += [("a constant", constant, (summary.get("constant_intervals") or {}).get(name))]
+    shown = [(label, value, interval) for label, known, interval in rows if (value := to_float(known)) is not None]
+    figure, (axes,) = new_panels(1, 1, size=(4.6, 0.7 + 0.32 * len(shown)))
+    for place, (label, value, interval) in enumerate(shown):
+        look: dict[str, Any] = {"color": colour(1 if label == "a constant" else 0)}
+        if interval is not None:
+            axes.plot(
+                [float(end) for end in interval], [place, place], linewidth=3, alpha=0.6, solid_capstyle="butt", **look
+            )
+        axes.plot(
+            [value], [place], marker=marker(1 if label == "a constant" else 0), markersize=7, linestyle="", **look
+        )
+    axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
+    axes.set(xlabel=metric_name(name), ylim=(len(shown) - 0.5, -0.5))
+    return figure
+
+
+@house_style()
+def draw_rates(meaning: Meaning) -> Figure:
+    """The most that a test for one record's value reaches, against how often it errs; guessing beside it."""
+    figure, (axes,) = new_panels(1, 1, size=(3.8, 3.4))
+    rates = np.linspace(0.0, 1.0, 101)
+    axes.plot(
+        rates, [meaning.true_positive_rate(float(rate)) for rate in rates], color=colour(0), label="the best attacker"
+    )
+    axes.plot([0, 1], [0, 1], color="0.3", linestyle="--", linewidth=1, label="guessing")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.legend(loc="lower right")
+    return figure
+
+
+@house_style()
+def draw_runs(named: Sequence[tuple[str, RunRecord]]) -> Figure | None:
+    """The first metric of several runs against epsilon, with intervals and constants; None where it is not one."""
+    metrics = {headline(record.summary) for _, record in named if record.summary} - {None}
+    if len(metrics) != 1:
+        return None
+    (name,) = metrics
+    figure, (axes,) = new_panels(1, 1, size=(5.6, 3.2))
+    constants: set[float | None] = set()
+    epsilons: set[float] = set()
+    for place, (label, record) in enumerate(named):
+        summary = record.summary
+        value, epsilon = to_float((summary.get("held_out") or {}).get(name)), to_float(summary.get("epsilon"))
+        if value is None or epsilon is None:
+            continue
+        constants.add(to_float((summary.get("constant") or {}).get(name)))
+        interval = (summary.get("held_out_intervals") or {}).get(name)
+        ends = (value, value) if interval is None else tuple(map(float, interval))
+        look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "label": label}
+        if np.isfinite(epsilon):
+            epsilons.add(epsilon)
+            above, below = max(0.0, ends[1] - value), max(0.0, value - ends[0])
+            axes.errorbar([epsilon], [value], yerr=[[below], [above]], linestyle="", capsize=3, markersize=7, **look)
+        else:
+            axes.axhline(value, color=colour(place), linestyle=LINES[1], label=f"{label}, ε = ∞")
+    for constant in filter(None, constants):
+        axes.axhline(constant, color="0.35", linestyle=":", label="a constant")
+    axes.set(xscale="log", xlabel="ε", ylabel=metric_name(str(name)))
+    axes.set_xticks(sorted(epsilons), [upward(epsilon) for epsilon in sorted(epsilons)])
+    axes.set_xticks([], minor=True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

@@ -1,0 +1,83 @@
+"""What an option means does not depend on the verb, and a run is named the same way everywhere."""
+
+from __future__ import annotations
+
+import click
+import pytest
+import typer
+
+from fedsw.cli.app import app, main
+from fedsw.cli.options import changes_of
+
+WITHOUT_JSON = {"init", "certs", "client", "bundle", "persons digest"}
+"""Verbs whose answer is a file, or that serve until they are stopped; `bundle` prints one hash."""
+
+
+def verbs():
+    def walk(command, path=()):
+        if isinstance(command, click.Group):
+            for name, below in command.commands.items():
+                yield from walk(below, (*path, name))
+        else:
+            yield " ".join(path), command
+
+    return dict(walk(typer.main.get_command(app)))
+
+
+def options(command, kind=click.Option):
+    return {name: each for each in command.params if isinstance(each, kind) for name in each.opts}
+
+
+def test_where_settings_follow_an_experiment_they_may_be_given_by_set_too():
+    taken = {name for name, command in verbs().items() if "settings" in options(command, click.Argument)}
+    assert taken == {"check", "plan", "tune", "run", "synthesize", "audit", "server", "deploy local"}
+    for name in taken:
+        assert {"--set", "--epsilon"} <= options(verbs()[name]).keys(), name
+
+
+@pytest.mark.parametrize("option", ["--set", "--data-dir", "--json", "--runs", "--seed", "--allow-module"])
+def test_an_option_has_one_meaning(option):
+    """The same type and words, whatever the verb; `client` says whose folder it is."""
+    found = {name: options(command)[option] for name, command in verbs().items() if option in options(command)}
+    meant = {
+        (type(each.type).__name__, each.multiple, each.is_flag, each.help)
+        for name, each in found.items()
+        if name != "client"
+    }
+    assert len(found) > 2 and len(meant) == 1, meant
+
+
+def test_every_verb_that_answers_has_json():
+    assert {name for name, command in verbs().items() if "--json" not in options(command)} <= WITHOUT_JSON
+
+
+def test_settings_are_put_together_alike_and_an_option_wins(tmp_path):
+    changes = changes_of(["a.b=2"], ["a.b=1"], epsilon=3.0, clients=2, seed=0, data_dir=tmp_path / "x")
+    assert changes[:5] == ["a.b=1", "a.b=2", "privacy.epsilon=3.0", "federation.clients=2", "seed=0"]
+    assert changes[5] == f'data.data_dir="{tmp_path.resolve() / "x"}"' and changes_of(None) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "show nobody", "resume nobody", "predict nobody table.csv", "export nobody -o model.pt", "evaluate nobody",
+        "audit nobody", "distance nobody", "plan --after-moments nobody", "server --certs . --resume nobody",
+    ],
+)  # fmt: skip
+def test_a_run_is_named_by_its_path_its_name_or_its_experiment_wherever_one_is_asked_for(line, tmp_path, capsys):
+    (tmp_path / "table.csv").touch()
+    assert (
+        main(
+            [word.replace("table.csv", str(tmp_path / "table.csv")) for word in line.split()]
+            + ["--runs", str(tmp_path)]
+        )
+        == 2
+    )
+    assert "no run at 'nobody'" in capsys.readouterr().err
+
+
+def test_every_line_of_help_fits_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ["", *verbs()]:
+        assert main([*name.split(), "--help"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

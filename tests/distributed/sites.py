@@ -1,0 +1,136 @@
+"""Sites with rosters and keys of their own, asked by a server that may say anything to any of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from fedsw.accounting import Ledger
+from fedsw.engines import inprocess
+from fedsw.federation import messages
+from fedsw.federation.client.app import app
+from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked, ReadyAsked, Terms
+from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
+from fedsw.federation.trust.distributed.budget import attempt_of
+from fedsw.federation.trust.distributed.cohort import Cohort, Party
+from fedsw.models import flatten
+from fedsw.tasks.problem import Problem
+from tests.federations import small
+
+RUN = "a77ac4ed" * 4
+_RUNS = itertools.count(20_000)
+
+
+class Refused(Exception):
+    """What a site said instead of numbers."""
+
+
+def experiment_of(*overrides: str, clients: int = 4):
+    trust = ("privacy.trust=distributed", "privacy.epsilon=8.0", f"federation.clients={clients}", "local.bins=8")
+    return small(*trust, *overrides)
+
+
+@dataclass
+class Sites:
+    """A federation of sites of one client each.
+
+    Attributes:
+        listed: of how many sites, the first ones, every roster has the keys; all of them if None.
+        real: whether the sites have rosters and keys in files, or are simulated.
+    """
+
+    folder: Path
+    experiment: object = field(default_factory=experiment_of)
+    colluding: int = 1
+    listed: int | None = None
+    real: bool = True
+    extra: int = 0
+
+    def __post_init__(self) -> None:
+        self.count = self.experiment.federation.clients
+        self.task = Problem.from_experiment(self.experiment)
+        self.theta = flatten(self.task.build_model())
+        self.keys, roster = [], Roster()
+        for site in range(self.count):
+            key = read_mask_key(write_mask_key(self.folder / f"site{site}"))
+            self.keys.append(key)
+            if self.listed is None or site < self.listed:
+                roster = roster.with_member(Member(name=f"site {site}", key=key.public.hex()))
+        self.roster = self.folder / "roster.toml"
+        self.roster.write_text(roster.text())
+        self.run_id = next(_RUNS)
+        self.contexts = [self.context(site) for site in range(self.count)]
+        self.sizes = [self.greet(site) for site in range(self.count)]
+        self.records = sum(map(sum, self.sizes))
+
+    def context(self, site: int) -> Context:
+        config = {"partition-id": site, "num-partitions": self.count, "state-dir": str(self.folder / f"site{site}")}
+        if self.real:
+            config |= {
+                "roster": str(self.roster),
+                "colluding": self.colluding,
+                "mask-key": str(self.folder / f"site{site}" / KEY_FILE),
+            }
+        return Context(self.run_id, 100 + site, config, RecordDict(), {})
+
+    def _ask(self, exchange, site: int, content, terms: Terms):
+        inprocess.identify(self.run_id)
+        asked = Message(messages.encode(content, terms), 100 + site, exchange.kind, ttl=60.0)
+        inprocess.number(asked, f"m{next(_RUNS)}")
+        reply = app(asked, self.contexts[site])
+        if not reply.has_content():
+            raise Refused(reply.error.reason)
+        return messages.decode(exchange.up, reply.content, terms)
+
+    def greet(self, site: int) -> list[int]:
+        greeting = messages.Greeting(self.experiment.model_dump_json(exclude={"metrics"}), RUN)
+        return self._ask(messages.HELLO, site, greeting, Terms.of(self.task)).sizes[0].tolist()
+
+    def ready(self, site: int, round_: int = 1, attempt: int = 0) -> Party:
+        said = self._ask(messages.READY, site, ReadyAsked(round_, attempt), Terms.of(self.task))
+        return Party(site=site, key=said.key, nonce=said.fresh, clients=[site], sizes=[self.sizes[site]])
+
+    def cohort(self, round_: int = 1, attempt: int = 0, sites: Sequence[int] | None = None) -> Cohort:
+        parties = [self.ready(site, round_, attempt) for site in (range(self.count) if sites is None else sites)]
+        return Cohort(records=self.records, parties=parties)
+
+    def table(self, site: int, cohort: Cohort, round_: int = 1, attempt: int = 0, theta=None):
+        """A site's part (y,) of the masked sum of tables, mod 2^64."""
+        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
+        model = Broadcast.of(self.theta if theta is None else theta, terms)
+        asked = MaskedTableAsked(model, round_, attempt, cohort.model_dump_json())
+        return self._ask(messages.MASKED_TABLES, site, asked, terms).values.numpy().view(np.uint64)
+
+    def contribution(self, site: int, cohort: Cohort, table=None, round_: int = 1, attempt: int = 0):
+        """A site's part (r,) of the masked sum of contributions, mod 2^64; for a table of zeros."""
+        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
+        if self.experiment.objective.alpha > 0 and table is None:
+            table = torch.zeros(self.shape(round_, attempt), dtype=torch.float64)
+        sent = None if table is None else Broadcast.of(table, terms)
+        asked = MaskedSumAsked(Broadcast.of(self.theta, terms), sent, round_, attempt, cohort.model_dump_json())
+        return self._ask(messages.MASKED_SUM, site, asked, terms).values.numpy().view(np.uint64)
+
+    def directions(self, round_: int, attempt: int):
+        return self.task.directions(round_, attempt)
+
+    def shape(self, round_: int = 1, attempt: int = 0) -> tuple[int, int, int]:
+        return len(self.task.objective.cells), self.directions(round_, attempt).shape[1], self.experiment.local.bins
+
+    def attempt(self, cohort: Cohort, round_: int = 1, attempt: int = 0):
+        return attempt_of(self.task, cohort, self.directions(round_, attempt))
+
+    def ledger(self, site: int) -> Path:
+        return self.folder / f"site{site}" / f"client-{site}.sqlite"
+
+    def charged(self, site: int) -> list[tuple[int, int]]:
+        """The attempts that a site's ledger has."""
+        if not self.ledger(site).exists():
+            return []
+        with Ledger.open(self.ledger(site), read_only=True) as ledger:
+            return [(entry.round, entry.attempt) for entry in ledger.entries()]

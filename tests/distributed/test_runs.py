@@ -1,0 +1,132 @@
+"""Runs in which nobody is trusted: what is charged where, what a lost site costs, and that masks change no bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedsw.accounting import Ledger
+from fedsw.federation import wire
+from fedsw.privacy.masks import MaskKey
+from tests.distributed.sites import experiment_of
+from tests.federations import Saboteur, numbers, small
+from tests.server.local_runs import attempts_in, kind_of, parameters_of
+
+TRUST = ("privacy.trust=distributed", "privacy.epsilon=2.0")
+
+
+def test_every_ledger_has_every_attempt_and_replays_to_what_the_run_says(federation):
+    summary = federation.run(small(*TRUST))
+    directory = federation.folder / "run1"
+    assert summary["status"] == "completed" and summary["released_rounds"] == 4
+    assert not (directory / "ledger.sqlite").exists()
+    for client in range(3):
+        assert attempts_in(directory, client) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+        with Ledger.open(directory / "clients" / f"client-{client}.sqlite") as ledger:
+            assert ledger.replay() == pytest.approx(summary["epsilon_spent"], rel=1e-9)
+    assert 1.99 < summary["epsilon_spent"] <= summary["epsilon"] == 2.0
+
+
+@pytest.mark.parametrize("overrides", [(), ("objective.alpha=0.0",), ("federation.sites=1",)])
+def test_masks_change_no_bit_of_a_run(federation, monkeypatch, overrides):
+    experiment = small(*TRUST, "seed=3", *overrides)
+    federation.run(experiment)
+    monkeypatch.setattr(MaskKey, "mask", lambda self, others, asked, length: np.zeros(length, dtype=np.uint64))
+    federation.run(experiment)
+    assert torch.equal(parameters_of(federation.folder / "run1"), parameters_of(federation.folder / "run2"))
+
+
+@pytest.mark.parametrize("overrides", [(), ("objective.alpha=0.0",)])
+def test_everything_that_leaves_a_site_is_uniform(federation, overrides):
+    replies = []
+
+    def keep(message, reply):
+        replies.append((kind_of(message), reply.content))
+        return reply
+
+    federation.run(small(*TRUST, "slicing.directions=5", *overrides), app=Saboteur(after=keep))
+    kinds = [kind for kind, _ in replies]
+    sums = 1 if overrides else 2
+    assert len(kinds) == 3 + 3 * 4 * (1 + sums)
+    assert set(kinds) <= {wire.HELLO, wire.READY, wire.MASKED_TABLES, wire.MASKED_SUM}
+    sent = [content for kind, content in replies if kind in (wire.MASKED_TABLES, wire.MASKED_SUM)]
+    for content in sent:
+        assert set(content) == {"arrays"} and set(content["arrays"]) == {"masked", "epsilon"}
+    words = np.concatenate([numbers(content["arrays"]["masked"]) for content in sent])
+    assert len(words) > 150 and (np.abs(words.astype(float)) < 2.0**52).mean() < 0.05
+
+
+def test_with_little_noise_and_many_bins_a_round_is_the_trusted_servers(federation):
+    same = ("training.rounds=1", "training.batch_fraction=1.0", "data.correlation=0.6", "objective.alpha=0.5")
+    little = ("privacy.trust=distributed", "privacy.epsilon=inf", "privacy.noise_multiplier=0.002", "local.bins=4096")
+    federation.run(small("privacy.trust=none", *same))
+    federation.run(small(*little, *same))
+    federation.run(small("privacy.trust=none", *same, "training.learning_rate=1e-9"))
+    trusted, masked, start = (parameters_of(federation.folder / f"run{run}") for run in (1, 2, 3))
+    assert float((masked - trusted).norm()) < 0.03 * float((trusted - start).norm())
+
+
+class Loses:
+    """Loses client 1 in an exchange of every round's first attempt."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, message, context):
+        asked = kind_of(message) == self.kind and context.node_config["partition-id"] == 1
+        if asked and message.content["config"]["attempt"] == 0:
+            raise RuntimeError("power cut")
+
+
+ENOUGH = (*TRUST, "federation.min_clients=2", "training.rounds=3")
+
+
+@pytest.mark.parametrize("kind", [wire.MASKED_TABLES, wire.MASKED_SUM])
+def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is_for_it(federation, kind):
+    summary = federation.run(small(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(kind)))
+    assert summary["status"] == "completed" and summary["released_rounds"] == 3
+    directory = federation.folder / "run1"
+    for client in (0, 2):
+        assert attempts_in(directory, client) == [(round_, attempt) for round_ in (1, 2, 3) for attempt in (0, 1)]
+    said = summary["epsilon_spent_by_client"]
+    assert 1.99 < said["0"] == said["2"] == summary["epsilon_spent"] <= 2.0
+    if kind == wire.MASKED_SUM:  # it had answered the first sum, and is not in the attempt that came to an end
+        assert attempts_in(directory, 1) == [(1, 0), (2, 0), (3, 0)]
+    for client in (0, 2) if kind == wire.MASKED_TABLES else (0, 1, 2):
+        with Ledger.open(directory / "clients" / f"client-{client}.sqlite") as ledger:
+            assert ledger.replay() == pytest.approx(said[str(client)], rel=1e-9)
+
+
+def test_a_site_that_is_not_there_costs_nothing(federation):
+    summary = federation.run(small(*ENOUGH), app=Saboteur(Loses(wire.READY)))
+    assert summary["status"] == "completed" and 1.99 < summary["epsilon_spent"] <= 2.0
+    assert attempts_in(federation.folder / "run1", 0) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_more_failures_than_the_budget_is_for_end_the_run_within_it(federation):
+    summary = federation.run(small(*ENOUGH, "training.rounds=4"), app=Saboteur(Loses(wire.MASKED_SUM)))
+    assert "local.failing" in summary["status"] and summary["released_rounds"] == 2
+    assert summary["epsilon_spent"] <= 2.0
+
+
+def test_who_is_protected_from_whom_is_said(federation):
+    guarantee = federation.run(experiment_of())["guarantee"]
+    assert "1 of the clients" in guarantee["against"] and "X25519" in guarantee["against"]
+    assert "noise of all honest clients together" in guarantee["protects"]
+
+
+@pytest.mark.parametrize(
+    ("override", "match"),
+    [
+        ("local.colluding=4", "nobody would be honest"),
+        ("privacy.moments=0.1", "privacy.moments"),
+        ("privacy.epsilon=inf", "would show exact sums"),
+        ("local.table_share=0.5", "table_share is 0.5"),
+        ("objective.also=[{penalty='equality-of-odds', weight=0.2}]", "distributed"),
+        ("federation.drop_out=0.1", "drop_out"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_when_the_experiment_is_read(override, match):
+    with pytest.raises(ValueError, match=match):
+        experiment_of(override)
