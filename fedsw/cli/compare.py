@@ -100,8 +100,9 @@ def compare_command(
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
     from fedsw.cli.execution import explaining
-    from fedsw.compare.grid import GridProgress, missing, run_missing
+    from fedsw.compare.grid import missing, run_missing
     from fedsw.engines.pool import cores
+    from fedsw.grid import GridProgress
 
     done = len(grid.cells) - len(missing(folder, grid))
     with (

@@ -22,23 +22,49 @@ def report_command(
     what_ifs: Annotated[
         bool, typer.Option("--what-ifs", help="Forecast other ε and numbers of records, on public twins: a minute.")
     ] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Write the entry for the OpenDP Deployments Registry (YAML) instead.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Serve a page of a run that goes on to this machine alone, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --follow; a free one if not given.")] = 0,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained HTML page of a run, or of several side by side.
+    """Write a page (HTML) of a run, or of several side by side.
 
     Verdict, guarantee, what ε means for a person, budget, metrics with intervals, settings, and how to verify it. It
     needs no network, and shows nothing that the run's guarantee does not cover. RUN is a run's directory, or an
     experiment's name for its latest run.
     """
     from fedsw.report.page.page import write_page
+    from fedsw.report.registry import write_entry
     from fedsw.runs.files import find_run
 
     folders = [find_run(each, runs) for each in run]
+    if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
+        raise typer.BadParameter("--registry and --follow are for one run, each by itself")
+    if follow:
+        _follow(folders[0], port)
+        return
+    if registry:
+        path = write_entry(folders[0], output)
+        echo(json_text({"entry": str(path)}) if as_json else str(path))
+        return
     plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
     path = write_page(folders, output, operator=operator, plans=plans)
     echo(json_text({"report": str(path)}) if as_json else str(path))
+
+
+def _follow(folder: Path, port: int) -> None:
+    from fedsw.report.page.live import server
+
+    with server(folder, port) as serving:
+        host, chosen = serving.server_address[:2]
+        echo(f"http://{host!s}:{chosen}/ shows {folder} until Ctrl-C; only this machine can open it")
+        serving.serve_forever()
 
 
 def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:

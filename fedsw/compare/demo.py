@@ -12,6 +12,7 @@ from typing import Any
 from fedsw import files
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.catalogue import shipped
+from fedsw.grid import GridRun, finish
 from fedsw.report.figures import save
 from fedsw.report.plots import draw_histogram_grid, draw_trade_off
 from fedsw.report.progress import RunProgress
@@ -61,15 +62,13 @@ def read_demo(folder: Path) -> dict[str, Any]:
 def run_demo(folder: Path, progress: RunProgress) -> dict[str, Any]:
     """Run the cells that the table in `folder` does not have yet, one after the other; returns the table.
 
-    Each finished cell is written at once, so an interrupted demo goes on where it stopped.
+    Each finished cell is written at once, and one that was cut short goes on: a demo resumes where it stopped.
     """
-    from fedsw.engines.driver import run
-
     table = read_demo(folder)
     for experiment in missing_cells(table):
         progress.begin(experiment.title)
-        result = run(experiment, runs=folder / "cells", observer=progress)
-        row = _row(experiment, result.summary, result.directory.relative_to(folder))
+        summary, directory = finish(GridRun(experiment=experiment), folder / "cells", observer=progress)
+        row = _row(experiment, summary, directory.relative_to(folder))
         table["rows"] = sorted([*table["rows"], row], key=_position)
         write_json(folder / "table.json", table)
         table = read_demo(folder)

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,39 +18,10 @@ from fedsw.compare.methods import methods as all_methods
 from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_model
-from fedsw.report.progress import Display
+from fedsw.grid import SEEDS, GridRun, at_seed, attempt, finish
 from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
 from fedsw.text import to_float, upward
-
-_HOUR = 3600.0
-
-
-class GridProgress(Display):
-    """A bar over the cells of a grid; a context manager. `begun` says whether any cell was started."""
-
-    def __init__(self, *, label: str, cells: int, done: int, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet, estimate=_HOUR)
-        self.begun = False
-        self._running, self._failed = 0, 0
-        self._task = self._bar.add_task(label, total=cells, completed=done, state="")
-
-    def running(self, cells: int) -> None:
-        """Show how many cells run now."""
-        self.begun, self._running = True, cells
-        self._show()
-
-    def ended(self, *, failed: bool) -> None:
-        """Count a cell."""
-        self._running -= 1
-        self._failed += failed
-        self._bar.advance(self._task)
-        self._show()
-
-    def _show(self) -> None:
-        failures = f", {self._failed} failed" if self._failed else ""
-        self._bar.update(self._task, state=f"{self._running} running{failures}")
-
 
 _DECIDED = {
     ("name",): "the cells are named by the comparison",
@@ -59,19 +30,17 @@ _DECIDED = {
     ("privacy", "epsilon"): "--epsilon chooses it",
     ("privacy", "noise_multiplier"): "--epsilon decides it",
 }
-_SEEDS = ("data", "partition", "model", "slicing")
 _SKETCHED = ("sketch",)
 
 
-@dataclass(frozen=True)
-class Cell:
+@dataclass(frozen=True, kw_only=True)
+class Cell(GridRun):
     """One run of the grid; `epsilon` is what it is asked to guarantee, infinite without privacy."""
 
     id: str
     method: str
     epsilon: float
     seed: int
-    experiment: Experiment
 
 
 @dataclass(frozen=True)
@@ -177,7 +146,7 @@ def read_grid(folder: Path) -> Grid:
         raise ValueError(f"{folder} holds no comparison: grid.json is missing or damaged ({fault})") from None
 
 
-def write_result(folder: Path, cell: Cell, *, summary: dict[str, Any], directory: Path) -> None:
+def write_result(folder: Path, cell: Cell, *, summary: Mapping[str, Any], directory: Path) -> None:
     """Keep what a cell's run came to."""
     where = str(directory.relative_to(folder))
     write_json(_file(folder, cell), {"status": "completed", "summary": summary, "directory": where})
@@ -207,22 +176,35 @@ def _cells_of(
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
     private = trust_model(base.privacy.trust).noised
-    seeds_of = _SEEDS + (_SKETCHED if base.privacy.sketch else ())
+    seeds_of = SEEDS + (_SKETCHED if base.privacy.sketch else ())
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
             own = [f'name="{name}"', f'title="{method}, ε = {upward(epsilon)}, seed {seed}"']
             seeded = seeds_of[1:] if base.data.own else seeds_of
-            own += [f"{section}.seed={getattr(base, section).seed + seed}" for section in seeded]
+            own += at_seed(base, seed, seeded)
             own += [f"privacy.epsilon={epsilon!r}"] if private else []
             own += [f"seed={seed}"] if nominal else []
-            yield Cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
+            yield _cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
+
+
+def _cell(name: str, method: str, epsilon: float, seed: int, experiment: Experiment) -> Cell:
+    known = all_methods()[method]
+    return Cell(
+        id=name,
+        method=method,
+        epsilon=epsilon,
+        seed=seed,
+        experiment=experiment,
+        baseline=known.baseline,
+        arguments=known.arguments,
+    )
 
 
 def _spends_all(cell: Cell) -> bool:
     """Whether a cell is a run without noise that an account counts."""
-    data, known = cell.experiment.data, all_methods()[cell.method]
-    return data.account is not None and known.baseline is None and not trust_model(cell.experiment.privacy.trust).noised
+    data, trust = cell.experiment.data, trust_model(cell.experiment.privacy.trust)
+    return data.account is not None and cell.baseline is None and not trust.noised
 
 
 def _read_cell(raw: dict[str, Any]) -> Cell:
@@ -231,7 +213,7 @@ def _read_cell(raw: dict[str, Any]) -> Cell:
         raise KeyError("epsilon")
     if not re.fullmatch(r"[\w.+-]+", str(raw["id"])) or raw["id"] in (".", ".."):
         raise ValueError(f"a comparison's cell has the id {raw['id']!r}, which is no name of a file in its folder")
-    return Cell(raw["id"], raw["method"], epsilon, raw["seed"], parse_experiment(raw["experiment"]))
+    return _cell(raw["id"], raw["method"], epsilon, raw["seed"], parse_experiment(raw["experiment"]))
 
 
 def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, settings: Sequence[str]) -> None:
@@ -298,8 +280,8 @@ def run_missing(
 ) -> None:
     """Run the cells of the grid that have no result yet, `jobs` at a time; each leaves its result in the folder.
 
-    A cell that fails leaves its reason, and the others go on; one that was cut short starts again when the comparison
-    is resumed.
+    A cell that fails leaves its reason, and the others go on; one that was cut short goes on when the comparison is
+    resumed.
 
     Args:
         work: runs a cell and says whether it came to a result; `run_cell` by default.
@@ -321,23 +303,9 @@ def run_cell(folder: Path, cell: Cell) -> bool:
     Returns:
         Whether there is a result.
     """
-    try:
-        summary, directory = _trained(cell, folder / "runs")
-    except Exception as fault:
-        write_failure(folder, cell, f"{type(fault).__name__}: {fault}")
-        return False
+    return attempt(functools.partial(_make, folder), functools.partial(write_failure, folder), cell)
+
+
+def _make(folder: Path, cell: Cell) -> None:
+    summary, directory = finish(cell, folder / "runs")
     write_result(folder, cell, summary=summary, directory=directory)
-    return True
-
-
-def _trained(cell: Cell, runs: Path) -> tuple[dict[str, Any], Path]:
-    """The summary and the folder of a cell's run, or of its baseline."""
-    from fedsw.baselines.run import run as run_baseline
-    from fedsw.engines.driver import fresh_directory, run
-
-    method = all_methods()[cell.method]
-    if method.baseline is not None:
-        directory = fresh_directory(runs / cell.experiment.name)
-        return run_baseline(method.baseline, cell.experiment, directory=directory, arguments=method.arguments)
-    result = run(cell.experiment, runs=runs)
-    return result.summary, result.directory

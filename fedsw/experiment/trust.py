@@ -21,8 +21,8 @@ ENTRY_POINTS = "fedsw.trust"
 Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 """What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
 
-Law = Literal["clipped sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
-"""What is noised: the clipped sum over a round's batch, or a client's own; slices, records, or a sketch of records."""
+Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
+"""What is noised: the clipped sum over a round's batch, under masks too, or a client's own; slices, records or a sketch."""
 
 
 class TrustModel:

@@ -96,8 +96,8 @@ def _make(
     quiet: bool,
 ) -> list[tuple[str, str]]:
     """Make what is missing; returns what failed, with the reasons."""
-    from fedsw.compare.grid import GridProgress
     from fedsw.engines.pool import cores, run_all
+    from fedsw.grid import GridProgress
     from simulations.papers.store import read
     from simulations.papers.work import fail, make, missing, pieces_of, without_data
 

@@ -7,40 +7,23 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
+from fedsw.experiment import FULL_EVALUATION, load_experiment
 from fedsw.experiment.catalogue import find_experiment
+from fedsw.grid import GridRun, at_seed
 from simulations.papers.figure import ARGUMENTS, Figure, Series, Value, short
 
-_SEEDS = ("data", "partition", "model", "slicing")
 
-
-@dataclass(frozen=True)
-class Cell:
+@dataclass(frozen=True, kw_only=True)
+class Cell(GridRun):
     """One run of a figure, and what is measured on it."""
 
     series: str
     point: Mapping[str, Value]
     seed: int
-    experiment: Experiment
     measures: tuple[str, ...]
-    baseline: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the run is: its settings, and the baseline that trains in its place."""
-        own = settings_of(self.experiment)
-        return own if self.baseline is None else own | {"baseline": {"name": self.baseline, **self.arguments}}
-
-    @property
-    def key(self) -> str:
-        """The same for the same run: its name and a digest of all settings that are not the default."""
-        settings = self.settings
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-        return f"{self.experiment.name}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -56,13 +39,6 @@ class Computation:
         """The same for the same function with the same settings."""
         content = json.dumps([self.function, dict(self.settings)], sort_keys=True)
         return f"{self.figure.replace('/', '-')}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
-def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """What of an experiment is not the default, without its name and where its data lie."""
-    settings = experiment.model_dump(mode="json", exclude_defaults=True, exclude={"name", "title"})
-    settings.get("data", {}).pop("data_dir", None)
-    return settings
 
 
 def cells_of(figure: Figure, *, seeds: int | None = None) -> list[Cell]:
@@ -94,11 +70,18 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
         arguments = {short(key): value for key, value in chosen.items() if key.startswith(ARGUMENTS)}
         at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
         for seed in range(min(series.seeds, seeds or series.seeds)):
-            own = [f"{section}.seed={getattr(base, section).seed + seed}" for section in _SEEDS]
+            own = at_seed(base, seed)
             if base.seed is not None:  # a nominal run: its sampling and noise differ from seed to seed too
                 own.append(f"seed={base.seed + seed}")
-            found = load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own])
-            yield Cell(series.name, point, seed, found, series.measures, series.baseline, series.arguments | arguments)
+            yield Cell(
+                series=series.name,
+                point=point,
+                seed=seed,
+                experiment=load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own]),
+                measures=series.measures,
+                baseline=series.baseline,
+                arguments=series.arguments | arguments,
+            )
 
 
 def _toml(value: Value) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
+from fedsw.grid import attempt, finish
 from fedsw.version import installed_version
 from simulations.papers.cells import Cell, Computation, cells_of, computation_of
 from simulations.papers.figure import Figure
@@ -96,15 +98,14 @@ def make(runs: Path, results: Path, piece: Piece) -> bool:
     Returns:
         Whether there is a result.
     """
-    try:
-        if isinstance(piece.what, Computation):
-            write(results, piece.key, _computed(piece.what))
-        else:
-            _run_and_measure(runs, results, piece, piece.what)
-    except Exception as fault:
-        fail(results, piece, f"{type(fault).__name__}: {fault}")
-        return False
-    return True
+    return attempt(functools.partial(_make, runs, results), functools.partial(fail, results), piece)
+
+
+def _make(runs: Path, results: Path, piece: Piece) -> None:
+    if isinstance(piece.what, Computation):
+        write(results, piece.key, _computed(piece.what))
+    else:
+        _run_and_measure(runs, results, piece, piece.what)
 
 
 def fail(results: Path, piece: Piece, fault: str) -> None:
@@ -121,8 +122,8 @@ def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> Non
     if HELD_OUT in stored.measures and not any(map(stored.lacks, piece.measures)):
         write(results, piece.key, replace(stored, fault=None))
         return
-    finished = Finished(_run(runs / piece.key, cell))
-    summary = finished.record.summary
+    summary, directory = finish(cell, runs / piece.key, _far_enough)
+    finished = Finished(directory)
     if not _far_enough(summary):
         raise RuntimeError(
             f"the run in {finished.directory} ended as {summary['status']!r} after {summary['released_rounds']} of "
@@ -146,24 +147,6 @@ def _far_enough(summary: Mapping[str, Any]) -> bool:
     """
     status, rounds = str(summary["status"]), int(summary["released_rounds"])
     return status == "completed" or (status.startswith("stopped before") and rounds >= _ENOUGH * summary["rounds"])
-
-
-def _run(folder: Path, cell: Cell) -> Path:
-    """The folder of the cell's finished run: what is there, what is there resumed, or a fresh one."""
-    from fedsw.baselines.run import run as run_baseline
-    from fedsw.engines.driver import fresh_directory, resume, run
-    from fedsw.runs.files import CONFIG
-    from fedsw.runs.record import read_run
-
-    begun = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG}"))
-    for directory in begun:
-        summary = read_run(directory).summary
-        if summary and _far_enough(summary):
-            return directory
-    if cell.baseline is not None:
-        directory = fresh_directory(folder / cell.experiment.name)
-        return run_baseline(cell.baseline, cell.experiment, directory=directory, arguments=cell.arguments).directory
-    return (resume(begun[-1]) if begun else run(cell.experiment, runs=folder)).directory
 
 
 def _computed(computation: Computation) -> Stored:

@@ -22,7 +22,7 @@ from fedsw.compare.grid import (
 )
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment
-from tests.simulations.comparing import FAIR, Counts, begun, pretend, run_all, summary_of
+from tests.simulations.comparing import FAIR, TINY, Counts, begun, pretend, run_all, summary_of
 
 
 def test_a_folder_gives_back_the_grid_that_it_was_made_with(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
     grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     broken = grid.cells[3]
 
-    def run(experiment: Experiment, *, runs: Path) -> Any:
+    def run(experiment: Experiment, *, runs: Path, observer: Any) -> Any:
         if experiment.name == broken.id:
             raise RuntimeError("client 2 raised ZeroDivisionError")
         directory = runs / experiment.name
@@ -77,6 +77,32 @@ def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
     assert table["cells"] == {"all": 8, "completed": 7, "failed": 1}
     (row,) = [row for group in table["groups"] for row in group["rows"] if row["failed"]]
     assert (row["method"], row["seeds"], row["failed"]) == (broken.method, 1, 1)
+
+
+def test_a_cell_that_was_cut_short_goes_on_with_its_own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = make_grid("fair-classification", methods=["central"], epsilons=[1], seeds=1, rounds=3, settings=TINY)
+    (cell,) = begun(tmp_path, grid).cells
+    with monkeypatch.context() as broken:
+        broken.setattr("fedsw.runs.trainer.Trainer.step", _failing_in_the_second())
+        assert not run_cell(tmp_path, cell)
+    assert run_cell(tmp_path, cell)
+    (directory,) = (tmp_path / "runs" / cell.id).iterdir()
+    attempts = (directory / "attempts.log").read_text(encoding="ascii").splitlines()
+    assert attempts[0] == "1 0" and sum(line.startswith("1 ") for line in attempts) == 1
+
+
+def _failing_in_the_second() -> Any:
+    from fedsw.runs.trainer import Trainer
+
+    step, calls = Trainer.step, []
+
+    def failing(self: Trainer, *arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("the machine went down")
+        return step(self, *arguments, **named)
+
+    return failing
 
 
 def test_cells_beyond_a_killed_process_run_in_new_ones(tmp_path: Path) -> None:

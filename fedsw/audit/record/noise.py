@@ -188,7 +188,7 @@ def _asked(folder: Folder) -> float:
     given = folder.privacy.get("noise_multiplier")
     if given is not None:
         return float(given)
-    if folder.model.law in ("clipped sum", "whole records", "sum of waves"):
+    if folder.model.law in ("clipped sum", "masked sum", "whole records", "sum of waves"):
         return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     return 0.0
 
@@ -240,6 +240,21 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     return "Δ is no less than the formulas' for the largest batches"
 
 
+def _masked(folder: Folder, faults: Faults) -> str:
+    """Every client's row is at least that of the contribution alone; its rate is that of which batches are a part."""
+    fraction = folder.experiment["training"]["batch_fraction"]
+    largest = {group: max(1, math.floor(fraction * size)) for group, size in folder.sizes.items()}
+    for book in folder.books:
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
+            (spread,) = spreads_of(folder, row)
+            least = max(sensitivity.of_contribution(folder.experiment, largest, spread=spread).values())
+            fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
+            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
+            faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
+    return "Δ is no less than the formulas' for the largest batches"
+
+
 def _sums(folder: Folder, faults: Faults) -> str:
     """Under `central`: batches from the recorded rates, Delta from the batches."""
     training, sizes = folder.experiment["training"], folder.sizes
@@ -278,6 +293,7 @@ def _sums(folder: Folder, faults: Faults) -> str:
 
 _LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
     "clipped sum": _sums,
+    "masked sum": _masked,
     "clipped contribution": _contributions,
     "random slices": _diameter,
     "whole records": _diameter,
@@ -336,6 +352,10 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
+        if folder.model.law == "masked sum" and rows:  # every row has the noise of the honest clients together
+            settings = folder.experiment["federation"]
+            honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
+            total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
         same = reported is not None and (several or math.isclose(float(reported), total, rel_tol=1e-6))
         faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")

@@ -60,7 +60,8 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
 
     replaced: Any = extensions
     push, limits = fleet_handlers.push_messages, _connections()
-    replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in (LoopbackOnly, limits.Bounded, *guards))
+    every = (LoopbackOnly, limits.BoundedRequests, *guards)
+    replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in every)
     fleet_handlers.push_messages = lambda request, state: push(_own(request), state)
     uvicorn.run = limits.serve
     sys.argv = ["flower-superlink", *arguments]

@@ -29,6 +29,7 @@ class Distributed(Served):
     local = True
     gradients = True
     masked = True
+    law = "masked sum"
     sections = {"local": MaskedSettings}
     why_not = "its masked tables rank the outputs of private groups against each other"
     trusted_with = "that at most local.colluding clients are on the server's side"

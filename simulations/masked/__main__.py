@@ -1,0 +1,74 @@
+"""`python -m simulations.masked [SETTINGS]`: run what the results beside the settings lack, and print the table."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import fedsw
+from fedsw.markdown import table
+
+HERE = Path(__file__).parent
+_MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run and print."""
+    settings = Path(arguments[0]) if arguments else HERE / "settings.toml"
+    asked = tomllib.loads(settings.read_text(encoding="utf-8"))
+    place = settings.with_name("results.json")
+    found: dict[str, Any] = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    for name, experiment, overrides in cells(asked):
+        if name in found:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            summary = fedsw.run(experiment, *overrides, runs=Path(folder)).summary
+        measured = summary["held_out"]
+        found[name] = {
+            "epsilon": summary["epsilon"],
+            "seconds": round(summary["seconds"], 1),
+            **{measure: measured[measure] for measure in _MEASURES if measure in measured},
+        }
+        place.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(name, found[name], file=sys.stderr, flush=True)
+    print(page(asked, found))
+    return 0
+
+
+def cells(asked: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+    """Every run: its name in the results, the experiment, and the settings."""
+    for (task, told), clients, method, seed in itertools.product(
+        asked["task"].items(), asked["clients"], asked["methods"], asked["seeds"]
+    ):
+        overrides = [*told["set"], f"privacy.trust={method}", f"federation.clients={clients}", "federation.sites=1"]
+        overrides += [f"{name}={seed}" for name in told["seeds"]]
+        if method == "distributed":
+            overrides.append(f"local.colluding={clients // 4}")
+        yield f"{task}/{method}/{clients}/{seed}", told["experiment"], overrides
+
+
+def page(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """A row for each task, number of clients and method: means over the seeds, and what each came to."""
+    rows = []
+    for task, clients, method in itertools.product(asked["task"], asked["clients"], asked["methods"]):
+        own = [found[name] for seed in asked["seeds"] if (name := f"{task}/{method}/{clients}/{seed}") in found]
+        measures = [name for name in _MEASURES if own and name in own[0]]
+        if not own:
+            continue
+        said = [
+            f"{mean(each[name] for each in own):.3f} ({', '.join(f'{each[name]:.3f}' for each in own)})"
+            for name in measures
+        ]
+        rows.append((task, str(clients), method, *said, *([""] * (len(_MEASURES) - len(said)))))
+    return table(("task", "clients", "trust", *(name.replace("_", " ") for name in _MEASURES)), rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
