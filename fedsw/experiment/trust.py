@@ -22,7 +22,7 @@ Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 """What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
 
 Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
-"""What is noised: the clipped sum over a round's batch, under masks too, or a client's own; slices, records or a sketch."""
+"""What is noised: a round's clipped sum, under masks too, or a client's contribution; slices, records or a sketch."""
 
 
 class TrustModel:
