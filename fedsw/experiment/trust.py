@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
+import importlib.metadata
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 SHIPPED = "fedsw.federation.trust"
 """The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
+
+ENTRY_POINTS = "fedsw.trust"
+"""The group of entry points by which an installed package brings trust models of its own, in every process."""
 
 Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 """What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
@@ -117,23 +120,37 @@ _known: dict[str, TrustModel] = {}
 
 
 def trust_models() -> Mapping[str, TrustModel]:
-    """All trust models by name: the shipped ones, and those that were registered."""
-    _load_shipped()
+    """All trust models by name: the shipped ones, those of installed packages, and those that were registered.
+
+    Raises:
+        ExperimentError: if one of an installed package cannot be loaded, or has the name of another.
+    """
+    if not _known:
+        _load()
     return _known
 
 
-@functools.cache
-def _load_shipped() -> None:
-    """Put the shipped trust models first, in their order; their files import what computes where they use it."""
-    own = dict(_known)
-    _known.clear()
-    for name in importlib.import_module(SHIPPED).NAMES:
+def _load() -> None:
+    """Load the shipped trust models, in their order, then those of other packages of this environment."""
+    for name in importlib.import_module(SHIPPED).NAMES:  # their files import what computes where they use it
         _known[name] = importlib.import_module(f"{SHIPPED}.{name.replace('-', '_')}").TRUST_MODEL
-    _known.update(own)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            model = point.load()
+        except Exception as fault:  # its code runs here, and may raise anything
+            _known.clear()
+            raise ExperimentError(
+                f"the trust model {point.value!r} of an installed package cannot be loaded ({type(fault).__name__}: "
+                f"{fault}); mend or uninstall the package"
+            ) from fault
+        register(model)
 
 
 def register(model: TrustModel) -> TrustModel:
     """Make a trust model of one's own known by its name, in this process.
+
+    A package makes its own known in every process, those of `fedsw deploy local` and of real clients, by an entry point
+    of the group "fedsw.trust" that names the object: who installed the package allowed its code.
 
     Raises:
         ExperimentError: if another one has the name.

@@ -53,7 +53,7 @@ class Distributed(Served):
     def summed(self, experiment: Any) -> float:
         """See `TrustModel`: every client adds the share of one of H."""
         federation = experiment.federation
-        honest = (federation.min_clients or federation.clients) - experiment.local.colluding
+        honest = (federation.min_clients or federation.clients) - experiment.own(MaskedSettings).colluding
         return math.sqrt(federation.clients / honest)
 
     def without_noise(self, privacy: Privacy) -> str | None:
