@@ -29,6 +29,8 @@ from fedsw.transport.sliced import orthogonal_spread, spread
 Name = Literal["table", "contribution"]
 
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
+_ALIGNED = 0.25
+"""How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float
     The noise of the contribution brings an error of mean square r Delta^2 / (mu^2 (1 - a)) to the gradient. That of the
     table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2k / (mu^2 a), ranks by that
     over n, slot means by 2M times as much where outputs fill [-M, M], and the gradient by at most 2 alpha W L / sqrt(k)
-    times that for every cell: k cancels. With x / a + y / (1 - a) least at a = sqrt(x) / (sqrt(x) + sqrt(y)).
+    times that for every cell, of which a quarter is taken: k cancels. x / a + y / (1 - a) is least at
+    a = sqrt(x) / (sqrt(x) + sqrt(y)).
 
     Post-processing is all that it decides on: no guarantee rests on it.
     """
@@ -150,7 +153,7 @@ def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float
     for i, j, weight in objective.pairs:
         ranks[i] += weight / weights[i] / batch[j] ** 2
         ranks[j] += weight / weights[j] / batch[i] ** 2
-    unit = 4 * objective.alpha * clip.jacobian * clip.output
+    unit = _ALIGNED * 4 * objective.alpha * clip.jacobian * clip.output
     table = math.sqrt(sum((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True)))
     worst = max(contribution_sensitivity(objective, batch, clip, cell=cell, spread=covered).value for cell in cells)
     gradient = math.sqrt(task.parameters) * worst
