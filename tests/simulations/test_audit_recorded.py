@@ -225,7 +225,7 @@ def test_an_edited_row_breaks_the_chain(copied):
     directory = copied()
     edit = "UPDATE rows SET body = replace(body, '\"round\":2', '\"round\":3') WHERE sequence = 2"
     change_ledger(directory / "ledger.sqlite", edit)
-    assert model.NAME in failed(audit(directory))
+    assert model.CHAIN in failed(audit(directory))
 
 
 @pytest.mark.parametrize("name", ["central", "local-gradient"])
@@ -233,14 +233,14 @@ def test_a_row_cut_off_at_the_end_is_missed(copied, name):
     directory = copied(name)
     change_ledger(ledgers(directory)[-1], "DELETE FROM rows WHERE sequence = 4")
     found = audit(directory)
-    assert {model.NAME, spent.REPLAY} <= set(failed(found))
+    assert {model.CHAIN, spent.REPLAY} <= set(failed(found))
     assert all(name in found.verdict for name in failed(found))
 
 
 def test_an_attempt_charged_twice_over_is_named(copied):
     directory = copied()
     forge(directory, lambda row: row.update(round=1))
-    assert model.NAME in failed(audit(directory))
+    assert model.CHAIN in failed(audit(directory))
 
 
 def test_a_summary_that_tells_of_less_than_the_rows_cost_is_named(copied):
@@ -253,7 +253,7 @@ def test_less_noise_is_named_although_every_digest_was_forged(copied):
     directory = copied()
     forge(directory, lambda row: row.update(sigma=row["sigma"] / 2))
     found = audit(directory)
-    assert model.NAME not in failed(found)
+    assert model.CHAIN not in failed(found)
     assert {spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
 
 
@@ -279,7 +279,7 @@ def test_a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was
 
     forge(directory, change)
     found = audit(directory)
-    assert noise.NAME in failed(found) and model.NAME not in failed(found)
+    assert noise.NAME in failed(found) and model.CHAIN not in failed(found)
     said = {each["name"]: each["found"] for each in found.details["checks"]}[noise.NAME]
     assert "is less than" in said and "by the formula" in said
 
@@ -291,7 +291,7 @@ def test_sensitivity_and_noise_lowered_together_are_named_in_a_clients_ledger(co
         "UPDATE rows SET body = json_set(body, '$.sigma', json_extract(body, '$.sigma') / 2, "
         "'$.charges[0].sensitivity', json_extract(body, '$.charges[0].sensitivity') / 2)",
     )
-    assert {model.NAME, noise.NAME} <= set(failed(audit(directory)))
+    assert {model.CHAIN, noise.NAME} <= set(failed(audit(directory)))
 
 
 def test_another_delta_or_budget_is_named_although_every_digest_was_forged(copied, tmp_path):
@@ -345,7 +345,7 @@ def test_one_file_that_cannot_be_read_stops_no_other_check(copied):
     directory = copied()
     (directory / "ledger.sqlite").write_bytes(b"not a database, " * 100)
     found = audit(directory)
-    assert {model.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
+    assert {model.CHAIN, spent.REPLAY, spent.INDEPENDENT, noise.NAME} <= set(failed(found))
     assert published.NAME not in failed(found) and math.isnan(found.shown)
 
 
@@ -409,7 +409,7 @@ def test_ledgers_that_are_elsewhere_are_said_to_be_unchecked(copied):
     shutil.rmtree(directory / "clients")
     found = audit(directory)
     assert found.passed
-    assert found.details["not_checked"] == [model.NAME, spent.REPLAY, spent.INDEPENDENT, noise.NAME]
+    assert found.details["not_checked"] == [model.CHAIN, spent.REPLAY, spent.INDEPENDENT, noise.NAME]
     assert "not checked" in found.verdict
 
 
