@@ -19,6 +19,8 @@ from pydantic import BaseModel
 
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
+from fedsw.experiment.sections import Section
+from fedsw.experiment.trust import trust_models
 from fedsw.markdown import table
 from fedsw.text import json_text
 
@@ -51,6 +53,10 @@ def settings() -> str:
 def _sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """A section and those below it, each with what stands for it in the file."""
     yield (f"`[{above}]`" if above else "At the top"), model
+    if issubclass(model, Section):
+        for variant in dict.fromkeys(model.variants()):
+            trusts = [repr(trust.name) for trust in trust_models().values() if trust.sections.get(above) is variant]
+            yield f"`[{above}]` under `privacy.trust` {' and '.join(trusts)}", variant
     for name, field in model.model_fields.items():
         for inner in (field.annotation, *get_args(field.annotation)):
             if isinstance(inner, type) and issubclass(inner, BaseModel):

@@ -356,11 +356,7 @@ LocalT = TypeVar("LocalT", bound=Local)
 
 
 class BinSettings(Local):
-    """What has noised tables of outputs beside contributions.
-
-    Attributes:
-        bins: of [-M, M] in the table of every direction and group.
-    """
+    """Settings of noised tables of outputs, which leave beside contributions."""
 
     bins: PositiveInt = 32
 
@@ -369,6 +365,7 @@ class MaskedSettings(BinSettings):
     """`distributed`: sums under masks.
 
     Attributes:
+        bins: of [-M, M] in the table of every direction and group.
         colluding: C, so many clients may be on the server's side, and the others are protected.
         failing: failed attempts that the budget is for, as a part of the rounds; each is charged.
     """
@@ -381,6 +378,7 @@ class TableSettings(BinSettings):
     """`local-gradient`: each client's own tables and contributions.
 
     Attributes:
+        bins: of [-M, M] in the table of every direction and group.
         table_share: the tables' share of mu^2, the rest is the contribution's.
     """
 
