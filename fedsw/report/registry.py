@@ -68,7 +68,7 @@ def entry(record: RunRecord) -> str:
 def _require_promise(record: RunRecord, epsilon: float | None) -> None:
     summary, directory = record.summary, record.directory
     if not summary:
-        raise ValueError(f"{directory} has not ended; `fedsw status {directory}` shows how far it is")
+        raise ValueError(f"{directory} has not ended; `fedsw show {directory} progress` shows how far it is")
     reasons = {
         "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
         "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),
