@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsw.accounting import Charge
 from fedsw.experiment import Experiment, resolve_delta
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
@@ -145,7 +146,7 @@ def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float
 
     Post-processing is all that it decides on: no guarantee rests on it.
     """
-    objective, clip, bins = objective_of(task), task.clip, task.experiment.local.bins
+    objective, clip, bins = objective_of(task), task.clip, task.experiment.own(MaskedSettings).bins
     cells = range(len(batch))
     weights = [sum(w for i, j, w in objective.pairs if cell in (i, j)) for cell in cells]
     ranks = [1 / batch[cell] ** 2 for cell in cells]
@@ -174,7 +175,7 @@ def multiplier_of(experiment: Experiment, delta: float) -> tuple[float, float]:
 
 def attempts(experiment: Experiment) -> int:
     """How many attempts the budget is for: the rounds, and those that are expected to fail."""
-    return math.ceil(experiment.training.rounds * (1 + experiment.local.failing))
+    return math.ceil(experiment.training.rounds * (1 + experiment.own(MaskedSettings).failing))
 
 
 def delta_of(experiment: Experiment, records: int) -> float:
