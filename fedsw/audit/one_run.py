@@ -393,5 +393,5 @@ def _verdict(claimed: float, shown: float, *, passed: bool) -> str:
         )
     if not math.isfinite(claimed):
         return "nothing is claimed, so nothing contradicts it."
-    found = f"ε ≥ {downward(shown)}" if shown else "nothing"
-    return f"nothing contradicts the claim: the attackers show {found} of ε = {upward(claimed)}."
+    shown_bound = f"ε ≥ {downward(shown)}" if shown else "nothing"
+    return f"nothing contradicts the claim: the attackers show {shown_bound} of ε = {upward(claimed)}."

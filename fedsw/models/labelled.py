@@ -317,10 +317,10 @@ def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int =
 def proportions_of(network: nn.Module) -> Tensor:
     """How often each cell is to be generated, (cells,) float64: the network's own buffer, or equal parts."""
     cells = int(cast(Conditional, network).cells)
-    found = getattr(network, "proportions", None)
-    if not isinstance(found, Tensor) or tuple(found.shape) != (cells,):
+    proportions = getattr(network, "proportions", None)
+    if not isinstance(proportions, Tensor) or tuple(proportions.shape) != (cells,):
         return torch.full((cells,), 1 / cells, dtype=torch.float64)
-    return found.detach().to("cpu", torch.float64)
+    return proportions.detach().to("cpu", torch.float64)
 
 
 def stratified(proportions: Tensor, count: int) -> Tensor:

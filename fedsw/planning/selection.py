@@ -300,8 +300,8 @@ def _require_selectable(experiment: Experiment) -> None:
 
 
 def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[dict[str, Any], Path]:
-    found = run_among(experiment, selection, runs=folder)
-    return found.summary, found.directory
+    result = run_among(experiment, selection, runs=folder)
+    return result.summary, result.directory
 
 
 def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:

@@ -335,7 +335,7 @@ class Objective:
 
 
 def _shipped(name: str) -> Learnt:
-    found = shipped_task(name)
-    if found is None:
+    task = shipped_task(name)
+    if task is None:
         raise ValueError(f"task {name!r} is none of {', '.join(task_names())}; name one of these, or give an object")
-    return found() if isinstance(found, type) else found  # type: ignore[return-value]
+    return task() if isinstance(task, type) else task  # type: ignore[return-value]

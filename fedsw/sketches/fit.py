@@ -61,8 +61,8 @@ class Target:
 
     def at(self, places: Tensor, factors: Tensor) -> Target:
         """The target at some coordinates, places (m,), multiplied by factors (m,): see `Sketcher.some`."""
-        kept = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
-        return Target(kept, self.proportions, self.weights, self.noise)
+        blocks = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
+        return Target(blocks, self.proportions, self.weights, self.noise)
 
 
 def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
@@ -296,11 +296,11 @@ def _step(
         module, places, factors = drawn.some(settings.fraction, generator)
         target = target.at(places, factors)
     sums = module.by_cell(network(noise.to(target.blocks), cells), cells)
-    found = (distance_of_sums if whole else drawn_distance_of_sums)(target, sums)
+    loss = (distance_of_sums if whole else drawn_distance_of_sums)(target, sums)
     optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(found)
+    torch.autograd.backward(loss)
     optimizer.step()
-    return float(found.detach())
+    return float(loss.detach())
 
 
 def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:

@@ -50,12 +50,12 @@ def by_vector(n: int, own: tuple[float, float], other: tuple[float, float], spre
 
 def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, spread: float, bound: str) -> float:
     """The bound that the settings name; "auto" is the smallest."""
-    found = {
+    by_bound = {
         "paper": paper(n, own, other),
         "slice": by_slice(n, own, other),
         "vector": by_vector(n, own, other, spread),
     }
-    return min(found.values()) if bound == "auto" else found[bound]
+    return min(by_bound.values()) if bound == "auto" else by_bound[bound]
 
 
 def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]) -> dict[str, float]:
@@ -230,5 +230,5 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
 def _tensors(path: Path) -> Mapping[str, Tensor]:
     from safetensors.torch import load_file
 
-    found: Mapping[str, Tensor] = load_file(path)
-    return found
+    tensors: Mapping[str, Tensor] = load_file(path)
+    return tensors

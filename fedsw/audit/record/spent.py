@@ -112,15 +112,15 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
     """What a ledger's planned releases cost, all rounds at its last row, with its moments; None before any round."""
     if not book.rounds:
         return None
-    found = []
+    costs = []
     for group in groups_of(book):
         if group == HELD_OUT:
             continue
         last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
         planned.update(steps_of(book, group, book.moments[-1:]))
-        found.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
-    return max(found, key=lambda each: each.epsilon)
+        costs.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
+    return max(costs, key=lambda each: each.epsilon)
 
 
 def independent(book: Book, rows: int | None = None) -> Recomputed:
@@ -131,11 +131,11 @@ def independent(book: Book, rows: int | None = None) -> Recomputed:
     if (stored := book.promise.get("selection")) is not None:
         how = "the theorem of private selection, its divergences integrated anew"
         return Recomputed(_selected(book, rows, promise.recomputed, stored), 0.0, how)
-    found = [
+    costs = [
         _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), float(book.promise["delta"]), _accountant(book))
         for group in groups_of(book)
     ]
-    return max(found, key=lambda each: each.epsilon)
+    return max(costs, key=lambda each: each.epsilon)
 
 
 def floor(book: Book) -> float:
@@ -155,7 +155,7 @@ def replay(book: Book, rows: int | None = None) -> float:
         return _selected(book, rows, promise.replayed, stored)
     from fedsw.accounting import Slicing, Step, epsilon_by
 
-    found = [0.0]
+    epsilons = [0.0]
     for group in groups_of(book):
         steps = {
             Step(
@@ -165,8 +165,8 @@ def replay(book: Book, rows: int | None = None) -> float:
             for step, times in steps_of(book, group, book.rows[:rows]).items()
         }  # fmt: skip
         if steps:
-            found.append(epsilon_by(_accountant(book), steps, float(book.promise["delta"])))
-    return max(found)
+            epsilons.append(epsilon_by(_accountant(book), steps, float(book.promise["delta"])))
+    return max(epsilons)
 
 
 def _selected(
@@ -198,8 +198,8 @@ def _by(steps: frozenset[tuple[object, int]], delta: float, accountant: str) -> 
 
 @lru_cache(maxsize=64)
 def _lower(steps: frozenset[tuple[object, int]], delta: float) -> float:
-    found = Steps(dict(steps))  # type: ignore[arg-type]
-    return lower_bound(found, delta) if found and all(math.isfinite(step.mu) for step in found) else 0.0
+    fewer = Steps(dict(steps))  # type: ignore[arg-type]
+    return lower_bound(fewer, delta) if fewer and all(math.isfinite(step.mu) for step in fewer) else 0.0
 
 
 _REPLAYED, _RECOMPUTED = 40, 8

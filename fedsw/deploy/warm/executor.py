@@ -84,8 +84,8 @@ def serve(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
-    asked = parser.parse_args(arguments)
-    key: Any = load_ssh_private_key(Path(asked.auth_supernode_private_key).read_bytes(), None)
+    options = parser.parse_args(arguments)
+    key: Any = load_ssh_private_key(Path(options.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
     enter, clients = connection.FleetHttpClient.__enter__, list[Any]()
 
@@ -99,7 +99,9 @@ def serve(arguments: list[str]) -> None:
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL = connection.HEARTBEAT_DEFAULT_INTERVAL = LEASE_SECONDS / patience
     worker = Worker()
     worker.wait_until_ready()
-    with connection.http_request_response(asked.superlink, False, asked.root_certificates, (key, key.public_key())) as (
+    with connection.http_request_response(
+        options.superlink, False, options.root_certificates, (key, key.public_key())
+    ) as (
         node_id,
         _,
         _,
@@ -108,7 +110,7 @@ def serve(arguments: list[str]) -> None:
         *_,
     ):
         log(INFO, "SuperNode ID: %s", node_id)
-        node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab, worker)
+        node = Node(clients[-1], node_id, parse_config_args([options.node_config]), get_run, get_fab, worker)
         try:
             node.run()
         finally:
