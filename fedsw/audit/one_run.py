@@ -222,11 +222,7 @@ def _require_known(experiment: Experiment) -> None:
 
 
 def _require_public(experiment: Experiment, *, unsafe: bool) -> None:
-    """Refuse to publish un-noised findings about records of a user's own.
-
-    Raises:
-        ExperimentError: naming what the finding would give away, and the remedy.
-    """
+    """Refuse to publish un-noised findings about records of a user's own."""
     if experiment.data.own and not unsafe:
         raise ExperimentError(
             f"data.source is {experiment.data.source!r}, and --one-run would write how attackers who trained on these "

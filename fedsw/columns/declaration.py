@@ -160,11 +160,7 @@ class Columns(Declared):
 
 
 def _require_one_word(group: Group, feature: Feature) -> None:
-    """Refuse a group that is an input too, if the two declarations of the column cannot both hold.
-
-    Raises:
-        ValueError: naming the column and both.
-    """
+    """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
     if feature.categories and group.values and set(feature.categories) != set(group.values):
         raise ValueError(
             f"column {group.name!r} has values {list(group.values)} as group and categories "

@@ -242,11 +242,7 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
 
 
 def _require_measured(task: str, cells: Sequence[Cell]) -> None:
-    """Refuse to compare where nothing is measured.
-
-    Raises:
-        ExperimentError: with the remedy.
-    """
+    """Refuse to compare where nothing is measured."""
     for cell in cells:
         data = cell.experiment.data
         if data.own and data.held_out is None and not data.held_out_released:

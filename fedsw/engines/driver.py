@@ -268,11 +268,7 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
 
 
 def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
-    """The experiment, which counts in the account of that name.
-
-    Raises:
-        ValueError: for an account in another folder than runs keep theirs in.
-    """
+    """The experiment, which counts in the account of that name."""
     from fedsw.accounting.lifetime import account_named, accounts_folder
 
     if named is None:
@@ -300,11 +296,7 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
 
 
 def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:
-    """Refuse functions for a server that is another process.
-
-    Raises:
-        ExperimentError: naming them and how they get there.
-    """
+    """Refuse functions for a server that is another process."""
     from fedsw.experiment import ExperimentError
 
     if metrics and engine in _SUBMITTED:

@@ -118,11 +118,7 @@ def _completed(experiment: Experiment, found: own.Own, source: str, held_out: st
 
 
 def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
-    """Refuse held-out records that are also private ones: their metrics are published without noise.
-
-    Raises:
-        ExperimentError: with the number of rows and what to do.
-    """
+    """Refuse held-out records that are also private ones: their metrics are published without noise."""
     if spec.shows_private_rows:
         return
     if persons := units_in_common(held_out, found.parts):

@@ -128,11 +128,7 @@ class OwnMetrics:
 
 
 def _named(name: str, returned: Any) -> dict[str, float]:
-    """The numbers that a metric returned, by the names that they are recorded under.
-
-    Raises:
-        ExperimentError: if it returned something else.
-    """
+    """The numbers that a metric returned, by the names that they are recorded under."""
     if not isinstance(returned, Mapping):
         return {name: _number(name, returned)}
     for key in returned:

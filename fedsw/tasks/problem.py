@@ -324,11 +324,7 @@ class Problem:
         data.validate(records, name, groups=self.groups)
 
     def _try_heads(self, model: nn.Module) -> None:
-        """Look at the outputs that further penalties compare, on made-up records.
-
-        Raises:
-            ExperimentError: if the model does not return one of them, or with other columns.
-        """
+        """Look at the outputs that further penalties compare, on made-up records."""
         features = made_up_features(self.experiment.model.seed, self.features)
         classes = torch.zeros(len(features), dtype=torch.int64)
         numbers = torch.zeros((len(features), self.shape.targets))

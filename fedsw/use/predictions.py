@@ -200,11 +200,7 @@ def _by_rule(
 
 
 def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
-    """The held-out outputs that a rule may look at.
-
-    Raises:
-        ExperimentError: if there is no such rule, or no held-out records that hold nobody's private one.
-    """
+    """The held-out outputs that a rule may look at."""
     if rule not in RULES:
         raise ExperimentError(
             f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "

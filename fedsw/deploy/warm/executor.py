@@ -206,11 +206,7 @@ class Node:
         return self._opened(response, {get_object_id(content): content for content in objects})
 
     def _opened(self, response: Any, contents: dict[str, bytes]) -> Any:
-        """The message that came, if it is the server's to this node, as its header says.
-
-        Raises:
-            Unreadable: whatever else came; with the header, if it can be answered.
-        """
+        """The message that came, if it is the server's to this node, as its header says."""
         from flwr.app import Message, RecordDict
         from flwr.app.message import make_message
         from flwr.common.constant import SUPERLINK_NODE_ID
@@ -305,11 +301,7 @@ class Node:
             log(ERROR, "%s: %s", type(fault).__name__, fault)
 
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
-        """A run with its bundle and settings.
-
-        Raises:
-            BundleRefused: if it is not the bundle that was announced, or not the one that this node demands.
-        """
+        """A run with its bundle and settings."""
         from flwr.common.config import get_fused_config_from_fab
 
         if run_id not in self._runs:
