@@ -115,7 +115,7 @@ def check(folder: Folder) -> Check:
     if not str(folder.summary.get("status", "")).startswith(("completed", "stopped")):
         found = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
         return faults.check(NAME, found, round=round_)
-    off = _differing(_tensors(model), _released(folder, stored["average"]), folder)
+    off = _differing(sensitivity.tensors_of(model), _released(folder, stored["average"]), folder)
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")
     what = "averaged iterates" if averaged else "iterate"
     return faults.check(NAME, f"the model is the {what} of round {round_}, bit for bit", round=round_)
@@ -191,10 +191,3 @@ def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> lis
         elif not torch.equal(stored, part.reshape(parameter.shape).to(stored.dtype)):
             names.append(name)
     return [*names, *(["numbers left over"] if start != flat.numel() else [])]
-
-
-def _tensors(path: Path) -> Mapping[str, Tensor]:
-    from safetensors.torch import load_file
-
-    tensors: Mapping[str, Tensor] = load_file(path)
-    return tensors

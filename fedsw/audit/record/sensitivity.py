@@ -176,7 +176,7 @@ def model(folder: Folder, name: str) -> Check:
     numbers = [int(line["round"]) for line in folder.metrics]
     faults.require(numbers == sorted(set(numbers)), "the steps of metrics.jsonl do not follow one another")
     faults.require(max(numbers, default=0) <= step, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
-    released, kept = _tensors(path), stored["network"]
+    released, kept = tensors_of(path), stored["network"]
     off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
@@ -188,7 +188,7 @@ def _stored(folder: Folder, faults: Faults) -> None:
     if not path.is_file():
         faults.require(not folder.metrics, "there are lines of metrics, and no sketch that they are about")
         return
-    sigma, _, clients, attempt, _ = _tensors(path)[_FACTS].tolist()
+    sigma, _, clients, attempt, _ = tensors_of(path)[_FACTS].tolist()
     for line in folder.metrics:
         where = f"step {line.get('round')} of metrics.jsonl"
         faults.require(math.isclose(float(line.get("sigma") or 0.0), sigma), f"{where} has another σ than the sketch")
@@ -227,7 +227,8 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and torch.equal(one, other)
 
 
-def _tensors(path: Path) -> Mapping[str, Tensor]:
+def tensors_of(path: Path) -> Mapping[str, Tensor]:
+    """Read a file of tensors by their names; each of its own shape."""
     from safetensors.torch import load_file
 
     tensors: Mapping[str, Tensor] = load_file(path)
