@@ -110,7 +110,7 @@ def steps(
 
 
 def largest_count(fits: Callable[[int], bool]) -> int:
-    """Largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
+    """Search the largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
     low, high = 0, 1
     while high < MOST_STEPS and fits(high):
         low, high = high, min(2 * high, MOST_STEPS)

@@ -145,7 +145,7 @@ def as_records(
 
 
 def called(source: object) -> object:
-    """What a function without arguments returns; anything else as it is.
+    """Take what a function without arguments returns; anything else as it is.
 
     Raises:
         BadRecords: if that is a function again.

@@ -209,7 +209,7 @@ def _drive(
 
 
 def as_run(directory: Path, experiment: Experiment) -> Experiment:
-    """The experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
+    """Read the experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
     from fedsw.experiment.preset import left_open
     from fedsw.experiment.stored import modules_of
     from fedsw.runs.directory import RunDirectory
@@ -284,7 +284,7 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
 
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
-    """What a finished run left; its history is empty if it stopped before its first round."""
+    """Read what a finished run left; its history is empty if it stopped before its first round."""
     from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
 
     summary = read_json(directory / SUMMARY)
@@ -318,7 +318,7 @@ def _engine(name: str, directory: Path) -> Engine:
 
 
 def fresh_directory(parent: Path) -> Path:
-    """A new folder in `parent`, named for the time."""
+    """Make a new folder in `parent`, named for the time."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         directory = parent / f"{stamp}{suffix}"

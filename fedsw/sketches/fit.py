@@ -71,7 +71,7 @@ def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
 
 
 def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """Unbiased estimate of the weighted squared distance between the sketched records and a generated law.
+    """Estimate without bias the weighted squared distance between the sketched records and a generated law.
 
     With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
     estimates sum_c weight_c |E b_c - p_c mu_c|^2 without bias, given as many samples of each cell as there are: the
@@ -252,7 +252,7 @@ def fit_generator(
 def sketch_distance(
     sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
 ) -> float:
-    """Squared distance between a sketch's records and samples, noise taken off: the number to choose generators by.
+    """Compute the squared distance of samples from a sketch's records, noise taken off: to choose generators by.
 
     Args:
         sketch: (cells, F + 1) noised numbers.

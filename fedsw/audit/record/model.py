@@ -1,4 +1,4 @@
-"""Is what the folder holds what was written? Every row of every ledger, the checkpoint, the model, and their rounds."""
+"""Checks that a folder holds what was written: every row of every ledger, the checkpoint, the model and its rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAIN = "ledger chain"
 
 
 def check_chain(folder: Folder) -> Check:
-    """Every digest, the sequence, no attempt twice, and every remembered head.
+    """Check every digest, the sequence, that no attempt is there twice, and every remembered head.
 
     A copy of the whole folder from an earlier day is consistent in itself, and passes.
     """
@@ -94,7 +94,7 @@ _TITLE = b"fedsw checkpoint 2 "
 
 
 def check(folder: Folder) -> Check:
-    """Parameters bit for bit; the rounds of checkpoint, metrics, ledger and summary."""
+    """Check the parameters bit for bit, and the rounds of checkpoint, metrics, ledger and summary."""
     if folder.sketch:
         return sensitivity.model(folder, NAME)
     stored = newest_checkpoint(folder.directory)

@@ -27,7 +27,7 @@ _NODES = 3001
 
 
 def require_said(folder: Folder, faults: Faults) -> None:
-    """Configuration, ledger, summary and sentence speak of the same selection, or all of them of none."""
+    """Require that configuration, ledger, summary and sentence speak of the same selection, or all of them of none."""
     said = {"config.json": folder.selection}
     said |= {f"{book.name}'s header": book.promise.get("selection") for book in folder.books}
     said |= {"summary.json": folder.summary.get("selection")} if folder.summary else {}
@@ -41,7 +41,7 @@ def require_said(folder: Folder, faults: Faults) -> None:
 
 
 def covers(stored: Stored, steps: Steps) -> bool:
-    """Whether one of the plans that the selection was charged for is no smaller than these steps."""
+    """Say whether one of the plans that the selection was charged for is no smaller than these steps."""
     plain = all(step.sampling == "without-replacement" and step.slices is None for step in steps)
     rate, mu = max((step.rate for step in steps), default=0.0), max((step.mu for step in steps), default=0.0)
     times = sum(steps.values())
@@ -49,12 +49,12 @@ def covers(stored: Stored, steps: Steps) -> bool:
 
 
 def replayed(stored: Stored, delta: float) -> float:
-    """Epsilon of the selection by fedsw's own code."""
+    """Compute epsilon of the selection by fedsw's own code."""
     return _replayed(json.dumps(stored), delta)
 
 
 def recomputed(stored: Stored, delta: float) -> float:
-    """Epsilon of the selection by the theorem, from divergences that are integrated here."""
+    """Compute epsilon of the selection by the theorem, from divergences that are integrated here."""
     return _recomputed(json.dumps(stored), delta)
 
 
@@ -105,7 +105,7 @@ _DIGITS = 1.1e-2  # what three digits add to a number at most, rounded up
 
 
 def check(folder: Folder) -> Check:
-    """Epsilon, delta, accountant, nominal, trust and sampling, wherever each of them is written down."""
+    """Check epsilon, delta, accountant, nominal, trust and sampling, wherever each of them is written down."""
     if not folder.plan:
         return Check(NAME, not folder.metrics, "no plan.json: the run was refused before anything was spent")
     faults, records = Faults(), sum(folder.sizes.values())
@@ -137,7 +137,7 @@ def check(folder: Folder) -> Check:
 
 
 def resolved(delta: float | str, records: int) -> float:
-    """The number behind "c/n^k", or "auto": 1/n^2 and at least 1e-9."""
+    """Compute the number behind "c/n^k", or "auto": 1/n^2 and at least 1e-9."""
     if not isinstance(delta, str):
         return float(delta)
     if delta == "auto":
