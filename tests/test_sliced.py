@@ -154,7 +154,7 @@ def test_stable_ties_take_their_slots_in_row_order() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("n", [1, 2, 33, 40_000])
+@pytest.mark.parametrize("n", [1, 2, 33, 50_000])
 def test_the_order_is_that_of_a_stable_sort_whatever_is_tied(n: int, threads: int) -> None:
     before, smooth = torch.get_num_threads(), normal(4, n)
     torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, special
+from scipy import special
 
 Scheme = Literal["iid", "orthogonal"]
 
@@ -261,6 +261,8 @@ def _sum(one: ShareLaw, other: ShareLaw, highest: float) -> ShareLaw:
 
 def _convolved(one: Array, other: Array) -> Array:
     size = len(one) + len(other) - 1
+    from scipy import fft  # half as long to load as all of the accounting beside it, for random slices alone
+
     length = fft.next_fast_len(size, real=True)
     spectrum = fft.rfft(one, length)
     spectrum *= spectrum if one is other else fft.rfft(other, length)

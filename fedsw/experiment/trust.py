@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -60,6 +61,10 @@ class TrustModel:
     def against(self, experiment: Any) -> str | None:
         """Whom its noise protects from, in words; None for what follows from who has the ledgers."""
         return None
+
+    def summed(self, experiment: Any) -> float:
+        """Noise in the sum over all clients, in units of what a client's own plan has, where clients add noise."""
+        return math.sqrt(experiment.federation.clients)
 
     def releases(self, experiment: Any) -> int:
         """How often a run releases something of a record."""

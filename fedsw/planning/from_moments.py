@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
 from fedsw.models import flatten
 from fedsw.objectives import Clip, histograms
@@ -75,7 +76,7 @@ class Summed:
 def summed_noise(
     problem: Problem, experiment: Experiment, clip: Clip, batch: Sequence[int], *, multiplier: float
 ) -> Summed:
-    """What `local-gradient` adds to a batch of twins, as many clients as the experiment has, each with its own noise.
+    """What clients that add noise add to a batch of twins together: each its own, or under masks a share of one.
 
     Args:
         batch: twins of every stratum in a batch.
@@ -89,7 +90,7 @@ def summed_noise(
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
     noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
-    together = math.sqrt(experiment.federation.clients)
+    together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution)
 
 

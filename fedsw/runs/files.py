@@ -60,6 +60,8 @@ SKETCH = "sketch.safetensors"
 """The released sketch, under trust models with one."""
 GENERATOR = "generator.pt"
 """Where the training of a generator on the released sketch is."""
+CLASSIFIER = "classifier.safetensors"
+"""The classifier that a later stage of a sketch looks through; a number is in its name, as in those of its sketch."""
 RELEASES = "releases"
 """The folder of what clients released once."""
 LOCK = "run.lock"
@@ -75,6 +77,7 @@ RELEASABLE = (
     MOMENTS,
     SKETCH,
     GENERATOR,
+    CLASSIFIER,
     MODEL,
     OUTPUTS,
     HELD_OUT,

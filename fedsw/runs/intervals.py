@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -278,8 +278,10 @@ def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL
         shape = 1 + mid * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return abs(theta - area) - z * math.sqrt(theta * (1 - theta) * shape / (positives * negatives))
 
-    low = 0.0 if area <= 0 else optimize.brentq(beyond, 0.0, area - _BESIDE * area)
-    high = 1.0 if area >= 1 else optimize.brentq(beyond, area + _BESIDE * (1 - area), 1.0)
+    from scipy.optimize import brentq
+
+    low = 0.0 if area <= 0 else brentq(beyond, 0.0, area - _BESIDE * area)
+    high = 1.0 if area >= 1 else brentq(beyond, area + _BESIDE * (1 - area), 1.0)
     return Interval(float(low), float(high))
 
 
@@ -354,7 +356,9 @@ def _root(below: Callable[[float], float], wanted: float) -> float:
         return 0.0
     if below(1.0) >= wanted:
         return 1.0
-    return float(optimize.brentq(lambda p: below(p) - wanted, 0.0, 1.0, xtol=1e-7))
+    from scipy.optimize import brentq
+
+    return float(brentq(lambda p: below(p) - wanted, 0.0, 1.0, xtol=1e-7))
 
 
 def _exact(count: float, total: float, level: float) -> Interval:
@@ -428,7 +432,7 @@ def _folded(ratio: Interval) -> Interval:
 
 def _sign_tail(more: int, fewer: int) -> float:
     """How probable at least so many more are where both are equally likely."""
-    return float(stats.binom.sf(more - 1, more + fewer, 0.5))
+    return float(special.bdtrc(more - 1, more + fewer, 0.5)) if more > 0 else 1.0
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsw import files
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import GENERATOR, SKETCH
+from fedsw.runs.files import CLASSIFIER, GENERATOR, SKETCH
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch
 
@@ -74,6 +74,7 @@ def _reported_in(path: Path) -> tuple[int, float]:
     return int(round_), float(epsilon)
 
 
+WEIGHTS = "weights"
 VALUE, FACTS = "sketch", "sigma, records, clients, attempt and epsilon"
 
 
@@ -94,23 +95,44 @@ class StoredSketch:
     spent: float
 
 
-def keep(directory: RunDirectory, stored: StoredSketch) -> None:
-    """Put a sketch on disk, whole or not at all; what was learnt from another one is removed."""
-    (directory.path / GENERATOR).unlink(missing_ok=True)
-    directory.read_metrics(through=0)
+def of_stage(name: str, number: int) -> str:
+    """The name of a stage's own file: that of the first stage is the plain one."""
+    stem, dot, ending = name.partition(".")
+    return name if number == 1 else f"{stem}-{number}{dot}{ending}"
+
+
+def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt: int = 0) -> None:
+    """Put the sketch of a stage on disk, whole or not at all; what was learnt from another one is removed.
+
+    Args:
+        learnt: steps of the generator in the stages before.
+    """
+    (directory.path / of_stage(GENERATOR, number)).unlink(missing_ok=True)
+    directory.read_metrics(through=learnt)
     sketch = stored.sketch
     facts = [sketch.sigma, float(sketch.records), float(stored.clients), float(stored.attempt), stored.spent]
     content = {VALUE: sketch.value.cpu().contiguous(), FACTS: torch.tensor(facts, dtype=torch.float64)}
-    files.replace(directory.path / SKETCH, save(content))
+    files.replace(directory.path / of_stage(SKETCH, number), save(content))
 
 
-def stored_sketch(directory: RunDirectory, law: Law) -> StoredSketch | None:
-    """The sketch that a run has released; None if it has released none.
+def keep_classifier(directory: RunDirectory, number: int, weights: Tensor) -> None:
+    """Put the weights (z,) that a stage looks through on disk, before anybody is asked to."""
+    files.replace(directory.path / of_stage(CLASSIFIER, number), save({WEIGHTS: weights.contiguous()}))
+
+
+def stored_classifier(directory: RunDirectory, number: int) -> Tensor | None:
+    """The weights (z,) that a stage looks through; None before there are any."""
+    path = directory.path / of_stage(CLASSIFIER, number)
+    return load_file(path)[WEIGHTS] if path.exists() else None
+
+
+def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredSketch | None:
+    """The sketch that a run has released in a stage; None if it has released none.
 
     Raises:
         ValueError: if it is of another law.
     """
-    path = directory.path / SKETCH
+    path = directory.path / of_stage(SKETCH, number)
     if not path.exists():
         return None
     tensors = load_file(path)

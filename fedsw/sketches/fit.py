@@ -6,8 +6,8 @@ import copy
 import hashlib
 import io
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -180,6 +180,14 @@ class CheckpointRefused(ValueError):
     """A checkpoint file is damaged, or of another sketch, network or setting."""
 
 
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What a step compares generated samples with: a law, drawn, and a target of it."""
+
+    drawn: Sketcher
+    target: Target
+
+
 def fit_generator(
     sketch: NoisedSketch,
     network: nn.Module,
@@ -188,6 +196,7 @@ def fit_generator(
     sketcher: Sketcher | None = None,
     weights: Tensor | None = None,
     proportions: Tensor | None = None,
+    later: Sequence[tuple[NoisedSketch, Sketcher]] = (),
     observer: Callable[[Progress], None] | None = None,
     every: int = 100,
     checkpoint: Path | str | None = None,
@@ -208,6 +217,8 @@ def fit_generator(
         sketcher: the sketch's law, drawn, if it is there already.
         weights: (cells,), of every cell's squared distance; see `Target.of`.
         proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
+        later: sketches of later stages, each with its law drawn: their squared distances are added to the first's.
+            How often a cell is generated is read off the first.
         observer: called every `every` steps and after the last.
         checkpoint: a file that is written at the same times, and read first if it is there.
 
@@ -228,16 +239,20 @@ def fit_generator(
     if isinstance(network, Proportioned):
         network.proportions.copy_(sketch.proportions if proportions is None else proportions)
     target = Target.of(sketch, weights=weights, like=like)
+    targets = [Compared(drawn, target)]
+    for other, own in later:
+        like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
+        targets.append(Compared(_sketcher_of(other, own, like), like_first))
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     path = None if checkpoint is None else Path(checkpoint)
-    mark = _mark(sketch, network, settings, target)
+    mark = _mark([sketch, *(each for each, _ in later)], network, settings, target)
     done = 0 if path is None else _restored(path, mark, network, optimizer)
     network.train()
     total, counted = 0.0, 0
     for step in range(done + 1, settings.steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
-        total += _step(step, conditional, drawn, target, settings, optimizer)
+        total += _step(step, conditional, targets, settings, optimizer)
         counted += 1
         if step % every == 0 or step == settings.steps:
             if path is not None:
@@ -276,13 +291,13 @@ def sketch_distance(
 def _step(
     step: int,
     network: Conditional,
-    drawn: Sketcher,
-    target: Target,
+    targets: Sequence[Compared],
     settings: FitSettings,
     optimizer: torch.optim.Optimizer,
 ) -> float:
-    """One step; returns the batch's distance before it."""
+    """One step; returns the batch's distance before it, summed over stages."""
     generator = seeded_generator(settings.seed, "generator training", step)
+    target = targets[0].target
     device = target.blocks.device
     proportions = target.proportions.cpu()
     each = stratified(proportions, settings.batch)
@@ -291,12 +306,16 @@ def _step(
         each = torch.multinomial(proportions, settings.batch, replacement=True, generator=generator)
     noise = torch.randn(settings.batch, network.latent, generator=generator)
     cells = each.to(device)
-    module: Sketcher | SomeOfLaw = drawn
-    if settings.fraction < 1:
-        module, places, factors = drawn.some(settings.fraction, generator)
-        target = target.at(places, factors)
-    sums = module.by_cell(network(noise.to(target.blocks), cells), cells)
-    loss = (distance_of_sums if whole else drawn_distance_of_sums)(target, sums)
+    made = network(noise.to(target.blocks), cells)
+    loss = torch.zeros((), device=device)
+    for stage in targets:
+        module: Sketcher | SomeOfLaw = stage.drawn
+        compared = stage.target
+        if settings.fraction < 1:
+            module, places, factors = stage.drawn.some(settings.fraction, generator)
+            compared = compared.at(places, factors)
+        sums = module.by_cell(made, cells)
+        loss = loss + (distance_of_sums if whole else drawn_distance_of_sums)(compared, sums)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
@@ -321,13 +340,15 @@ def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:
     return cast(Conditional, network)
 
 
-def _mark(sketch: NoisedSketch, network: nn.Module, settings: FitSettings, target: Target) -> str:
-    """What a checkpoint must agree with: sketch, law, settings, weights and the network's shapes."""
+def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSettings, target: Target) -> str:
+    """What a checkpoint must agree with: sketches, laws, settings, weights and the network's shapes."""
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
-    for part in (repr(sketch.law), repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
+    laws = [repr(sketch.law) for sketch in sketches]
+    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
         digest.update(part.encode() + b"\0")
-    digest.update(sketch.value.cpu().numpy().tobytes())
+    for sketch in sketches:
+        digest.update(sketch.value.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

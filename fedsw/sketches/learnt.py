@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw.models.initial import Seed, convolution, count_parameters, flatten, generator_of, linear, load_flat
+from fedsw.models.labelled import generate, seeded_generator
 from fedsw.randomness import Stream
 
 Layer = Literal["early", "late"]
@@ -123,3 +124,55 @@ def weights_of(network: nn.Module) -> bytes:
 def flat_bytes(weights: Tensor) -> bytes:
     """Weights (v,) as float32 numbers one after the other."""
     return weights.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes()
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """How a classifier is trained on what a generator makes; all of it is public.
+
+    Attributes:
+        steps, batch: of Adam, and samples of each.
+        shifts: up to how many pixels an image is moved each way, at random.
+        noise: standard deviation of what is added to every number.
+        smoothing: of labels.
+        learning_rate: at the first step; it falls to 0 along a cosine.
+    """
+
+    steps: int = 700
+    batch: int = 200
+    shifts: int = 2
+    noise: float = 0.1
+    smoothing: float = 0.1
+    learning_rate: float = 0.003
+
+
+def taught(network: Classifier, teacher: nn.Module, proportions: Tensor, groups: int, lessons: Lessons) -> Classifier:
+    """Train a classifier on fresh samples of a generator, moved and noised, with softened labels.
+
+    Guarantee: post-processing of what the generator learnt from. Samples, moves and noise depend on the steps alone.
+
+    Args:
+        network: untrained; changed in place.
+        teacher: a `fedsw.models.labelled.Conditional` generator.
+        proportions: (cells,), how often each cell is made.
+        groups: cells of a label.
+    """
+    side = math.isqrt(next(iter(generate(teacher, proportions, 1))).shape[1])
+    optimizer = torch.optim.Adam(network.parameters(), lr=lessons.learning_rate)
+    for step in range(lessons.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lessons.learning_rate * (1 + math.cos(math.pi * step / lessons.steps)) / 2
+        features, cells = generate(teacher, proportions, lessons.batch, seed=step)
+        generator = seeded_generator(step, "lessons", 0)
+        seen = features.cpu()
+        if side**2 == seen.shape[1]:
+            rolled = torch.randint(-lessons.shifts, lessons.shifts + 1, (2,), generator=generator).tolist()
+            seen = torch.roll(seen.reshape(-1, side, side), rolled, dims=(1, 2)).flatten(1)
+        seen = seen + lessons.noise * torch.randn(seen.shape, generator=generator)
+        like = next(network.parameters())
+        labels = torch.div(cells, groups, rounding_mode="floor").to(like.device)
+        loss = F.cross_entropy(network(seen.to(like)), labels, label_smoothing=lessons.smoothing)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return network.eval()

@@ -20,7 +20,7 @@ from fedsw.models.labelled import generate, proportions_of
 from fedsw.sketches.law import STEP, Law, Sketcher
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import drawn, law_of, table_of
+from fedsw.tasks.sketched import FIRST, Stage, drawn, law_of, table_of
 from fedsw.tasks.tally import Tally
 from fedsw.tasks.task import Inputs, Raw
 
@@ -233,19 +233,19 @@ def tally_of_records(problem: Problem, tally: Tally, records: Records, model: nn
     return total.index_add_(0, records.sensitive.long(), steps)
 
 
-def law_of_problem(problem: Problem) -> Law:
-    """What is measured of every record."""
-    return law_of(problem.experiment, problem.shape)
+def law_of_problem(problem: Problem, stage: Stage = FIRST) -> Law:
+    """What is measured of every record in a stage."""
+    return law_of(problem.experiment, problem.shape, stage)
 
 
-def sketcher_of(problem: Problem) -> Sketcher:
+def sketcher_of(problem: Problem, stage: Stage = FIRST) -> Sketcher:
     """The law with its public numbers drawn, in the run's precision, on its device."""
-    return drawn(law_of_problem(problem), problem.dtype, problem.device)
+    return drawn(law_of_problem(problem, stage), problem.dtype, problem.device)
 
 
-def sketch_of_records(problem: Problem, records: Records) -> Tensor:
+def sketch_of_records(problem: Problem, records: Records, stage: Stage = FIRST) -> Tensor:
     """The records' exact sum (cells, F + 1), float64, on the host. WITHOUT NOISE: it leaves as a `Bounded` only."""
-    return sketcher_of(problem).sums(inputs_of(problem, records), cells_of(problem, records)).cpu()
+    return sketcher_of(problem, stage).sums(inputs_of(problem, records), cells_of(problem, records)).cpu()
 
 
 @flushing_to_zero

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedsw import models
 from fedsw.columns.declaration import ranges
@@ -29,6 +28,10 @@ from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
 
 _Builder = Callable[[Model, int, int, int], nn.Module]
+
+_SMALL = 2**20
+"""Parameters that a model may have to be tried on one record as it is. Of a larger one the sizes alone are looked at,
+for which torch loads its compiler, and that takes seconds."""
 
 _SHIPPED: Mapping[str, _Builder] = {
     "logistic": lambda spec, features, outputs, classes: models.logistic(features, outputs, seed=spec.seed),
@@ -266,7 +269,7 @@ def machine_memory() -> float:
 
 @functools.lru_cache(maxsize=64)
 def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
-    """The size of an experiment's model, on torch's device without memory; nothing is known of a user's own."""
+    """The size of an experiment's model, without memory where it is large; nothing is known of a user's own."""
     spec = experiment.model
     if is_reference(spec.kind):
         return Size(0.0, 0.0, 0.0)
@@ -281,28 +284,48 @@ def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
     except (RuntimeError, TypeError, OverflowError):  # more numbers than can be counted
         return Size(math.inf, 0.0, 0.0)
     parameters = float(sum(parameter.numel() for parameter in model.parameters()))
-    return Size(parameters, *_passed(model, spec, task, shape, parameters))
+    if small := parameters <= _SMALL:
+        model = of_shape(experiment, shape, task.width(shape, spec))
+    return Size(parameters, *_passed(model, spec, task, shape, parameters, "cpu" if small else "meta"))
 
 
-def _passed(model: torch.nn.Module, spec: Model, task: Task, shape: Shape, parameters: float) -> tuple[float, float]:
+def _passed(
+    model: torch.nn.Module, spec: Model, task: Task, shape: Shape, parameters: float, device: str
+) -> tuple[float, float]:
     """Numbers in the layers after one record, and its operations; by its parameters where it takes something else."""
     seen: list[int] = []
+    operations: list[float] = []
 
-    def count(module: torch.nn.Module, given: object, found: object) -> None:
+    def count(module: torch.nn.Module, given: tuple[object, ...], found: object) -> None:
         if isinstance(found, torch.Tensor) and not list(module.children()):
             seen.append(found.numel())
+            operations.append(_operations(module, given, found))
 
     width = spec.latent if task.facts.other_side == "generator" else shape.features
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     try:
-        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counted:
-            model.eval()(torch.empty((1, width)))
-        return float(sum(seen)), float(counted.get_total_flops())
+        with torch.device(device), torch.no_grad():
+            model.eval()(torch.zeros((1, width)))
+        return float(sum(seen)), sum(operations)
     except Exception:  # a generator that is called with cells, or a network of more than one input
         return 0.0, 2.0 * parameters
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _operations(module: torch.nn.Module, given: tuple[object, ...], found: torch.Tensor) -> float:
+    """Of a layer's product, in which each entry of its weight meets every place once."""
+    weight = getattr(module, "weight", None)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        places = given[0].numel() / module.in_channels if isinstance(given[0], torch.Tensor) else 0
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        places = found.numel() / module.out_channels
+    elif isinstance(module, nn.Linear):
+        places = found.numel() / module.out_features
+    else:
+        return 0.0
+    return 2.0 * places * weight.numel() if isinstance(weight, torch.Tensor) else 0.0
 
 
 def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:

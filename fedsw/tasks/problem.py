@@ -30,7 +30,7 @@ from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
 from fedsw.tasks.own import made_up_features, task_of
-from fedsw.tasks.sketched import drawn, law_of
+from fedsw.tasks.sketched import Stage, drawn, law_of
 from fedsw.tasks.tally import Counts, RegressionSums
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
@@ -105,7 +105,8 @@ class Problem:
         objective = _objective(experiment, task, shape)
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         if experiment.privacy.sketch:
-            drawn(law_of(experiment, shape), problem.dtype, problem.device)
+            for number in range(1, 1 + len(experiment.sketch.shares)):
+                drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
             _require_conditional(model, experiment)
         elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
             problem._try_out(model)

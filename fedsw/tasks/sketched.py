@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,6 +18,7 @@ from fedsw.experiment.sources import Shape
 from fedsw.sketches import maps
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher, chunk_of
+from fedsw.sketches.learnt import Classifier, Learnt
 from fedsw.sketches.maps import FeatureMap, OwnMap, circle_of
 from fedsw.sketches.parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
 from fedsw.sketches.tables import Pairs
@@ -29,8 +30,29 @@ def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
     return _classes(experiment, shape) * _groups(experiment, shape)
 
 
-def law_of(experiment: Experiment, shape: Shape) -> Law:
-    """What is measured of every record, by the public settings and the data's shape alone.
+@dataclass(frozen=True)
+class Stage:
+    """One of the releases of a sketch.
+
+    Attributes:
+        number: from 1.
+        weights: of the classifier that its map `learnt` looks through; none for zeros, where only sizes matter.
+    """
+
+    number: int = 1
+    weights: bytes = b""
+
+
+FIRST = Stage()
+
+
+def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Classifier:
+    """The classifier whose layers later stages look at, untrained."""
+    return Classifier(shape.features, max(1, shape.classes), experiment.sketch.hidden, seed=seed)
+
+
+def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
+    """What is measured of every record in a stage, by public settings, the data's shape and released weights alone.
 
     Raises:
         ExperimentError: if a part does not fit the features, or labels are asked for and there are none.
@@ -41,6 +63,8 @@ def law_of(experiment: Experiment, shape: Shape) -> Law:
             f"sketch.labels is true, and the target is {shape.targets} numbers: set it to false, or declare classes"
         )
     coded = table_of(experiment)
+    if stage.number > 1:
+        return _later(experiment, shape, stage)
     try:
         return Law(
             shape.features if coded is None else ranges(coded)[-1][1],
@@ -54,7 +78,26 @@ def law_of(experiment: Experiment, shape: Shape) -> Law:
         raise ExperimentError(f"sketch: {fault}") from None
 
 
-@functools.lru_cache(maxsize=4)
+def _later(experiment: Experiment, shape: Shape, stage: Stage) -> Law:
+    sketch = experiment.sketch
+    if stage.number > 1 + len(sketch.stages):
+        raise ExperimentError(f"stage {stage.number} of a sketch with {1 + len(sketch.stages)}: there is none")
+    own = sketch.stages[stage.number - 2]
+    learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
+    try:
+        return Law(
+            shape.features,
+            tuple(_part(each, learnt) for each in own.parts),
+            classes=_classes(experiment, shape),
+            groups=_groups(experiment, shape),
+            counts=own.counts,
+            seed=sketch.seed,
+        )
+    except ValueError as fault:
+        raise ExperimentError(f"sketch.stages: {fault}") from None
+
+
+@functools.lru_cache(maxsize=8)
 def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
     """The law with its public numbers drawn, in that precision, on that device; once in a process.
 
@@ -96,13 +139,13 @@ def _groups(experiment: Experiment, shape: Shape) -> int:
     return len(shape.groups) if experiment.sketch.groups else 1
 
 
-def _part(spec: SketchPart) -> PartOfSketch:
+def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
     columns = spec.columns or None
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
-    looked_at = feature_map(spec)
+    looked_at = feature_map(spec, learnt)
     if spec.kind == "features":
-        signed = spec.map not in ("convolutions", "scattering")
+        signed = spec.map not in ("convolutions", "scattering", "learnt")
         return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
     if spec.kind == "moments":
         return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
@@ -127,12 +170,14 @@ def _part(spec: SketchPart) -> PartOfSketch:
     )
 
 
-def feature_map(spec: SketchPart) -> FeatureMap:
-    """The public map that a part of a sketch looks at records through.
+def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
+    """The public map that a part of a sketch looks at records through; `learnt` is that of the stage.
 
     Raises:
         ExperimentError: if it is a user's own and cannot be found or made, or is none.
     """
+    if learnt is not None and spec.map == "learnt":
+        return replace(learnt, layer=spec.layer)
     if spec.map in READ_BY_MAP:
         kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
         return kind(**{name: getattr(spec, name) for name in READ_BY_MAP[spec.map]})

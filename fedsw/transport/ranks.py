@@ -50,8 +50,13 @@ def ranked(rows: Tensor) -> Ranked:
     values = rows.gather(-1, order)
     first = _first_of_block(values)
     start = first * rows.shape[-1]
-    key = _by_rows(functools.partial(np.sort, axis=-1), order.add_(start))
-    return Ranked(values, key.sub_(start), first)
+    key = order.add_(start).to(_keys(rows.shape[-1]))
+    return Ranked(values, _by_rows(functools.partial(np.sort, axis=-1), key).to(torch.int64).sub_(start), first)
+
+
+def _keys(n: int) -> torch.dtype:
+    """The type of integers below n^2: the shorter one is sorted in a third of the time."""
+    return torch.int32 if n * n <= torch.iinfo(torch.int32).max else torch.int64
 
 
 def sort_rows(rows: Tensor) -> Tensor:
@@ -119,7 +124,7 @@ def _first_of_block(values: Tensor) -> Tensor:
     n = values.shape[-1]
     ranks = torch.arange(n, device=values.device)
     first = ranks.new_zeros(values.shape)
-    torch.mul(values[:, 1:] != values[:, :-1], ranks[1:], out=first[:, 1:])
+    torch.where(values[:, 1:] != values[:, :-1], ranks[1:], ranks[:1], out=first[:, 1:])
     return first.cummax(dim=-1).values
 
 
@@ -129,5 +134,5 @@ def _end_of_block(values: Tensor) -> Tensor:
     ranks = torch.arange(n, device=values.device)
     back = values.flip(-1)  # the r-th of these has rank n - 1 - r, and its block ends where it begins here
     before = ranks.new_zeros(values.shape)
-    torch.mul(back[:, 1:] != back[:, :-1], ranks[1:], out=before[:, 1:])
+    torch.where(back[:, 1:] != back[:, :-1], ranks[1:], ranks[:1], out=before[:, 1:])
     return before.cummax(dim=-1).values.flip(-1).neg_().add_(n)

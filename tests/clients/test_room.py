@@ -176,7 +176,7 @@ def test_drawing_directions_anew_every_round_takes_time():
     assert _slicing(asked).seconds > 300 > 30 > _slicing(small("slicing.directions=50")).seconds
 
 
-def _slicing(asked: Experiment) -> needs.Part:
+def _slicing(asked: Experiment) -> needs.SettingCost:
     parts = needs.parts_of(asked, task_of(asked), stated_shape(asked))
     return next(part for part in parts if part.setting == "slicing.directions")
 
@@ -290,6 +290,6 @@ def _outputs_asked(experiment: Experiment, rows: int) -> RecordDict:
 
 def test_the_limit_of_a_day_is_about_computing_and_infinite_needs_are_refused():
     assert limits.room_of({"max-seconds": "1e9"})[1] == 1e9
-    part = needs.Part("model.hidden", [1], math.inf)
+    part = needs.SettingCost("model.hidden", [1], math.inf)
     with pytest.raises(ExperimentError, match="more than can be counted"):
         needs.require_within([part], bytes_=1e300, seconds=1.0, whose="this client", remedy=("", ""))

@@ -18,6 +18,7 @@ from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.sketch import client as sketch
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import FIRST
 from tests.federations import small
 from tests.server.sketch_runs import sketched
 from tests.server.test_local_slices import RELEASE, SLICES
@@ -124,5 +125,5 @@ def test_a_sketch_is_of_one_row_of_each_person(tmp_path, monkeypatch):
     assert len(seen) == 2
     local = spied(monkeypatch, sketch, "inputs_of")
     alone = node_of(sketched("federation.clients=1", "privacy.trust=sketch-local"), 6)
-    sketch.noised_sketch(alone, tmp_path / "client-0.sqlite", 0, 0, 12)
+    sketch.noised_sketch(alone, tmp_path / "client-0.sqlite", FIRST, 12)
     assert len(local[0][1]) == len(alone.units) == len(set(local[0][1].unit.tolist()))

@@ -9,8 +9,8 @@ import typer
 from fedsw.cli.app import app, main
 from fedsw.cli.options import changes_of
 
-WITHOUT_JSON = {"init", "certs", "client", "bundle", "persons digest"}
-"""Verbs whose answer is a file, or that serve until they are stopped; `bundle` prints one hash."""
+WITHOUT_JSON = {"init", "certs", "client", "bundle", "persons digest", "certs roster add", "certs roster digest"}
+"""Verbs whose answer is a file, or that serve until they are stopped, or one hash."""
 
 
 def verbs():

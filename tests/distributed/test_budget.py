@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsw.accounting import Ledger, Step, epsilon_by
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.trust.distributed import budget
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.objectives.histograms import contribution_sensitivity
@@ -152,3 +153,11 @@ def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path,
         assert 0 < changes[1] <= found.noise.of_contribution.value * (1 + 1e-9)
         node.records.features[place] = kept[place]
         node.records.target[place] = 1 - node.records.target[place]
+
+
+def test_a_forecast_counts_shares_and_not_whole_noises():
+    model = trust_model("distributed")
+    assert model.summed(experiment_of("local.colluding=1", clients=16)) == pytest.approx(math.sqrt(16 / 15))
+    few = experiment_of("local.colluding=2", "federation.min_clients=10", clients=16)
+    assert model.summed(few) == pytest.approx(math.sqrt(16 / 8))
+    assert trust_model("local-gradient").summed(few) == 4.0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from fedsw.accounting import Ledger
+from fedsw.cli.app import main
+from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.privacy.masks import MaskKey
 from tests.distributed.sites import experiment_of
@@ -130,3 +134,26 @@ def test_who_is_protected_from_whom_is_said(federation):
 def test_what_it_cannot_do_is_refused_when_the_experiment_is_read(override, match):
     with pytest.raises(ValueError, match=match):
         experiment_of(override)
+
+
+@pytest.mark.parametrize("overrides", [(), ("objective.alpha=0.0",), ("local.failing=1.0", "federation.min_clients=2")])
+def test_the_audit_recomputes_a_run_from_what_is_written(federation, overrides):
+    experiment = small(*TRUST, *overrides)
+    app = Saboteur(Loses(wire.MASKED_SUM)) if "local.failing=1.0" in overrides else None
+    federation.run(experiment, app=app)
+    folder = federation.folder / "run1"
+    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    less = [json.dumps({**(line := json.loads(text)), "sigma": line["sigma"] / 2}) for text in lines]
+    (folder / "metrics.jsonl").write_text("\n".join(less) + "\n")
+    assert main(["audit", str(folder), "--output", str(federation.folder / "again")]) == 1
+
+
+def test_a_run_goes_on_where_it_was_stopped(federation):
+    """It stops for want of a site, and is resumed with all of them: every attempt has a number of its own."""
+    experiment, folder = small(*TRUST, "local.failing=1.0"), federation.folder / "run"
+    with pytest.raises(FederationError, match="2 of 3 clients"):
+        federation.run(experiment, app=Saboteur(Loses(wire.MASKED_SUM)), directory=folder)
+    summary = federation.run(experiment, directory=folder, resume=True)
+    assert summary["status"] == "completed" and summary["epsilon_spent"] <= 2.0
+    assert attempts_in(folder, 0) == [(1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]

@@ -17,6 +17,7 @@ from tests.server.sketch_runs import sketched
 
 EXPERIMENTS = {
     "central": small("privacy.noise_multiplier=2", "unsafe_metrics=true", "seed=3"),
+    "distributed": small("privacy.trust=distributed", "privacy.noise_multiplier=2"),
     "local-gradient": small("privacy.trust=local-gradient", "privacy.noise_multiplier=2"),
     "sketch": sketched(),
     "sketch-local": sketched("privacy.trust=sketch-local"),

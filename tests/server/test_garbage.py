@@ -22,6 +22,7 @@ RUNS: dict[str, Experiment] = {
     "central": small("training.rounds=3", *FEWER),
     "none": small("privacy.trust=none", "training.rounds=3", *FEWER),
     "no penalty": small("objective.alpha=0", "training.rounds=3", *FEWER),
+    "distributed": small("privacy.trust=distributed", *LOCAL),
     "local-gradient": small("privacy.trust=local-gradient", *LOCAL),
     "local-slices": experiment(SLICES, *FEWER),
     "flow": experiment(FLOW, *FEWER),

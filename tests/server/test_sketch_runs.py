@@ -27,6 +27,7 @@ from fedsw.sketches.law import STEP
 from fedsw.sketches.noised import bits_per_number
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import FIRST
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.server.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
@@ -108,11 +109,11 @@ def test_a_client_that_is_asked_twice_refuses_and_is_charged_once(tmp_path):
     task = Problem.from_experiment(sketched(LOCAL))
     node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 3}), "run")
     place = tmp_path / "client-0.sqlite"
-    first = client.noised_sketch(node, place, 1, 0, 600)
+    first = client.noised_sketch(node, place, FIRST, 600)
     assert first.value.shape == (5, 25) and first.spent <= 5.0 + 1e-9
-    for attempt in (0, 1):
+    for _ in range(2):
         with pytest.raises((BudgetExhausted, ValueError)):
-            client.noised_sketch(node, place, 1, attempt, 600)
+            client.noised_sketch(node, place, FIRST, 600)
     assert len(entries(place)) == 1
 
 

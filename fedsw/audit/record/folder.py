@@ -119,7 +119,7 @@ class Folder:
     @property
     def local(self) -> bool:
         """Whether the ledgers are the clients'."""
-        return self.trust.startswith("local-") or self.trust == "sketch-local"
+        return self.trust.startswith("local-") or self.trust in ("distributed", "sketch-local")
 
     @property
     def sketch(self) -> bool:

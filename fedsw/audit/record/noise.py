@@ -186,7 +186,7 @@ def _asked(folder: Folder) -> float:
     given = folder.privacy.get("noise_multiplier")
     if given is not None:
         return float(given)
-    if folder.sketch or folder.trust in ("central", "local-release"):
+    if folder.sketch or folder.trust in ("central", "distributed", "local-release"):
         return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     return 0.0
 
@@ -200,6 +200,8 @@ def _against_settings(folder: Folder, faults: Faults) -> str:
         return _diameter(folder, faults, rates=True)
     if folder.trust == "local-gradient":
         return _contributions(folder, faults)
+    if folder.trust == "distributed":
+        return _masked(folder, faults)
     return _sums(folder, faults)
 
 
@@ -239,6 +241,21 @@ def _contributions(folder: Folder, faults: Faults) -> str:
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
             faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
+    return "Δ is no less than the formulas' for the largest batches"
+
+
+def _masked(folder: Folder, faults: Faults) -> str:
+    """Every client's row is at least that of the contribution alone; its rate is that of which batches are a part."""
+    fraction = folder.experiment["training"]["batch_fraction"]
+    largest = {group: max(1, math.floor(fraction * size)) for group, size in folder.sizes.items()}
+    for book in folder.books:
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
+            (spread,) = spreads_of(folder, row)
+            least = max(sensitivity.of_contribution(folder.experiment, largest, spread=spread).values())
+            fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
+            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
+            faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
     return "Δ is no less than the formulas' for the largest batches"
 
 
@@ -318,7 +335,7 @@ def _require_rate(rate: float, folder: Folder, size: int, where: str, faults: Fa
 
 def _metrics(folder: Folder, faults: Faults) -> None:
     """The sigma of every released round is that of its row, or what the clients' rows add up to."""
-    if folder.trust not in ("central", "local-gradient"):
+    if folder.trust not in ("central", "distributed", "local-gradient"):
         return
     by_attempt: dict[tuple[int, int], list[Row]] = {}
     for book in folder.books:
@@ -329,6 +346,10 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
+        if folder.trust == "distributed" and rows:  # every row has the noise of the honest clients together
+            settings = folder.experiment["federation"]
+            honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
+            total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
         same = reported is not None and (several or math.isclose(float(reported), total, rel_tol=1e-6))
         faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")

@@ -132,32 +132,45 @@ _EXACT = 1e-9
 _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
-def least_sensitivity(experiment: Mapping[str, Any], cells: int) -> float:
-    """How far a replaced record moves a sum (docs/guarantees.md, K1): within a cell, or between two.
+def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1) -> float:
+    """How far a replaced record moves the sum of a stage (docs/guarantees.md, K1): within a cell, or between two.
 
     Waves of norm 1 are up to 2 apart; codes, of which no number is negative, and moments up to sqrt(2); each with its
     part of the squared norm.
     """
     sketch = experiment["sketch"]
-    parts = [sketch, *sketch["also"]]
+    stage = sketch if number == 1 else sketch["stages"][number - 2]
+    parts = [sketch, *sketch["also"]] if number == 1 else stage["parts"]
     total = sum(part["weight"] for part in parts)
     squares = sum(part["weight"] * (2.0 if part["kind"] in _NEVER_NEGATIVE else 4.0) for part in parts) / total
-    between = 2 * (1 + sketch["counts"]) if cells > 1 else 0.0
+    between = 2 * (1 + stage["counts"]) if cells > 1 else 0.0
     return SLACK * math.sqrt(max(squares, between))
 
 
 def noise(folder: Folder, faults: Faults) -> str:
-    """Every ledger: one release, of everything, at a Delta no less than the formula's; the sketch has its noise."""
-    least = least_sensitivity(folder.experiment, _cells(folder))
+    """Every ledger: one release a stage, of everything, at a Delta no less than the formula's and with its share.
+
+    The sketch has its noise, and all stages together cost no more than the one release that was planned.
+    """
+    stages = 1 + len(folder.experiment["sketch"]["stages"])
+    bounds = {number: least_sensitivity(folder.experiment, _cells(folder), number) for number in range(1, 1 + stages)}
+    planned = float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     for book in folder.books:
-        faults.require(len(book.rows) <= 1, f"{book.name} has {len(book.rows)} rows; a sketch is released once")
-        for row in book.rows:
-            (charge,), where = row.charges, f"{book.name}, row {row.sequence}"
+        numbers = [row.round for row in book.rows]
+        once = len(set(numbers)) == len(numbers) and set(numbers) <= set(bounds)
+        faults.require(once, f"{book.name} has rows of stages {numbers}; each of {stages} is released once")
+        cost = 0.0
+        for row in [row for row in book.rows if row.round in bounds]:
+            (charge,), where, least = row.charges, f"{book.name}, row {row.sequence}", bounds[row.round]
             has = float(charge["sensitivity"])
             faults.require(has >= least * (1 - _EXACT), f"{where}: Δ = {has:.6g} is less than {least:.6g}")
             faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
-    _stored(folder, faults)
-    return f"Δ is no less than {least:.6g} by the formula, for one release of all records"
+            cost += (has / row.sigma) ** 2 if row.sigma else math.inf
+        within = not folder.noisy or not planned or cost <= (1 + 1e-6) / planned**2
+        faults.require(within, f"{book.name}: its stages cost more than one release at σ/Δ = {planned:.6g}")
+    for number in bounds:
+        _stored(folder, faults, number)
+    return f"Δ is no less than {bounds[1]:.6g} by the formula, for one release of all records a stage"
 
 
 def model(folder: Folder, name: str) -> Check:
@@ -166,40 +179,49 @@ def model(folder: Folder, name: str) -> Check:
     if not path.is_file():
         faults.require(folder.summary.get("status") != "completed", "the run is completed, and has no model")
         return faults.check(name, "no generator was released")
-    stored = _training(folder.directory / "generator.pt")
+    stages = 1 + len(folder.experiment["sketch"]["stages"])
+    done = [number for number in range(2, 1 + stages) if (folder.directory / f"sketch-{number}.safetensors").is_file()]
+    last = max(done, default=1)
+    training = "generator.pt" if last == 1 else f"generator-{last}.pt"
+    stored = _training(folder.directory / training)
     if stored is None:
-        faults.require(False, "generator.pt is missing or damaged, and model.safetensors is there")
+        faults.require(False, f"{training} is missing or damaged, and model.safetensors is there")
         return faults.check(name, "")
     step, planned = int(stored["step"]), int(folder.experiment["training"]["rounds"])
-    done = folder.summary.get("status") != "completed" or step == planned
-    faults.require(done, f"the run is completed, its training at step {step} of {planned}")
+    whole = folder.summary.get("status") != "completed" or (step == planned and last == stages)
+    faults.require(whole, f"the run is completed, its training at step {step} of {planned}")
     numbers = [int(line["round"]) for line in folder.metrics]
     faults.require(numbers == sorted(set(numbers)), "the steps of metrics.jsonl do not follow one another")
-    faults.require(max(numbers, default=0) <= step, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
+    most = (last - 1) * planned + step
+    faults.require(max(numbers, default=0) <= most, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
     released, kept = tensors_of(path), stored["network"]
     off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
 
 
-def _stored(folder: Folder, faults: Faults) -> None:
-    """The sigma of the sketch, and of every line about it, is what the rows of the clients in it add up to."""
-    path = folder.directory / "sketch.safetensors"
+def _stored(folder: Folder, faults: Faults, number: int) -> None:
+    """The sigma of a stage's sketch, and of every line about it, is what the rows of the clients in it add up to."""
+    path = folder.directory / ("sketch.safetensors" if number == 1 else f"sketch-{number}.safetensors")
+    steps = int(folder.experiment["training"]["rounds"])
+    lines = [line for line in folder.metrics if (int(line["round"]) - 1) // steps == number - 1]
     if not path.is_file():
-        faults.require(not folder.metrics, "there are lines of metrics, and no sketch that they are about")
+        faults.require(not lines, "there are lines of metrics, and no sketch that they are about")
         return
     sigma, _, clients, attempt, _ = tensors_of(path)[_FACTS].tolist()
-    for line in folder.metrics:
+    for line in lines:
         where = f"step {line.get('round')} of metrics.jsonl"
         faults.require(math.isclose(float(line.get("sigma") or 0.0), sigma), f"{where} has another σ than the sketch")
     if not folder.noisy:
         faults.require(sigma == 0.0, "no noise was asked for, and the sketch has some")
         return
-    rows = [row for book in folder.books for row in book.rows]
+    rows = [row for book in folder.books for row in book.rows if row.round == number]
     if folder.local:
-        inside = {int(own.stem.removeprefix("client-")) for own in folder.directory.glob("releases/client-*")}
+        places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
+        inside = {int(own.stem.removeprefix("client-")) for own in folder.directory.glob(places)}
         faults.require(len(inside) == int(clients), f"the sketch says {clients:g} clients, and {len(inside)} released")
-        rows = [row for book in folder.books if int(book.client or -1) in inside for row in book.rows]
+        own_rows = [(book, row) for book in folder.books for row in book.rows if row.round == number]
+        rows = [row for book, row in own_rows if int(book.client or -1) in inside]
     else:
         rows = [row for row in rows if row.attempt == int(attempt)]
     total = math.hypot(*(row.sigma for row in rows))

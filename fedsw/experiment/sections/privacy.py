@@ -30,8 +30,9 @@ READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "cosine": ("decay",),
     "convolutions": ("filters", "kernel", "stride", "shifts"),
     "scattering": ("scales", "orientations", "order"),
+    "learnt": ("layer",),
 }
-"""The shipped feature maps, each a class of `fedsw.sketches.maps`, and the settings that it is made with."""
+"""The shipped feature maps, each a class of `fedsw.sketches.maps` or `learnt`, and the settings it is made with."""
 
 
 class SketchPart(Section):
@@ -55,8 +56,9 @@ class SketchPart(Section):
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
             over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
-            `scales` sizes and `orientations`, up to `order`; or "module:name", a map of a user's own, made with
-            `map_arguments`.
+            `scales` sizes and `orientations`, up to `order`; "learnt", in a later stage, a `layer` of the classifier
+            that was trained on what the stages before gave, its last pooled or first hidden one ("early") or its last
+            hidden one ("late"); or "module:name", a map of a user's own, made with `map_arguments`.
         columns: which features; none for all.
         weight: part of the squared norm, before weights are divided by their sum.
     """
@@ -83,6 +85,7 @@ class SketchPart(Section):
     scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
     orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
     order: Literal[1, 2] = 1
+    layer: Literal["early", "late"] = "late"
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
@@ -110,9 +113,29 @@ class SketchPart(Section):
             raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
         if self.kind == "code" and not self.columns:
             raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
+        if self.map == "learnt" and self.columns:
+            raise ValueError("map 'learnt' looks at every feature: leave columns out")
         if self.kind == "table" and self.columns:
             raise ValueError("kind 'table' measures every declared column: leave columns out")
         return self
+
+
+class SketchStage(Section):
+    """A later release of a sketch: what it measures may have been learnt from the releases before.
+
+    Attributes:
+        share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
+            as the first.
+        parts: what is measured.
+        counts: see `Sketch`; how often each label is generated is read off the first stage.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    parts: Annotated[tuple[SketchPart, ...], Field(min_length=1), at_most(64, "parts")] = (
+        SketchPart(kind="features", map="learnt", layer="early"),
+        SketchPart(kind="features", map="learnt"),
+    )
+    counts: Annotated[float, Field(gt=0, le=4)] = 0.01
 
 
 class Sketch(SketchPart):
@@ -124,6 +147,9 @@ class Sketch(SketchPart):
 
     Attributes:
         also: more parts of a record's vector.
+        stages: later releases, one after the other; between two of them a classifier is trained on what the generator
+            makes, and the generator goes on with all releases, `training.rounds` steps after each.
+        hidden: width of the hidden layers of that classifier.
         labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
         counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
         seed: of frequencies and maps, and of the generator's training.
@@ -136,6 +162,8 @@ class Sketch(SketchPart):
     """
 
     also: Annotated[tuple[SketchPart, ...], at_most(64, "parts")] = ()
+    stages: Annotated[tuple[SketchStage, ...], at_most(8, "stages")] = ()
+    hidden: Annotated[int, Field(ge=1, le=4096, strict=True)] = 64
     labels: bool = True
     groups: bool = False
     counts: Annotated[float, Field(gt=0, le=4)] = 1.0
@@ -150,9 +178,26 @@ class Sketch(SketchPart):
     def _fit_together(self) -> Sketch:
         if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
             raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
+        if any(part.map == "learnt" for part in (self, *self.also)):
+            raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
+        if self.stages and (self.kind == "table" or not self.labels):
+            raise ValueError("stages learn to tell labels apart, of what is no table: set labels, and no kind 'table'")
+        if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
+            raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
+        if not self.stages and self.hidden != type(self).model_fields["hidden"].default:
+            raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
+        if not self.shares[0] > 0:
+            raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
         if self.independent and not (self.labels and self.groups):
             raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
         return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left."""
+        said = sum(stage.share or 0.0 for stage in self.stages)
+        equal = (1 - said) / (1 + sum(stage.share is None for stage in self.stages))
+        return (equal, *(stage.share or equal for stage in self.stages))
 
 
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")

@@ -7,25 +7,42 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import Values, WholeValues
+from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values, WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import AskedClients, Attempt, Federation, LostClients, Round, Sigma
 from fedsw.federation.messages.fields import Limits, Seen
 from fedsw.federation.messages.local import Release
+from fedsw.federation.messages.terms import WITH_STAGES
 
 _STEPS = Limits(-(2**53), 2**53)
 """Sums of whole steps beyond it are not exact, and no number of records that is taken makes them."""
 
 
+Learnt = Annotated[
+    Broadcast | None,
+    BroadcastValues(
+        record="model",
+        name="classifier",
+        seen=Seen.RELEASED,
+        about="weights of the classifier that a later stage looks through, of the declared architecture; zeros in the "
+        "first. Whatever they are, what is made of a record is bounded at the client",
+        shape=("z",),
+        precision="float64",
+        when=WITH_STAGES,
+    ),
+]
+
+
 @dataclass(frozen=True, eq=False)
 class SumOfRecordsAsked(Message):
-    """`sketch`: the sum over all records of some of the node's clients."""
+    """`sketch`: the sum over all records of some of the node's clients; the round is the stage."""
 
     nonce = "config"
 
     round: Round
     attempt: Attempt
     asked: AskedClients
+    learnt: Learnt
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +66,12 @@ class SumOfRecords(Message):
 
 @dataclass(frozen=True, eq=False)
 class SketchAsked(Message):
-    """`sketch-local`: a sketch of all records, once."""
+    """`sketch-local`: a sketch of all records, once a stage; the round is the stage."""
 
     round: Round
     attempt: Attempt
     records: Federation
+    learnt: Learnt
 
 
 @dataclass(frozen=True, eq=False)

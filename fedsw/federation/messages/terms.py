@@ -9,9 +9,11 @@ from fedsw.accounting import Slicing
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
+from fedsw.models import count_parameters
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import classifier_of
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -25,7 +27,8 @@ SYMBOLS: Mapping[str, str] = {
     "n": "records of the client's batch, or all of them where it releases once; public under the local trust models",
     "N": "records of the client",
     "q": "cells of a sketch: a block for each label and group that it tells apart",
-    "w": "numbers of a sketch's cell: cosines and sines, and the count",
+    "w": "numbers of a sketch's cell in the stage: cosines and sines or codes, and the count",
+    "z": "weights of the classifier that later stages look through",
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
     "u": "numbers of a cell's moments: products of 1, inputs and target in pairs",
@@ -63,6 +66,8 @@ class Terms:
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
+            if task.experiment.sketch.stages:
+                known["z"] = count_parameters(classifier_of(task.experiment, task.shape))
         if (tally := tally_of(task)) is not None:
             known |= {"g": tally.groups, "t": tally.width}
         if (layout := moments_layout(task)) is not None:
@@ -118,6 +123,7 @@ UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_
 OWN_LEDGER = Condition(
     "where clients add noise", lambda task: task.experiment.privacy.local and task.experiment.privacy.noisy
 )
+WITH_STAGES = Condition("with `sketch.stages`", lambda task: bool(task.experiment.sketch.stages))
 WITH_TABLES = Condition("with a penalty", lambda task: asks_tables(task.experiment))
 THROUGH_MODEL = Condition("where features pass through the model", lambda task: task.private_parameters)
 OWN_DIRECTIONS = Condition("where directions are not whole orthogonal blocks", _draws_directions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +14,21 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
 from fedsw.federation.trust.model import OneRelease
+from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
-from fedsw.runs.releases import StoredSketch, keep, stored_sketch
+from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.telemetry import event
 from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance
+from fedsw.sketches.law import Sketcher
+from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
 from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import Stage, classifier_of
 
 _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""
@@ -55,36 +60,86 @@ def synthesise(
     Raises:
         FederationError: when too few clients answer.
     """
-    try:
-        stored = _obtained(job, task, method, directory)
-    except BudgetExhausted as exhausted:
-        return Synthesis(f"stopped before the sketch: {exhausted}", HeldOut(), {})
-    network, sketcher = task.build_model(), sketcher_of(task)
+    network, released = task.build_model(), list[_Stage]()
+    stages, steps = len(job.experiment.sketch.shares), job.experiment.training.rounds
+    for number in range(1, 1 + stages):
+        stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
+        if number > 1:
+            weights = _learnt(task, network, directory, number)
+            stage = Stage(number, flat_bytes(weights))
+        try:
+            stored = _obtained(job, task, method, directory, stage, weights)
+        except BudgetExhausted as exhausted:
+            if number == 1:
+                return Synthesis(f"stopped before the sketch: {exhausted}", HeldOut(), {})
+            stopped = f"stopped before stage {number} of the sketch: {exhausted}"
+            break
+        released.append(_Stage(stored, sketcher_of(task, stage)))
+        _fitted(job, task, method, evaluator, directory, traffic, log, network, released, (number - 1) * steps)
+    else:
+        stopped = "completed"
+    directory.write_model(network)
+    held_out = evaluator.write_outputs(network, directory)
+    return Synthesis(stopped, held_out, _described(task, released, network, method))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A stage that was released, with its law drawn."""
+
+    stored: StoredSketch
+    sketcher: Sketcher
+
+
+def _fitted(
+    job: Job,
+    task: Problem,
+    method: OneRelease,
+    evaluator: Evaluator,
+    directory: RunDirectory,
+    traffic: Traffic,
+    log: logging.Logger,
+    network: nn.Module,
+    released: Sequence[_Stage],
+    before: int,
+) -> None:
+    """Let the generator go on with all stages that are released; `before` steps were taken in the stages before."""
+    first, stored = released[0], released[-1].stored
 
     def done(progress: Progress) -> None:
-        record = _record(progress, stored, method, traffic)
+        record = _record(progress, before, stored, method, traffic)
         record["held_out"] = evaluator.metrics_of(progress.network)
         directory.append_metrics(record)
         names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
         log.info("round released", extra=event("round released", **{name: record[name] for name in names}))
         job.observer.round_done(record)
 
-    weights, proportions = _independent(task, stored.sketch)
+    weights, proportions = _independent(task, first.stored.sketch)
     fit_generator(
-        stored.sketch,
+        first.stored.sketch,
         network,
         settings_of(task),
-        sketcher=sketcher,
+        sketcher=first.sketcher,
+        later=[(each.stored.sketch, each.sketcher) for each in released[1:]],
         weights=weights,
         proportions=proportions,
         observer=done,
         every=job.experiment.evaluate_every,
-        checkpoint=directory.path / GENERATOR,
+        checkpoint=directory.path / of_stage(GENERATOR, len(released)),
     )
-    directory.write_model(network)
-    return Synthesis(
-        "completed", evaluator.write_outputs(network, directory), _described(task, stored, network, method)
-    )
+
+
+def _learnt(task: Problem, network: nn.Module, directory: RunDirectory, number: int) -> Tensor:
+    """The weights (z,) that a stage looks through: those on disk, or of a classifier that the generator teaches."""
+    found = stored_classifier(directory, number)
+    if found is None:
+        sketch = task.experiment.sketch
+        untrained = classifier_of(task.experiment, task.shape, seed=sketch.seed + number).to(task.device)
+        groups = len(task.shape.groups) if sketch.groups else 1
+        classifier = taught(untrained, network, proportions_of(network), groups, Lessons())
+        found = flatten(classifier).detach().cpu().to(torch.float64)
+        keep_classifier(directory, number, found)
+    return found
 
 
 def settings_of(task: Problem) -> FitSettings:
@@ -95,22 +150,26 @@ def settings_of(task: Problem) -> FitSettings:
     )
 
 
-def _obtained(job: Job, task: Problem, method: OneRelease, directory: RunDirectory) -> StoredSketch:
-    """The run's sketch. Under `sketch` one that is stored is the only one there will be; under `sketch-local` clients
-    that were missing are asked, and a pool that grew is learnt from anew."""
-    law = law_of_problem(task)
-    stored = stored_sketch(directory, law) if job.resume else None
-    if stored is not None and not job.experiment.privacy.local:
+def _obtained(
+    job: Job, task: Problem, method: OneRelease, directory: RunDirectory, stage: Stage, weights: Tensor
+) -> StoredSketch:
+    """A stage's sketch. Under `sketch` one that is stored is the only one there will be; under `sketch-local` clients
+    that were missing are asked, and a pool that grew is learnt from anew, as long as no later stage was learnt from it:
+    then a client that missed it answers the next."""
+    law, number = law_of_problem(task, stage), stage.number
+    stored = stored_sketch(directory, law, number) if job.resume else None
+    used = stored_classifier(directory, number + 1) is not None
+    if stored is not None and (used or not job.experiment.privacy.local):
         return stored
-    recovery.require_space(directory.path, 8 * law.cells * (sketcher_of(task).coordinates + 1))
-    outcome = method.round(1, torch.zeros(0))
+    recovery.require_space(directory.path, 8 * law.cells * (sketcher_of(task, stage).coordinates + 1))
+    outcome = method.round(number, weights)
     value = outcome.vector.reshape(law.cells, -1)
     if stored is not None and torch.equal(stored.sketch.value, value):
         return stored
     assert outcome.sigma is not None
     sketch = NoisedSketch(law, value, outcome.sigma, method.records)
     found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
-    keep(directory, found)
+    keep(directory, found, number, (number - 1) * job.experiment.training.rounds)
     return found
 
 
@@ -123,10 +182,12 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     return reweighed(sketch.proportions, proportions), proportions
 
 
-def _record(progress: Progress, stored: StoredSketch, method: OneRelease, traffic: Traffic) -> dict[str, Any]:
+def _record(
+    progress: Progress, before: int, stored: StoredSketch, method: OneRelease, traffic: Traffic
+) -> dict[str, Any]:
     """A line of metrics.jsonl: functions of the released sketch alone."""
     record: dict[str, Any] = {
-        "round": progress.step,
+        "round": before + progress.step,
         "attempt": stored.attempt,
         "epsilon": stored.spent,
         "sigma": stored.sketch.sigma,
@@ -141,8 +202,9 @@ def _record(progress: Progress, stored: StoredSketch, method: OneRelease, traffi
     return record
 
 
-def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: OneRelease) -> dict[str, Any]:
-    """What the summary says of the sketch, and how far from it the generator's samples are."""
+def _described(task: Problem, released: Sequence[_Stage], network: nn.Module, method: OneRelease) -> dict[str, Any]:
+    """What the summary says of the sketch of the first stage, and how far from each the generator's samples are."""
+    stored = released[0].stored
     sketch = stored.sketch
     features, cells = generate(network, proportions_of(network), _JUDGED)
     return {
@@ -153,5 +215,18 @@ def _described(task: Problem, stored: StoredSketch, network: nn.Module, method: 
         "coordinates": sketch.coordinates,
         "sigma": sketch.sigma,
         "bits_per_number": bits_per_number(sketch.law, sketch.records),
-        "distance": sketch_distance(sketch, features, cells, sketcher=sketcher_of(task)),
+        "distance": sketch_distance(sketch, features, cells, sketcher=released[0].sketcher),
+        **({"later": [_later(each, features, cells) for each in released[1:]]} if len(released) > 1 else {}),
+    }
+
+
+def _later(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
+    """What the summary says of a later stage."""
+    sketch = each.stored.sketch
+    return {
+        "records": sketch.records,
+        "clients": each.stored.clients,
+        "coordinates": sketch.coordinates,
+        "sigma": sketch.sigma,
+        "distance": sketch_distance(sketch, features, cells, sketcher=each.sketcher),
     }

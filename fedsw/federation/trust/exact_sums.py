@@ -64,6 +64,7 @@ class ExactSums(Generic[_Down, _Up]):
         kind: the exchange; its answer has `steps` and `lost` (`Sums`).
         request: the message to a site, by round, attempt and, for each of its clients, whether it is asked (S,).
         fault: why a site's sums are none of its clients' that are in them; None if they can be. Never quotes them.
+        sizes: lengths of its answer that the task does not say.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class ExactSums(Generic[_Down, _Up]):
         kind: Exchange[_Down, _Up],
         request: Callable[[int, int, Tensor], _Down],
         fault: Callable[[SiteSums], str | None],
+        **sizes: int,
     ) -> None:
+        self._sizes = sizes
         self._task, self._kind, self._request, self._fault = context.plan.task, kind, request, fault
         self._collector = Collector(context, kept="The ledger is kept")
 
@@ -85,7 +88,7 @@ class ExactSums(Generic[_Down, _Up]):
         """
         for attempt, present in self._collector.attempts(round_):
             asked = [each for each in present if each.count]
-            terms = [Terms.of(self._task, S=len(each.here)) for each in asked]
+            terms = [Terms.of(self._task, S=len(each.here), **self._sizes) for each in asked]
             content = [self._request(round_, attempt, torch.from_numpy(each.here.astype(np.int64))) for each in asked]
             answers = self._collector.ask(self._kind, asked, content, terms, self._wrong)
             found = [_sums_of(each, answers[each.site.node]) for each in asked if each.site.node in answers]

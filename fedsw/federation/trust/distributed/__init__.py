@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,12 @@ class Distributed(Served):
             f"everyone: the server together with any {experiment.local.colluding} of the clients, of which {least} or "
             f"more are in every sum, and readers; as long as nobody breaks X25519, HKDF-SHA256 or ChaCha20 ({masks})"
         )
+
+    def summed(self, experiment: Any) -> float:
+        """See `TrustModel`: every client adds the share of one of H."""
+        federation = experiment.federation
+        honest = (federation.min_clients or federation.clients) - experiment.local.colluding
+        return math.sqrt(federation.clients / honest)
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: sums of few clients would leave as they are."""

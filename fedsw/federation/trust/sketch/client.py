@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,22 @@ from fedsw.federation.node.node import Node, batch_key
 from fedsw.privacy.release import Paid, Released, pay, release_paid
 from fedsw.randomness import Stream
 from fedsw.sketches.law import STEP
+from fedsw.sketches.learnt import flat_bytes
 from fedsw.sketches.noised import bounded_sketch
 from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketch_of_records, sketcher_of
+from fedsw.tasks.sketched import FIRST, Stage
+
+_ONLY = 0
+"""The attempt that a ledger knows every stage by: a second one of a stage is no new step, and is refused."""
 
 
-def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes) -> Tensor:
+def stage_of(asked: messages.SumOfRecordsAsked | messages.SketchAsked) -> Stage:
+    """The stage that a server asks for, with the weights that it sends, whatever they are."""
+    weights = b"" if asked.learnt is None or asked.round == 1 else flat_bytes(asked.learnt.tensor())
+    return Stage(asked.round, weights)
+
+
+def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes, stage: Stage = FIRST) -> Tensor:
     """`sketch`: the sum over all records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
 
     It is for a server that is trusted, which noises the sum of all of them once. Sums of whole steps are exact, so they
@@ -41,26 +53,26 @@ def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: by
     """
     places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
     if not places:
-        law = law_of_problem(node.task)
-        return torch.zeros((law.cells, sketcher_of(node.task).coordinates + 1), dtype=torch.int64)
+        sketcher = sketcher_of(node.task, stage)
+        return torch.zeros((sketcher.law.cells, sketcher.coordinates + 1), dtype=torch.int64)
     stream = Stream(key)
     if len(places) == len(node.clients):
         records = node.everybody(stream)
     else:
         records = node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
-    return (sketch_of_records(node.task, records) / STEP).to(torch.int64)
+    return (sketch_of_records(node.task, records, stage) / STEP).to(torch.int64)
 
 
-def noised_sketch(
-    node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
-) -> Released:
-    """`sketch-local`: the sketch of all of this client's records, with noise of its own, once; of units, a row of each.
+def noised_sketch(node: Node, place: Path, stage: Stage, federation: int, paid: Paid | None = None) -> Released:
+    """`sketch-local`: the sketch of all of a client's records in a stage, with noise of its own; of units, a row each.
 
-    Guarantee: the client's own (epsilon, delta), for the replacement of one of its records, label and group included,
-    against everybody: charged on disk before the noise is drawn, and there is no budget for a second one.
+    Guarantee: the client's own (epsilon, delta) over all stages, for the replacement of one of its records, label and
+    group included, against everybody, whatever weights a server sends: charged on disk before the noise is drawn. A
+    stage is answered once, in whatever attempt it is asked for: in the ledger it has one number.
 
     Args:
         place: of its ledger.
+        stage: which release, with the map that is looked through.
         federation: records of the whole federation, for a delta such as "0.1/n".
         paid: the payment, where the clients of a site paid together (`sketch_due`).
 
@@ -71,44 +83,47 @@ def noised_sketch(
         BudgetExhausted, AlreadySpent: before anything is computed.
     """
     if paid is None:
-        delta = node.delta(federation)
-        budget = _budget(node, delta)
-        with account.opened(place, promise(node, delta)) as ledger:
-            paid = pay(ledger, round_, attempt, [budget.charge], budget.sigma, [budget.part])
-    records = node.everybody(node.own_stream(round_, attempt, "sketch rows"))
+        due = sketch_due(node, place, stage, federation)
+        with account.opened(place, due.promise) as ledger:
+            paid = pay(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+    number = stage.number
+    records = node.everybody(node.own_stream(number, _ONLY, "sketch rows"))
     features, cells = inputs_of(node.task, records), cells_of(node.task, records)
-    bounded = bounded_sketch(sketcher_of(node.task), features, cells, round=round_, attempt=attempt)
-    return release_paid(bounded, paid, PART, node.own_stream(round_, attempt, "sketch noise"))
+    bounded = bounded_sketch(sketcher_of(node.task, stage), features, cells, round=number, attempt=_ONLY)
+    return release_paid(bounded, paid, PART, node.own_stream(number, _ONLY, "sketch noise"))
 
 
-def sketch_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
-    """What this client pays for its sketch, for a payment together with others."""
+def sketch_due(node: Node, place: Path, stage: Stage, federation: int) -> account.Due:
+    """What this client pays for its sketch of a stage, for a payment together with others."""
     delta = node.delta(federation)
-    budget = _budget(node, delta)
-    return account.Due(place, promise(node, delta), round_, attempt, [budget.charge], budget.sigma, [budget.part])
+    budget = _budget(node, delta, stage)
+    promised = promise(node, delta)
+    return account.Due(place, promised, stage.number, _ONLY, [budget.charge], budget.sigma, [budget.part])
 
 
 def promise(node: Node, delta: float) -> account.Promise:
-    """What this client's ledger accounts for in this run, at that delta: one sketch."""
+    """What this client's ledger accounts for in this run, at that delta: one sketch a stage."""
     experiment = node.task.experiment
     epsilon = _budget(node, delta).epsilon
     return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
 
 
 def planned(node: Node, delta: float) -> Counts:
-    """What the one sketch costs this client's records at that delta, or a smaller one."""
-    return lifetime.planned(Step(1.0, 1 / _budget(node, delta).multiplier), 1)
+    """What the sketches of all stages cost this client's records at that delta, or a smaller one."""
+    stages = range(1, 1 + len(node.task.experiment.sketch.shares))
+    steps = [Step(1.0, 1 / _budget(node, delta, Stage(number)).multiplier) for number in stages]
+    return Counter({each: count for step in steps for each, count in lifetime.planned(step, steps.count(step)).items()})
 
 
-def _budget(node: Node, delta: float) -> SketchBudget:
-    return sketch_budget(node.task.experiment, law_of_problem(node.task), delta)
+def _budget(node: Node, delta: float, stage: Stage = FIRST) -> SketchBudget:
+    return sketch_budget(node.task.experiment, law_of_problem(node.task, stage), delta, stage.number)
 
 
 def answer_exactly(message: Message, context: Context) -> Message:
     """`sketch`: the exact sum over all records of the clients that are asked."""
     node, asked = fresh(messages.RECORDS_SUM, message, context)
     lost = node.lost(asked.round, asked.attempt)
-    steps = steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt))
+    steps = steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt), stage_of(asked))
     return answered(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
 
 
@@ -117,10 +132,10 @@ def answer_noised(message: Message, context: Context) -> Message:
 
     def release(node: Node, asked: messages.SketchAsked, paid: Paid | None = None) -> messages.NoisySketch:
         place = ledger_of(node, context)
-        found = noised_sketch(node, place, asked.round, asked.attempt, asked.records, paid)
+        found = noised_sketch(node, place, stage_of(asked), asked.records, paid)
         return messages.NoisySketch(found.spent, found.value, found.sigma)
 
     def due(node: Node, asked: messages.SketchAsked) -> account.Due:
-        return sketch_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
+        return sketch_due(node, ledger_of(node, context), stage_of(asked), asked.records)
 
     return released(messages.SKETCH, message, context, release, each_pays(due, release))

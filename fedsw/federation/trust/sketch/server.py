@@ -5,25 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from fedsw.accounting import BudgetExhausted
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.sketches import sketch_budget
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.messages import NoisySketch, SketchAsked, SumOfRecordsAsked, Terms
+from fedsw.federation.messages import Broadcast, NoisySketch, SketchAsked, SumOfRecordsAsked, Terms
 from fedsw.federation.trust.context import AtServer, Context
-from fedsw.federation.trust.exact_sums import ExactSums, SiteSums
+from fedsw.federation.trust.exact_sums import ExactSums, Once, SiteSums
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import release
 from fedsw.runs.observer import Outcome
+from fedsw.runs.releases import Releases
 from fedsw.sketches.law import STEP
+from fedsw.sketches.learnt import flat_bytes
 from fedsw.sketches.noised import NoisedSketch, bounded_sum, pooled, require_sum
-from fedsw.tasks.measures import law_of_problem
+from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import Stage
 
 _log = logging.getLogger("fedsw.server")
 
@@ -41,7 +46,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         rates=(1.0,),
         delta=delta,
         epsilon=budget.epsilon,
-        multiplier=budget.multiplier,
+        multiplier=budget.whole,
         sensitivities=(replace(budget.sensitivity, public=("the number of every client's records",)),),
     )
 
@@ -57,33 +62,49 @@ class TrustedSketch(AtServer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._plan = context.plan
-        self._law = law_of_problem(context.plan.task)
-        self._sums = ExactSums(context, kind=messages.RECORDS_SUM, request=SumOfRecordsAsked, fault=self._fault)
+        self._context = context
         self.records = 0
         self.records_by_client: Mapping[int, int] = {}
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange; the model `theta` (r,) is not looked at.
+        """The one exchange of the stage `round_`, through a classifier of weights `theta` (z,), of none in the first.
 
         Raises:
-            BudgetExhausted: if a sketch was charged before; nothing is then released.
+            BudgetExhausted: if the stage was charged before; nothing is then released.
             FederationError: when fewer clients than `federation.min_clients` answer.
         """
-        attempt, found = self._sums.collect(round_)
+        task = self._plan.task
+        stage = stage_with(round_, theta)
+        sketcher, learnt = sketcher_of(task, stage), broadcast(task, theta)
+
+        def request(round_: int, attempt: int, asked: Tensor) -> SumOfRecordsAsked:
+            return SumOfRecordsAsked(round_, attempt, asked, learnt)
+
+        def fault(answer: SiteSums) -> str | None:
+            try:
+                require_sum(sketcher.law, _total(answer), _records(answer))
+            except ValueError:  # its words hold numbers of the sum, which is no release
+                return f"its sum is none of {_records(answer)} records"
+            return None
+
+        self._require_new(round_)
+        asking = ExactSums(
+            self._context, kind=messages.RECORDS_SUM, request=request, fault=fault, w=sketcher.coordinates + 1
+        )
+        attempt, found = asking.collect(round_)
         sums, records = [_total(answer) for answer in found], [_records(answer) for answer in found]
         (stratum,) = self._plan.strata
-        bounded = bounded_sum(self._law, sums, records, round=round_, attempt=attempt, stratum=stratum)
-        released = release(bounded, self._plan, self._ledger)
+        bounded = bounded_sum(sketcher.law, sums, records, round=round_, attempt=attempt, stratum=stratum)
+        budget = sketch_budget(task.experiment, sketcher.law, self._plan.delta, round_)
+        released = release(bounded, Once(budget.multiplier, self._plan), self._ledger)
         self.records = sum(records)
         clients = sum(int(answer.there.sum()) for answer in found)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)
 
-    def _fault(self, answer: SiteSums) -> str | None:
-        try:
-            require_sum(self._law, _total(answer), _records(answer))
-        except ValueError:  # its words hold numbers of the sum, which is no release
-            return f"its sum is none of {_records(answer)} records"
-        return None
+    def _require_new(self, number: int) -> None:
+        """Refuse a stage that the ledger has: a second release of it would cost every record again."""
+        if any(entry.round == number for entry in self._ledger.entries()):
+            raise BudgetExhausted(f"stage {number} of the sketch was charged before, and is released once")
 
 
 class LocalSketches(LocalMethod):
@@ -95,11 +116,18 @@ class LocalSketches(LocalMethod):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._law = law_of_problem(self._task)
+        self._stored: dict[int, Releases] = {}
+        self._stage = 1
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        for number in range(2, 1 + len(self._task.experiment.sketch.shares)):
+            self._rounds |= self._of(number).rounds()
+        return self
 
     @property
     def records(self) -> int:
-        """Records of all clients whose sketches are there."""
+        """Records of all clients whose sketches of the last stage are there."""
         return sum(sum(member.sizes) for member in self._there())
 
     @property
@@ -108,28 +136,50 @@ class LocalSketches(LocalMethod):
         return {member.client: sum(member.sizes) for member in self._there()}
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
-        asked = SketchAsked(round_, attempt, self._plan.records)
+        self._stage, releases = round_, self._of(round_)
+        sketcher = sketcher_of(self._task, stage_with(round_, theta))
+        asked = SketchAsked(round_, attempt, self._plan.records, broadcast(self._task, theta))
 
         def terms(member: Member) -> Terms:
-            return Terms.of(self._task)
+            return Terms.of(self._task, w=sketcher.coordinates + 1)
 
         def arrays(answer: NoisySketch) -> Mapping[str, Tensor]:
             return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
 
-        self._collect(messages.SKETCH, round_, members, asked, terms, arrays, self._releases, late=True)
+        self._collect(messages.SKETCH, round_, members, asked, terms, arrays, releases, late=True)
         there = self._there()
-        pairs = zip(there, self._releases.read(), strict=True)
+        pairs = zip(there, releases.read(), strict=True)
         sketch = pooled(
-            [NoisedSketch(self._law, own["noised"], float(own["sigma"]), sum(member.sizes)) for member, own in pairs]
+            [NoisedSketch(sketcher.law, own["noised"], float(own["sigma"]), sum(member.sizes)) for member, own in pairs]
         )
         return Outcome(sketch.value.reshape(-1), sketch.sigma, self.epsilon(), attempt, len(there))
 
     def _there(self) -> list[Member]:
-        """The clients whose sketches are there, in client order."""
-        return sorted(
-            (member for member in self._members if member.client in self._releases.clients),
-            key=lambda member: member.client,
-        )
+        """The clients whose sketches of the stage are there, in client order."""
+        clients = self._of(self._stage).clients
+        return sorted((member for member in self._members if member.client in clients), key=lambda each: each.client)
+
+    def _of(self, number: int) -> Releases:
+        """What clients released in a stage: those of later ones have folders of their own."""
+        if number == 1:
+            return self._releases
+        if number not in self._stored:
+            assert self._context.stored is not None
+            self._stored[number] = Releases(self._context.stored / f"stage-{number}")
+        return self._stored[number]
+
+
+def stage_with(number: int, weights: Tensor) -> Stage:
+    """A stage through a classifier of these weights (z,); the first has none."""
+    return Stage(number, flat_bytes(weights) if number > 1 else b"")
+
+
+def broadcast(task: Problem, weights: Tensor) -> Broadcast | None:
+    """The weights of a stage (z,) as they are sent, none for zeros; None where a sketch has one stage."""
+    if not task.experiment.sketch.stages:
+        return None
+    size = Terms.of(task).sizes["z"]
+    return Broadcast.exact(weights if len(weights) else torch.zeros(size, dtype=torch.float64))
 
 
 def _total(answer: SiteSums) -> Tensor:
