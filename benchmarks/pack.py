@@ -5,9 +5,9 @@ python -m benchmarks.pack
 
 from __future__ import annotations
 
-from benchmarks.report import RESULTS
+from simulations.papers.__main__ import COMMITTED
 from simulations.papers.store import pack
 
 if __name__ == "__main__":
-    for path in pack(RESULTS / "papers"):
+    for path in pack(COMMITTED):
         print(path)

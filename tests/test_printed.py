@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 import fedsw
 from fedsw.data.units import Units
+from fedsw.experiment import load_experiment
+from fedsw.experiment.catalogue import find_experiment
 from fedsw.federation.trust import plan as of_a_federation
+from fedsw.planning.plan import Planned
+from fedsw.runs.record import HeldOutOutputs, RunRecord
 from fedsw.single.objective import Batch
 from fedsw.tasks.task import Inputs
 from fedsw.text import MOST_SHOWN, Short, run_facts
@@ -109,3 +113,24 @@ def test_a_class_that_prints_in_a_line_writes_no_line_of_its_own():
     assert {TrainedModel, fedsw.Plan, fedsw.SketchPlan, of_a_federation.Plan} <= every(Short)
     for kind in every(Short):
         assert kind.__repr__ is Short.__repr__, f"{kind}: a dataclass needs repr=False"
+
+
+def test_what_is_read_of_a_run_prints_how_it_ended_and_none_of_its_outputs(tmp_path):
+    values = np.full((3, 1), 0.123456)
+    outputs = HeldOutOutputs(values, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64))
+    summary = {"status": "failed: gone", "released_rounds": 2, "guarantee": {"statement": "(2, 1e-05)-DP"}}
+    record = RunRecord(
+        tmp_path, load_experiment(find_experiment("fair-classification"), []), summary, [{"round": 1}], outputs
+    )
+    for printed in forms(record):
+        assert "failed: gone" in printed and "(2, 1e-05)-DP" in printed and "0.123" not in printed
+
+
+def test_a_plan_before_a_run_prints_its_verdict_first():
+    planned = Planned(
+        experiment=load_experiment(find_experiment("fair-classification"), []),
+        **{"chosen": {}, "by_group": {"a": 20, "b": 30}, "assumed": "", "inputs": 2, "parameters": 3, "batch": (2, 3)},
+        **{"releases": 5, "epsilon": 1.0, "delta": 1e-5, "multiplier": 2.0, "sensitivity": None, "forecast": None},
+        why_not="nothing can be expected",
+    )
+    assert repr(planned).startswith("Planned(verdict=") and "nothing can be expected" in planned._repr_html_()

@@ -26,6 +26,7 @@ from fedsw.planning.law import (
 )
 from fedsw.privacy.plan import by_fraction, calibrated
 from fedsw.tasks.problem import Problem
+from fedsw.text import Short, upward
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
@@ -89,8 +90,8 @@ class Forecast:
         return self.kept >= FEASIBLE and not self.depends
 
 
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class Planned(Short):
     """A run before it begins, from public numbers alone.
 
     Attributes:
@@ -117,6 +118,16 @@ class Planned:
     sensitivity: float | None
     forecast: Forecast | None
     why_not: str = ""
+
+    def _facts(self) -> Mapping[str, object]:
+        return {
+            "verdict": self.verdict,
+            "experiment": self.experiment.name,
+            "records": self.records,
+            "epsilon": upward(self.epsilon),
+            "delta": upward(self.delta),
+            "releases": self.releases,
+        }
 
     @property
     def records(self) -> int:

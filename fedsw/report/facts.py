@@ -9,6 +9,7 @@ from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.screens import rounds_of
 from fedsw.runs.files import PLAN, found_json
 from fedsw.runs.record import RunRecord
 from fedsw.text import gained, measured, number, to_float, upward
@@ -32,7 +33,7 @@ def description(record: RunRecord) -> str:
     ended = "" if record.completed else f" It did not complete: {summary.get('status')}."
     return (
         f"A {experiment.model.kind} model for {experiment.objective.task}, trained on {experiment.data.label} data of "
-        f"{summary.get('clients')} clients in {summary.get('released_rounds')} of {summary.get('rounds')} rounds, with "
+        f"{summary.get('clients')} clients, {rounds_of(record)}, with "
         f"weight α = {number(experiment.objective.alpha)} on the penalty {experiment.objective.penalty}. "
         f"{summary.get('date')}.{ended}"
     )

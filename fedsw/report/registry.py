@@ -55,7 +55,7 @@ def entry(record: RunRecord) -> str:
         epsilon=_yaml(float(summary["epsilon"])),
         delta=_yaml(delta),
         meaning=f"For {guarantee['relation']} neighbours, by the accountant {guarantee['accountant']}.",
-        model="Local" if model.local else "Central",
+        model="Federated" if model.local else "Central",  # "Local" is noise at each person, not at each client
         model_details=f"Trust model {model.name!r} of a federation. What leaves a client: {model.leaves}.",
         actors=f"Protected: {model.protects}. Trusted: {model.trusted_with}. Noise is added by: {model.adds_noise}.",
         composition=_composition(summary),
@@ -68,7 +68,7 @@ def entry(record: RunRecord) -> str:
 def _require_promise(record: RunRecord, epsilon: float | None) -> None:
     summary, directory = record.summary, record.directory
     if not summary:
-        raise ValueError(f"{directory} has not ended; `fedsw status {directory}` shows how far it is")
+        raise ValueError(f"{directory} has not ended; `fedsw show {directory} progress` shows how far it is")
     reasons = {
         "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
         "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),

@@ -173,7 +173,7 @@ def _moments(moments: Mapping[str, Any], task: str) -> str:
 
 def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
-    yield "released", Text(_rounds(record.experiment, _gone(record)))
+    yield "released", Text(rounds_of(record))
     if record.history:
         last = record.history[-1]
         yield "spent", Text(f"ε {upward(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
@@ -183,12 +183,18 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 def _trained(record: RunRecord) -> str:
     experiment, summary = record.experiment, record.summary
-    gone = _gone(record) if _once(experiment) else int(summary.get("released_rounds", 0))
     return (
         f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
-        f"{summary.get('clients')} clients, {_rounds(experiment, gone)}, engine {summary.get('engine')}"
+        f"{summary.get('clients')} clients, {rounds_of(record)}, engine {summary.get('engine')}"
     )
+
+
+def rounds_of(record: RunRecord) -> str:
+    """How many of the planned rounds were released: 12 of 200 rounds."""
+    experiment = record.experiment
+    known = not _once(experiment) and "released_rounds" in record.summary
+    return _rounds(experiment, int(record.summary["released_rounds"]) if known else _gone(record))
 
 
 def _model(experiment: Experiment) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from fedsw.runs.files import (
     read_lines,
     require_no_links,
 )
+from fedsw.text import Short, run_facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,8 +82,8 @@ class HeldOutOutputs:
     extra: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class RunRecord:
+@dataclass(frozen=True, repr=False)
+class RunRecord(Short):
     """One run's directory: `history` has one dict a round.
 
     `summary` is empty while the run goes on, and after a process that did not end in order: what an earlier one left
@@ -94,6 +96,9 @@ class RunRecord:
     history: list[dict[str, Any]] = field(default_factory=list)
     outputs: HeldOutOutputs | None = None
     names: Names = Names()
+
+    def _facts(self) -> Mapping[str, object]:
+        return run_facts(self.experiment.name, self.directory, self.summary)
 
     @property
     def completed(self) -> bool:

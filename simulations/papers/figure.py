@@ -41,8 +41,9 @@ class Series(Section):
     """Runs of one experiment with the same settings, over a grid.
 
     Attributes:
-        name: the column of the table: "as printed" (the paper's bound, clip, accountant, network and rounds), "best"
-            (ours at equal epsilon), or another with a name of its own.
+        name: the column of the table: "paper's settings" (every one that it prints), "shortened" (the same but for
+            fewer rounds or passes), "paper's method" (its bound, clip and accountant at other settings), "best" (ours
+            at equal epsilon), or another with a name of its own.
         what: one line about it.
         experiment: a shipped experiment.
         set: settings of every run.
@@ -88,7 +89,7 @@ class Row(Section):
     Attributes:
         metric: the value of a cell, averaged over seeds, at the point `at`.
         paper: the printed value; words where the paper has no number.
-        within: how far "as printed" may be from the paper.
+        within: how far a series of the paper's method may be from the paper.
         goal: what "best" shall reach.
         note: why a goal is missed, after it was.
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsw.accounting.slicing import slicing_rdp
-from simulations.papers.computed import flows, slices
+from simulations.papers.computed import flows, slices, stored
 
 
 def test_the_simulated_share_has_the_exact_law() -> None:
@@ -71,3 +71,15 @@ def test_particles_follow_slices_without_noise_and_are_more_dispersed_with_it() 
     )  # fmt: skip
     assert found.arrays["particles"].shape == (2, 2, 300, 2)
     assert found.values["swd_0"] < 0.15 < found.values["swd_1"]
+
+
+def test_slices_noised_once_teach_the_ring_where_there_is_hardly_any_noise_and_nothing_under_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "noise_multiplier", lambda epsilon, *_, **__: 1 / epsilon)  # the exact: seconds
+    found = stored.ring_once(
+        epsilons=[0.2, 1000.0], records=2000, sampled=500, directions=15, steps=200, batch=200, rate=0.01, radius=0.75
+    )
+    assert found.values["sw2_1000"] < 0.2 < found.values["sw2_0.2"]
+    assert found.values["sigma_0.2"] == pytest.approx(5 * 1.5)
+    assert found.arrays["points"].shape == (2, 1500, 2)

@@ -38,3 +38,10 @@ def unsafe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def without_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("none"), "none", privacy={"trust": "none"})
+
+
+@pytest.fixture(scope="session")
+def distributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(
+        tmp_path_factory.mktemp("distributed"), "distributed", privacy={**SMALL["privacy"], "trust": "distributed"}
+    )

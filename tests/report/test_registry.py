@@ -23,7 +23,7 @@ def faults(found: object) -> list[str]:
     return [fault.message for fault in checker.iter_errors(found)]
 
 
-@pytest.mark.parametrize("name", ["central", "local"])
+@pytest.mark.parametrize("name", ["central", "local", "distributed"])
 def test_an_entry_has_the_registry_s_shape_and_the_run_s_numbers(name, request, tmp_path):
     directory = request.getfixturevalue(name)
     summary = read_json(directory / "summary.json")
@@ -32,7 +32,7 @@ def test_an_entry_has_the_registry_s_shape_and_the_run_s_numbers(name, request, 
     loss = found["deployment"]["privacy_loss"]
     assert loss["privacy_parameters"] == {"epsilon": summary["epsilon"], "delta": summary["delta"]}
     assert loss["privacy_unit_details"] == summary["guarantee"]["statement"]
-    assert found["deployment"]["deployment_model"]["model_name"] == {"central": "Central", "local": "Local"}[name]
+    assert found["deployment"]["deployment_model"]["model_name"] == {"central": "Central"}.get(name, "Federated")
     assert found["deployment"]["basic"]["data_curators"][0].startswith("QUESTION")
 
 

@@ -14,7 +14,7 @@ from fedsw.report.page.person import Person, person_of
 from fedsw.report.page.svg import Picture, picture
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.report.progress import metric_name, ordered_metrics
-from fedsw.report.screens import target_epsilon
+from fedsw.report.screens import rounds_of, target_epsilon
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, command_for
@@ -153,8 +153,6 @@ _CLAIMS = {"better": "The model is better than a constant", "worse": "The model 
 def verdict(record: RunRecord) -> str:
     """What the run is worth and what it promises, in words."""
     summary = record.summary
-    if not summary:
-        return "Nothing can be said yet of what this run is worth."
     name = headline(summary)
     if name is not None:
         own = measured(summary["held_out"][name], (summary.get("held_out_intervals") or {}).get(name))
@@ -164,19 +162,24 @@ def verdict(record: RunRecord) -> str:
         other = measured(summary["constant"][name], (summary.get("constant_intervals") or {}).get(name))
         found = f"{metric_name(name)} {own}, where {summary.get('constant_answers')} scores {other}"
         return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
-    return "What the model is worth was not measured, or may not be shown."
+    last = next((row for row in reversed(record.history) if headline(row)), None)
+    if last is None:
+        return "What the model is worth was not measured, or may not be shown."
+    name = headline(last)
+    return (
+        f"After {last['round']} rounds, on held-out records: {metric_name(str(name))} {number(last['held_out'][name])}."
+    )
 
 
 def _ended(record: RunRecord) -> str:
     """How the run ended where it did not complete, before everything else; empty where it did."""
     if record.completed:
         return ""
-    rounds, done = record.experiment.training.rounds, record.summary.get("released_rounds", len(record.history))
     status = str(record.summary.get("status") or "it has not ended, or its process ended without a word")
     state = "failed" if status.startswith("failed") else "stopped"
     spent = record.summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     return (
-        f"This run {state} after {done} of {rounds} rounds: {status.removeprefix('failed: ')}. "
+        f"This run {state} after {rounds_of(record)}: {status.removeprefix('failed: ')}. "
         f"ε = {upward(spent, 4)} was spent, and what was released keeps its guarantee."
     )
 
@@ -239,7 +242,7 @@ def _budget(record: RunRecord) -> Facts:
     spent = summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     rows = [
         ("planned", f"ε = {upward(plan.get('epsilon'), 4)} at δ = {upward(plan.get('delta'))}"),
-        ("spent", f"ε = {upward(spent, 4)} in {len(record.history)} of {record.experiment.training.rounds} rounds"),
+        ("spent", f"ε = {upward(spent, 4)} for {rounds_of(record)}"),
     ]
     if noise := summary.get("signal_to_noise"):
         rows += [("signal against noise", f"{noise['words']} (about {number(noise['the_run'], 2)} over the run)")]

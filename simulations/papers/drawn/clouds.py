@@ -41,6 +41,19 @@ def snapshots(study: Study) -> Mapping[str, Figure]:
     return {"": figure}
 
 
+def stored(study: Study) -> Mapping[str, Figure]:
+    """A panel an epsilon: samples of a generator over held-out records; needs `computed.stored.ring_once`."""
+    (result,) = study.results
+    epsilons = [float(value) for value in result.arrays["epsilons"]]
+    figure, panels = new_panels(1, len(epsilons), size=(2.4 * len(epsilons) + 0.3, 3.0))
+    for axes, epsilon, points in zip(panels, epsilons, result.arrays["points"], strict=True):
+        draw_cloud(axes, points, result.arrays["target"])
+        axes.set(xlim=(-_MARGIN, _MARGIN), ylim=(-_MARGIN, _MARGIN), xticks=[], yticks=[])
+        axes.set_title(f"{name_of('epsilon', epsilon)}\nSW₂ {number(result.values[f'sw2_{epsilon:g}'])}", fontsize=8)
+    figure.suptitle(f"{study.figure.source}: held-out records (grey) and samples")
+    return {"": figure}
+
+
 def _cost(result: Result) -> str:
     """Sliced W_2^2, and the epsilon reached: of the target's records, and of the inputs' where that is measured."""
     loss = float(np.square(result.values["sw2"]))

@@ -24,7 +24,7 @@ def distances(run: Finished) -> Measured:
 
     `w2_test` is for held-out records. `w2_train` is for the private records that were released, without noise: it is
     outside the run's guarantee, and a comparison for one who owns them. `w2_between` is the distance between held-out
-    and private records, the least that 2000 perfect samples could be expected to reach.
+    and private records: what 2000 real ones have. It is no least value: blurred points can be nearer to all of them.
     """
     points = generated(run, _POINTS)
     held_out, private = _some(run.dataset.test), _some(run.dataset.train)

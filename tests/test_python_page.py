@@ -1,4 +1,4 @@
-"""The README's examples run as they are printed."""
+"""The examples of docs/python.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def _examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
 
 
 def test_one_machine_and_its_federated_twin_end_at_the_same_parameters(tmp_path, monkeypatch, capsys):
@@ -23,7 +25,7 @@ def test_one_machine_and_its_federated_twin_end_at_the_same_parameters(tmp_path,
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for example in _examples()[:2]:
-        exec(compile(example, "README.md", "exec"), names)
+        exec(compile(example, "python.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "noise multiplier" in printed and printed.count("differential privacy") == 2
     theirs = trainer.load(names["result"].directory).theta
@@ -37,7 +39,7 @@ def test_one_machine_and_its_federated_twin_end_at_the_same_parameters(tmp_path,
 
 def test_the_mathematics_example_clips_every_jacobian():
     names: dict = {}
-    exec(compile(_examples()[2], "README.md", "exec"), names)
+    exec(compile(_examples()[2], "python.md", "exec"), names)
     bound = float(names["q"].norm(dim=1).sum())
     assert 0 < float(names["gradient"].norm()) <= bound
 
