@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 2
 # Hundreds of processes are started by the tests: each would compile the whole package and all tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow mutants lint bench reproduce sbom lock clean
+.PHONY: demo test test-slow mutants lint bench reference reproduce sbom lock clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -34,6 +34,10 @@ bench: $(READY)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+# Every setting and every verb, as docs/reference/ has them.
+reference: $(READY)
+	$(BIN)/python .ci/reference.py
 
 # Everything that is installed, as CycloneDX: for who looks after known vulnerabilities.
 sbom: $(READY)

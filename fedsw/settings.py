@@ -118,16 +118,17 @@ def _explain_unknown(where: str, schema: type[BaseModel]) -> str:
     else:
         near = difflib.get_close_matches(where, siblings, n=1, cutoff=0.0)[0]
     here = f"[{section}]" if section else "the top level"
-    names = ", ".join(sorted(key.rpartition(".")[2] for key in siblings))
+    names = ", ".join(sorted({key.rpartition(".")[2] for key in siblings}))
     return f"unknown key {where!r}; nearest known: {near!r}. Known in {here}: {names}"
 
 
 def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
-    for name, field in section.model_fields.items():
-        keys.append(prefix + name)
-        for inner in _sections_in(field.annotation):
-            keys += _known_keys(inner, f"{prefix}{name}.")
+    for kind in (section, *getattr(section, "variants", tuple)()):
+        for name, field in kind.model_fields.items():
+            keys.append(prefix + name)
+            for inner in _sections_in(field.annotation):
+                keys += _known_keys(inner, f"{prefix}{name}.")
     return keys
 
 

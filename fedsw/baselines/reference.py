@@ -181,10 +181,9 @@ def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Pa
     """A task that scikit-learn has no model of: the same run without noise and clips, for more rounds."""
     from fedsw.engines.driver import run
 
-    raw = experiment.model_dump()
+    raw = parse_experiment(experiment.model_dump(), ["privacy.trust=none"]).model_dump()
     rounds = _LONGER * experiment.training.rounds
     raw["training"] |= {"preset": "none", "rounds": rounds}
-    raw["privacy"] |= {"trust": "none", "epsilon": math.inf, "noise_multiplier": None}
     if _takes(raw, {"clip": raw["clip"] | {"mode": "none"}}):
         raw["clip"]["mode"] = "none"
     result = run(parse_experiment(raw), runs=directory)

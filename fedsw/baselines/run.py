@@ -16,6 +16,7 @@ from fedsw.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, 
 from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.preset import settled
 from fedsw.federation.server.summary import hardware, versions
 from fedsw.runs.directory import RunDirectory
@@ -249,10 +250,10 @@ def _statement(stated: BaselineGuarantee, epsilon: float, delta: float) -> str:
 
 
 def _unprocessed(name: str, experiment: Experiment) -> str | None:
-    goal, trust = experiment.objective, experiment.privacy.trust
+    goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
     if goal.task not in ("classification", "regression"):
         return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
-    if goal.alpha > 0 or trust != "central":
+    if goal.alpha > 0 or trust.local or not trust.noised:
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,8 +47,8 @@ def synthesize_command(
     data_dir: DataDir = None,
     epsilon: Epsilon = None,
     trust: Annotated[
-        Literal["sketch", "sketch-local"] | None,
-        typer.Option(help="The server is trusted (sketch), or nobody is (sketch-local)."),
+        str | None,
+        typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (sketch-local)."),
     ] = None,
     fair: Annotated[bool, typer.Option("--fair", help="Make labels independent of the group.")] = False,
     draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,
@@ -105,7 +105,7 @@ def _experiment(
     source: str,
     changes: list[str],
     epsilon: float | None,
-    trust: Literal["sketch", "sketch-local"] | None,
+    trust: str | None,
     fair: bool,
 ) -> Experiment:
     from fedsw.experiment import load_experiment

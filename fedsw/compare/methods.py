@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +16,13 @@ from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_
 from fedsw.experiment.catalogue import shipped
 from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
+from fedsw.experiment.trust import trust_models
 from fedsw.settings import read_setting
 from fedsw.shipped import COMPARISONS
 
 _FILE = COMPARISONS / "methods.toml"
-_EVERY_TRUST = ("reference", "unclipped", "none", "central", "local-gradient", "dp-swd", "entropic")
-"""One method for every trust model, and what has no privacy, in the order in which they are shown."""
+_WITHOUT_PRIVACY = ("reference", "unclipped")
+"""What is shown before one method for every trust model."""
 _JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
     "classification": ("accuracy", "higher", ("disparate_impact",)),
     "regression": ("mean_squared_error", "lower", ("w2_squared",)),
@@ -102,8 +103,12 @@ class Comparable(Section):
 
 
 def methods() -> dict[str, Method]:
-    """Every method by name."""
-    return _comparable().method
+    """Every method by name: those of the table, and one for every trust model that has none there."""
+    written = _comparable().method
+    chosen = {setting for method in written.values() for setting in method.set}
+    others = {name: f"privacy.trust={name}" for name in trust_models() if f"privacy.trust={name}" not in chosen}
+    more = {name: Method(what=f"{trust_models()[name].leaves}", set=(own,)) for name, own in others.items()}
+    return {**written, **more}
 
 
 def tasks() -> dict[str, ComparedTask]:
@@ -181,8 +186,15 @@ def _own(name: str) -> ComparedTask:
         )
     metric, better, beside = _JUDGED[kind]
     can = able(name)
-    chosen = tuple(method for method in _EVERY_TRUST if method in can)
+    chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *_for_every_trust_model()) if method in can)
     return ComparedTask(metric=metric, better=better, beside=beside, methods=chosen)
+
+
+def _for_every_trust_model() -> Iterator[str]:
+    """The first method of every trust model that is no baseline and no other of these, in the registry's order."""
+    for trust in trust_models():
+        settings = {name: method.set for name, method in methods().items() if method.baseline is None}
+        yield from [name for name, own in settings.items() if own[0] == f"privacy.trust={trust}"][:1]
 
 
 def _file_of(task: str) -> Path:

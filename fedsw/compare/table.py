@@ -344,10 +344,10 @@ def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mappi
 
 
 def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str]:
-    privacy, stated = experiment.privacy, summary["guarantee"]
+    stated = summary["guarantee"]
     if not stated["accountant_is_guarantee"]:
         yield f"accountant {stated['accountant']} is an approximation or for another relation"
-    if privacy.trust == "local-release" and experiment.local.diameter == "paper":
+    if not experiment.local.guaranteed:
         yield "the noise is for half of what a replaced record moves"
     if summary["nominal"]:
         yield f"nominal: {stated.get('randomness', 'sampling and noise are reproducible from a seed')}"

@@ -11,6 +11,7 @@ from typing import Protocol
 from fedsw.experiment.kinds import TASKS, Facts, task_names
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Partition, Privacy, Sketch, Training
+from fedsw.experiment.sections.privacy import LocalT
 from fedsw.settings import ExperimentError
 
 
@@ -49,9 +50,16 @@ class Settings(Protocol):
     def local(self) -> Local:
         """Section [local]."""
 
+    def own(self, kind: type[LocalT]) -> LocalT:
+        """Section [local] of a trust model that has that class for it."""
+
     @property
     def sketch(self) -> Sketch:
         """Section [sketch]."""
+
+    @property
+    def unsafe_metrics(self) -> bool:
+        """Whether training losses are asked for."""
 
 
 class TaskKind(Protocol):

@@ -1,4 +1,4 @@
-"""Which settings go together: what a task, a model, a data set and a trust model can do with one another."""
+"""Which settings go together, and which nothing would read: what task, model, data, trust model can do together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections import SOURCES, Privacy, Training
+from fedsw.experiment.sections import SOURCES, Model, Privacy, Training
 from fedsw.experiment.trust import trust_model
 
 
@@ -31,6 +31,9 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or _misfit_of_clip(settings)
         or _misfit_of_batches(settings.privacy, settings.training)
         or misfit_of_preset(settings)
+        or (None if kind is None else _unread_by_task(settings, kind))
+        or _unread_by_model(settings.model)
+        or (_no_losses(settings, kind) if settings.unsafe_metrics else None)
     )
 
 
@@ -110,37 +113,42 @@ def _misfit_of_held_out(settings: Settings) -> str | None:
 
 
 def _misfit_of_flow(settings: Settings) -> str | None:
-    trust, local, training = settings.privacy.trust, settings.local, settings.training
-    flows = trust == "local-slices" and local.algorithm != "dp-swd"
+    trust, training = settings.privacy.trust, settings.training
+    flows = trust_model(trust).moves_points(settings)
     if flows != model_kind(settings.model.kind).points:
         return (
-            f"model.kind {settings.model.kind!r} with trust {trust!r} and local.algorithm {local.algorithm!r}: "
-            "'particles' are moved by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
+            f"model.kind {settings.model.kind!r} with trust {trust!r} and {_set_by(settings)}: 'particles' are moved "
+            "by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
         )
     if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         return "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
     accountant = settings.privacy.accountant
-    if trust != "local-slices" and accountant_named(accountant).covers == "sliced":
+    if not trust_model(trust).slices and accountant_named(accountant).covers == "sliced":
         return f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     return None
 
 
 def _misfit_of_protection(settings: Settings, kind: TaskKind) -> str | None:
-    generated = kind.facts.other_side == "generator"
-    if settings.objective.protected == "both" and not (generated and settings.privacy.trust == "central"):
+    trust = trust_model(settings.privacy.trust)
+    generated = kind.facts.other_side == "generator" and trust.noised and not trust.local
+    if settings.objective.protected == "both" and not generated:
         return "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
     return None
 
 
 def _misfit_of_release(settings: Settings) -> str | None:
-    local, kind = settings.local, settings.model.kind
-    adversarial = settings.privacy.trust == "local-release" and local.adversarial
-    if adversarial != (kind == "adversarial-dcgan"):
+    kind, trust = settings.model.kind, settings.privacy.trust
+    if trust_model(trust).trains_critic(settings) != (kind == "adversarial-dcgan"):
         return (
-            f"model.kind {kind!r} with trust {settings.privacy.trust!r} and local.loss {local.loss!r}: the adversarial "
-            "losses of 'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
+            f"model.kind {kind!r} with trust {trust!r} and {_set_by(settings)}: the adversarial losses of "
+            "'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
         )
     return None
+
+
+def _set_by(settings: Settings) -> str:
+    """What section [local] says first, for a message."""
+    return next((f"local.{name} {value!r}" for name, value in settings.local), "no settings in [local]")
 
 
 def _misfit_of_clip(settings: Settings) -> str | None:
@@ -172,6 +180,35 @@ def _misfit_of_batches(privacy: Privacy, training: Training) -> str | None:
             "training.batch_size cannot be split in fixed counts per client; use training.batch_fraction with "
             "privacy.sampling 'stratified'"
         )
+    return None
+
+
+def _unread_by_task(settings: Settings, kind: TaskKind) -> str | None:
+    task = settings.objective.task
+    if settings.data.public is not None and kind.facts.other_side != "domain":
+        return f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
+    if settings.data.target != "point" and kind.facts.target != "numbers":
+        return f"data.target is what a regression predicts, and objective.task {task!r} has classes: leave it out"
+    return None
+
+
+def _unread_by_model(model: Model) -> str | None:
+    name = model.changed("hidden", "activation")
+    if name and is_reference(model.kind):
+        return f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
+    if name and not model_kind(model.kind).layered:
+        return f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
+    if model.kind not in ("labelled-images", "blocked-images") and model.changed("code"):
+        return f"model.code is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
+    return None
+
+
+def _no_losses(settings: Settings, kind: TaskKind | None) -> str | None:
+    trust, task = settings.privacy.trust, settings.objective.task
+    if settings.privacy.local:
+        return f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
+    if kind is not None and kind.facts.other_side == "generator":
+        return f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out"
     return None
 
 

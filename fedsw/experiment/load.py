@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import (
+    Field,
+    SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -18,7 +21,6 @@ from pydantic import (
 
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.registry import is_reference
@@ -37,8 +39,9 @@ from fedsw.experiment.sections import (
     Slicing,
     Training,
 )
+from fedsw.experiment.sections.privacy import TAGGED, LocalT, meaningless, tagged
 from fedsw.experiment.sections.section import PositiveInt, Seed
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 
 BLANK = "FILL IN"
@@ -92,8 +95,8 @@ class Experiment(Section):
     clip: Clip = Clip()
     slicing: Slicing = Slicing()
     training: Training = Training()
-    privacy: Privacy = Privacy()
-    local: Local = Local()
+    privacy: SerializeAsAny[Privacy] = Field(default_factory=Privacy)
+    local: SerializeAsAny[Local] = Field(default=Local(), validate_default=True)
     sketch: Sketch = Sketch()
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
@@ -101,6 +104,30 @@ class Experiment(Section):
     evaluate_every: PositiveInt = 25
     metrics: tuple[str, ...] = ()
     unsafe_metrics: bool = False
+
+    def own(self, kind: type[LocalT]) -> LocalT:
+        """Section [local] of a trust model that has that class for it.
+
+        Raises:
+            TypeError: under one that has not.
+        """
+        if not isinstance(self.local, kind):
+            raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
+        return self.local
+
+    @field_validator(*TAGGED, mode="before")
+    @classmethod
+    def _of_trust_model(cls, raw: Any, info: ValidationInfo) -> Any:
+        """What depends on the trust model, as that reads it; nothing where [privacy] is refused."""
+        assert info.field_name is not None
+        if info.field_name != "privacy" and "privacy" not in info.data:
+            return {}
+        if info.field_name == "privacy":
+            default = Privacy.model_fields["trust"].default
+            trust = raw.get("trust", default) if isinstance(raw, Mapping) else getattr(raw, "trust", None)
+        else:
+            trust = info.data["privacy"].trust
+        return tagged(info.field_name, raw, trust) if isinstance(trust, str) and trust in trust_models() else raw
 
     @field_validator("name")
     @classmethod
@@ -124,13 +151,14 @@ class Experiment(Section):
         for section, names in left_open(self).items():
             for name in set(names) - getattr(self, section).model_fields_set:  # "auto", where that is written, stays
                 found.get(section, {}).pop(name, None)
+        if found.get("local") == {}:
+            del found["local"]
         return found
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
         kind = shipped_task(self.objective.task)
-        found = misfit(self, kind) or without_effect(self, kind, unsafe_metrics=self.unsafe_metrics)
-        if found:
+        if found := misfit(self, kind):
             raise ValueError(found)
         if found := _unfit_federation(self.federation, local=self.privacy.local):
             raise ValueError(found)
@@ -185,7 +213,8 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     """Validate a mapping as an experiment; see `load_experiment`.
 
     Overriding one of privacy.epsilon, privacy.noise_multiplier and privacy.trust = "none" drops what `raw`
-    says of the others, since they exclude each other; overriding two that conflict is an error.
+    says of the others, since they exclude each other; overriding two that conflict is an error. Overriding
+    privacy.trust drops what `raw` says that has a meaning under other trust models alone.
     """
     merged = deep_copy(raw)
     settings = [read_setting(override) for override in overrides]
@@ -217,7 +246,12 @@ def planned_releases(experiment: Experiment) -> int:
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:
     section = raw.get("privacy")
     overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}
-    unprotected = (("privacy", "trust"), "none") in settings
+    chosen = [value for keys, value in settings if keys == ("privacy", "trust")]
+    unprotected = any(name in trust_models() and not trust_model(name).noised for name in chosen)
     if isinstance(section, dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
         section.pop("epsilon", None)
         section.pop("noise_multiplier", None)
+    for name in TAGGED:
+        if chosen and chosen[-1] in trust_models() and isinstance(section := raw.get(name), dict):
+            for setting in meaningless(name, tuple(section), chosen[-1]):
+                del section[setting]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
+import importlib.metadata
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedsw.settings import ExperimentError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 SHIPPED = "fedsw.federation.trust"
 """The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
 
+ENTRY_POINTS = "fedsw.trust"
+"""The group of entry points by which an installed package brings trust models of its own, in every process."""
+
 Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 """What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
+
+Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
+"""What is noised: a round's clipped sum, under masks too, or a client's contribution; slices, records or a sketch."""
 
 
 class TrustModel:
@@ -33,9 +42,14 @@ class TrustModel:
         sketched: whether records leave once, as a sum of cosines and sines, for a generator to learn from.
         gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
             these alone.
+        slices: whether what leaves are noised random slices, which have accountants of their own.
         masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
-        sized: whether the sizes of groups are public.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
+        law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
+            settings; None if that cannot be recomputed from a run's folder.
+        sections: what its sections of an experiment are, by name, where it has settings of its own: `privacy` a class
+            derived from `fedsw.experiment.Privacy`, `local` from `Local`, `sketch` from `Sketch`. A setting that is in
+            none of its classes is refused under it.
     """
 
     name: ClassVar[str]
@@ -44,12 +58,19 @@ class TrustModel:
     noised: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
+    slices: ClassVar[bool] = False
+    law: ClassVar[Law | None] = None
     masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
+    sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
     """What leaves a client."""
+    covers: ClassVar[str] = ""
+    """What epsilon covers, and against whom, for somebody who chooses a trust model."""
+    uncovered: ClassVar[str] = ""
+    """What it does not cover."""
     adds_noise: ClassVar[str]
     """Who adds the noise."""
     protects: ClassVar[str]
@@ -82,6 +103,14 @@ class TrustModel:
         """What of an experiment's settings does not go with it, with the remedy; None if everything does."""
         return None
 
+    def moves_points(self, settings: Any) -> bool:
+        """Whether what it releases moves points, which no record passes through."""
+        return False
+
+    def trains_critic(self, settings: Any) -> bool:
+        """Whether a critic is trained beside the generator."""
+        return False
+
     def without_noise(self, privacy: Any) -> str | None:
         """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
         return None
@@ -91,23 +120,37 @@ _known: dict[str, TrustModel] = {}
 
 
 def trust_models() -> Mapping[str, TrustModel]:
-    """All trust models by name: the shipped ones, and those that were registered."""
-    _load_shipped()
+    """All trust models by name: the shipped ones, those of installed packages, and those that were registered.
+
+    Raises:
+        ExperimentError: if one of an installed package cannot be loaded, or has the name of another.
+    """
+    if not _known:
+        _load()
     return _known
 
 
-@functools.cache
-def _load_shipped() -> None:
-    """Put the shipped trust models first, in their order; their files import what computes where they use it."""
-    own = dict(_known)
-    _known.clear()
-    for name in importlib.import_module(SHIPPED).NAMES:
+def _load() -> None:
+    """Load the shipped trust models, in their order, then those of other packages of this environment."""
+    for name in importlib.import_module(SHIPPED).NAMES:  # their files import what computes where they use it
         _known[name] = importlib.import_module(f"{SHIPPED}.{name.replace('-', '_')}").TRUST_MODEL
-    _known.update(own)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            model = point.load()
+        except Exception as fault:  # its code runs here, and may raise anything
+            _known.clear()
+            raise ExperimentError(
+                f"the trust model {point.value!r} of an installed package cannot be loaded ({type(fault).__name__}: "
+                f"{fault}); mend or uninstall the package"
+            ) from fault
+        register(model)
 
 
 def register(model: TrustModel) -> TrustModel:
     """Make a trust model of one's own known by its name, in this process.
+
+    A package makes its own known in every process, those of `fedsw deploy local` and of real clients, by an entry point
+    of the group "fedsw.trust" that names the object: who installed the package allowed its code.
 
     Raises:
         ExperimentError: if another one has the name.
@@ -130,10 +173,14 @@ def trust_model(name: str) -> TrustModel:
     return found
 
 
-def names_of(*, gradients: bool | None = None, comparison: Comparison | None = None) -> tuple[str, ...]:
-    """The names of trust models whose rounds release gradients, or that compare what a task does."""
+def names_of(
+    *, gradients: bool | None = None, local: bool | None = None, comparison: Comparison | None = None
+) -> tuple[str, ...]:
+    """The names of trust models whose rounds release gradients, that are local, or that compare what a task does."""
     return tuple(
         name
         for name, model in trust_models().items()
-        if (gradients is None or model.gradients == gradients) and (comparison is None or comparison in model.compares)
+        if (gradients is None or model.gradients == gradients)
+        and (local is None or model.local == local)
+        and (comparison is None or comparison in model.compares)
     )

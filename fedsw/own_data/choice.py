@@ -5,13 +5,14 @@ The texts of the screen and of docs/choose.md are these.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from fedsw.experiment import read_delta
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment import Privacy, read_delta
+from fedsw.experiment.trust import TrustModel, trust_models
 from fedsw.markdown import table
 from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.text import downward
@@ -49,28 +50,6 @@ QUESTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 _CLEAR, _FELT = 60.0, 8.0
 """Strengths of the signal from which noise is small, and from which something is learnt; those of `fedsw plan`."""
-
-_TRUST: Mapping[tuple[Sees, Product], str] = {
-    ("server", "model"): "central",
-    ("nobody", "model"): "local-gradient",
-    ("server", "table"): "sketch",
-    ("nobody", "table"): "sketch-local",
-}
-
-_PROTECTS: Mapping[str, str] = {
-    "central": "every record against whoever sees the models and what the run publishes",
-    "local-gradient": "every record against everybody: the server, the other clients, and readers",
-    "sketch": "every record, its label and group included, against whoever sees the table, the generator or the run",
-    "sketch-local": "every record, its label and group included, against everybody, the server too",
-}
-
-_NOT_PROTECTED: Mapping[str, str] = {
-    "central": "against the server and the other clients, who see un-noised functions of outputs; which group a record "
-    "is in (the sizes of the groups are public)",
-    "local-gradient": "which group a record is in (the sizes of the groups at each client are public)",
-    "sketch": "against the server, who sees one exact sum; the number of records",
-    "sketch-local": "the number of records at each client",
-}
 
 WHEN_NOT: tuple[str, ...] = (
     "One organisation holds all records and there is no group to compare: train with Opacus, or with "
@@ -142,21 +121,33 @@ class Choice:
 
 def choose(answers: Answers) -> Choice:
     """The trust model, settings and commands that follow from the answers, and whether the data are enough."""
-    trust = _TRUST[answers.sums, answers.product]
-    settings = {"privacy.trust": trust, "privacy.epsilon": downward(answers.epsilon, 6)}
-    if answers.counts == "watched" and trust_model(trust).gradients and not trust_model(trust).local:
+    trust = _fitting(answers.sums, answers.product)
+    settings = {"privacy.trust": trust.name, "privacy.epsilon": downward(answers.epsilon, 6)}
+    if answers.counts == "watched" and trust.gradients and not trust.local:
         settings["privacy.sampling"] = "stratified"
     if answers.rows == "several":
         settings["data.unit"] = "COLUMN"
     strength = strength_of(answers)
     return Choice(
-        trust,
+        trust.name,
         _commands(answers, settings),
         _protects(trust, answers),
-        _NOT_PROTECTED[trust],
+        trust.uncovered,
         _enough(strength),
         strength,
         settings,
+    )
+
+
+def _fitting(sums: Sees, product: Product) -> TrustModel:
+    """The first trust model that hides sums from whom they are to be hidden, and gives what is to come out."""
+    return next(
+        model
+        for model in trust_models().values()
+        if model.noised
+        and not model.masked
+        and model.local == (sums == "nobody")
+        and (model.sketched if product == "table" else model.gradients)
     )
 
 
@@ -182,9 +173,8 @@ def _commands(answers: Answers, settings: Mapping[str, str]) -> tuple[str, ...]:
         trust = f"--trust {settings['privacy.trust']} --epsilon {epsilon}"
         made = f"fedsw synthesize own.toml --data-dir DATA {trust} -o made.csv"
         return draft, "fedsw check own.toml --data-dir DATA", made
-    own = (
-        f"own.toml {given}" if settings["privacy.trust"] != "central" or "privacy.sampling" in settings else "own.toml"
-    )
+    default = settings["privacy.trust"] == Privacy.model_fields["trust"].default
+    own = "own.toml" if default and "privacy.sampling" not in settings else f"own.toml {given}"
     return (
         draft,
         "fedsw check own.toml --data-dir DATA",
@@ -193,10 +183,10 @@ def _commands(answers: Answers, settings: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _protects(trust: str, answers: Answers) -> str:
+def _protects(trust: TrustModel, answers: Answers) -> str:
     if answers.rows == "one":
-        return _PROTECTS[trust]
-    return _PROTECTS[trust].replace("every record", "all records of a person at one client together", 1)
+        return trust.covers
+    return trust.covers.replace("every record", "all records of a person at one client together", 1)
 
 
 def _enough(strength: float) -> str:
@@ -229,10 +219,11 @@ def page() -> str:
         if answers:
             parts.append("\n".join(f"- `{name}`: {meaning}" for name, meaning in answers.items()))
     parts.append("## What follows")
-    rows = [
-        [f"`{sums}`", f"`{product}`", f"[`{trust}`](threat-models.md#{trust})", _PROTECTS[trust], _NOT_PROTECTED[trust]]
-        for (sums, product), trust in _TRUST.items()
-    ]
+    rows = []
+    for product, sums in itertools.product(get_args(Product), get_args(Sees)):
+        trust = _fitting(sums, product)
+        linked = f"[`{trust.name}`](threat-models.md#{trust.name})"
+        rows.append([f"`{sums}`", f"`{product}`", linked, trust.covers, trust.uncovered])
     parts.append(table(["sums", "product", "trust model", "ε protects", "it does not protect"], rows))
     parts.append(_MORE)
     parts += ["## Are the data enough?", _enough_page()]

@@ -7,7 +7,7 @@ import io
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fedsw import files
 from fedsw.columns.declaration import Columns
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fedsw.tasks.problem import Problem
 
-Trust = Literal["sketch", "sketch-local"]
-
 STEPS = 800
 """Optimizer steps of the generator; post-processing, so they cost time and nothing else. Chosen on Adult."""
 
@@ -28,7 +26,7 @@ _KEPT = ("name", "title", "data", "partition", "federation", "seed")
 _OF_SYNTHESIS = ("model", "sketch", "training", "evaluation")
 
 
-def as_synthesis(own: Experiment, *, trust: Trust | None, fair: bool, epsilon: float | None) -> Experiment:
+def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: float | None) -> Experiment:
     """The experiment that learns a synthetic table from the clients' files of another one.
 
     Declaration, files, account, clients, partition, seed, epsilon and delta stay. Name, model, sketch and training are

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
 from fedsw.models import flatten
@@ -84,7 +85,7 @@ def summed_noise(
     """
     compared = problem.objective
     assert isinstance(compared, Compared)
-    share = experiment.local.table_share if split.asks_tables(experiment) else 0.0
+    share = experiment.own(TableSettings).table_share if split.asks_tables(experiment) else 0.0
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
     k = problem.directions(0, 0).shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"

@@ -71,8 +71,6 @@ def _date(place: Path, begun: str) -> None:
     write_json(place / SUMMARY, {**summary, "begun": begun, "date": begun})
 
 
-_TRUSTED = ("central", "sketch")
-
 Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
 """Runs an experiment in a folder, as one of several; returns its summary and its own folder."""
 
@@ -283,7 +281,7 @@ def _require_selectable(experiment: Experiment) -> None:
     Raises:
         ExperimentError: naming the setting.
     """
-    if experiment.privacy.trust not in _TRUSTED:
+    if experiment.privacy.local:
         raise ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
             "one alone, and all of them would add up; search on public twins (without --on-records)"

@@ -21,6 +21,7 @@ from fedsw.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.sections import BinSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
@@ -357,9 +358,10 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
         spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
         spent *= planned_releases(experiment)
         yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
-        tables = 16.0 * experiment.local.bins * k * len(shape.groups)
-        bins = SettingCost("local.bins", experiment.local.bins, tables)
-        yield bins if experiment.local.bins >= k else SettingCost("slicing.directions", k, tables)
+        if isinstance(local := experiment.local, BinSettings):
+            tables = 16.0 * local.bins * k * len(shape.groups)
+            bins = SettingCost("local.bins", local.bins, tables)
+            yield bins if local.bins >= k else SettingCost("slicing.directions", k, tables)
 
 
 def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[SettingCost]:

@@ -17,7 +17,6 @@ from fedsw.clipping.probe import EXACT, ROUNDED, copied, examine, moved, unmoved
 from fedsw.experiment import Experiment, ExperimentError, Objective
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.no_effect import without_effect
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sources import Shape
 from fedsw.randomness import Stream
@@ -115,10 +114,8 @@ def task_of(experiment: Experiment) -> Task:
     goal = experiment.objective
     found = shipped_task(goal.task) or load_object(goal.task, what="objective.task")
     task = _made(found, goal)
-    if is_reference(goal.task):
-        refused = misfit(experiment, task) or without_effect(experiment, task, unsafe_metrics=experiment.unsafe_metrics)
-        if refused:
-            raise ExperimentError(f"experiment: {refused}")
+    if is_reference(goal.task) and (refused := misfit(experiment, task)):
+        raise ExperimentError(f"experiment: {refused}")
     return task
 
 

@@ -18,6 +18,7 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
 from fedsw.objectives.composite import Composite
@@ -377,7 +378,7 @@ def _clip_of(experiment: Experiment) -> Clip:
 
 
 def _require_images(experiment: Experiment, features: int) -> None:
-    if experiment.privacy.trust == "local-release" and experiment.local.dct:
+    if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
         try:
             image_side(features)
         except ValueError as fault:

@@ -12,6 +12,7 @@ from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import load_public
 from fedsw.objectives.matching import Matching
 from fedsw.randomness import Stream, smallest_keys
@@ -283,7 +284,7 @@ class Adversary:
     def __init__(self, task: Problem) -> None:
         self._task, self._model = task, task.build_model()
         self._pair = cast(Adversarial, self._model)
-        self._every = task.experiment.local.critic + 1
+        self._every = task.experiment.own(ReleaseSettings).critic + 1
 
     def gradient(self, theta: Tensor, released: Tensor, round_: int, attempt: int) -> Tensor:
         """The flat gradient (r,), float64, of this round's player, at a batch of released points (m, p)."""

@@ -77,7 +77,7 @@ def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, 
     parts = [f'<a id="{anchor(figure.id)}"></a>', f"## {figure.source}: {figure.title}"]
     parts.append(f"`{figure.id}`. {figure.caption}{_counted(study)}")
     if study.absent:
-        parts.append(f"*{study.absent} of its runs have no result yet.*")
+        parts.append(f"*Runs without a result yet: {study.absent}.*")
     parts += [_image(figure.id, path, page) for path in pictures]
     if figure.rows:
         shown = [name for name in _series(study) if any(measured(study, row, name) for row in figure.rows)]

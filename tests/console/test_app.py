@@ -72,6 +72,24 @@ def test_importing_the_library_loads_no_framework(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_run_begins_without_what_it_does_not_need_to_begin(tmp_path: Path) -> None:
+    """Torch's compiler and scipy's statistics take longer to load than all of fedsw."""
+    code = """
+import sys, pathlib
+from fedsw.engines.driver import run
+from fedsw.runs.observer import NoObserver
+class First(NoObserver):
+    def started(self, plan):
+        print([name for name in ("torch._dynamo", "scipy.stats", "scipy.optimize", "scipy.fft") if name in sys.modules])
+few = "training.rounds=1", "federation.clients=2"
+run("fair-classification", *few, runs=pathlib.Path(sys.argv[1]), observer=First())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_every_verb_has_a_file_of_its_own() -> None:
     verbs = {each.name: each.callback for each in app.registered_commands}
     verbs |= {

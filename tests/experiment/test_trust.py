@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 import fedsw
-from fedsw.experiment import trust
+from fedsw.experiment import Experiment, Local, Privacy, parse_experiment, trust
+from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import TrustModel, names_of, register, trust_model, trust_models
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES
 from fedsw.federation.trust import NAMES
@@ -18,6 +20,10 @@ from fedsw.settings import ExperimentError
 PACKAGE = Path(fedsw.__file__).parent
 LOOP = ("federation/server", "federation/client", "federation/exchange", "federation/messages", "tasks/kinds")
 """Where nothing knows a trust model by its name."""
+
+
+def parse(*overrides: str, **sections: Any) -> Experiment:
+    return parse_experiment({"name": "plain", **sections}, overrides)
 
 
 def test_every_shipped_trust_model_is_an_object_that_can_be_served():
@@ -68,3 +74,59 @@ def test_the_loop_the_app_the_exchange_and_the_tasks_compare_no_name_of_a_trust_
                 texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
                 found += [f"{path.relative_to(PACKAGE)}:{node.lineno}" for name in NAMES if name in texts]
     assert found == []
+
+
+class OwnPrivacy(Privacy):
+    """Settings of a trust model from outside: one of its own in [privacy]."""
+
+    honest: int = 2
+
+
+class Honest(TrustModel):
+    """A trust model with settings of its own."""
+
+    name = "honest"
+    compares = frozenset(("groups",))
+    gradients = True
+    sections: ClassVar = {"privacy": OwnPrivacy, "local": TableSettings}
+
+
+@pytest.fixture
+def honest(monkeypatch):
+    monkeypatch.setattr(trust, "_known", dict(trust_models()))
+    return register(Honest())
+
+
+def test_a_trust_model_from_outside_brings_settings_of_its_own_that_no_other_takes(honest):
+    experiment = parse("privacy.trust=honest", "privacy.honest=3", "local.bins=8")
+    assert (experiment.privacy.honest, experiment.own(TableSettings).bins) == (3, 8)
+    assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+    with pytest.raises(ExperimentError, match="honest is 3, which has no meaning under privacy.trust 'central'"):
+        parse("privacy.honest=3")
+    with pytest.raises(ExperimentError, match="bins is 8, .* 'local-gradient' and 'honest': leave it out"):
+        parse("local.bins=8")
+    with pytest.raises(ExperimentError, match="'privacy.honets'; nearest known: 'privacy.honest'"):
+        parse("privacy.trust=honest", "privacy.honets=3")
+    with pytest.raises(ExperimentError, match="'local.bin'; nearest known: 'local.bins'"):
+        parse("local.bin=8")
+
+
+def test_what_a_trust_model_does_not_read_is_not_in_its_section_and_may_be_written_with_its_default_alone():
+    whole = {"order": 2, "bins": 32, "thresholds": [], "iterations": None}  # as files have it that were written whole
+    for name in trust_models():
+        kind = trust_model(name).sections.get("local", Local)
+        sections = {"privacy": {"trust": name}, "local": {**whole, **kind().model_dump()}}
+        try:
+            local = parse(**sections).local
+        except ExperimentError as refused:  # another task: its sections are read all the same
+            assert "cannot run" in str(refused) or "model.kind" in str(refused), refused
+        else:
+            assert type(local) is kind and set(local.model_dump()) == set(kind.model_fields)
+
+
+def test_choosing_another_trust_model_drops_what_a_file_says_that_only_its_own_reads():
+    written = {"privacy": {"trust": "local-gradient"}, "local": {"bins": 8}}
+    assert parse("privacy.trust=central", **written).local == Local()
+    assert parse(**written).own(TableSettings).bins == 8
+    with pytest.raises(ExperimentError, match="bins is 9"):
+        parse("privacy.trust=central", "local.bins=9", **written)

@@ -76,8 +76,8 @@ def test_what_is_released_on_one_machine_counts_with_runs_and_composes_exactly(p
 def test_beyond_the_limit_nothing_is_drawn_charged_or_left(people, tmp_path, monkeypatch):
     people.limit(0.5, DELTA)
     before = people.state()
-    for name in ("noised", "laplace_noised"):
-        monkeypatch.setattr(door, name, lambda *_: pytest.fail("noise was drawn"))
+    for name in tuple(door.NOISES):
+        monkeypatch.setitem(door.NOISES, name, lambda *_: pytest.fail("noise was drawn"))
     monkeypatch.setattr("fedsw.single.plan.draw_batch", lambda *_, **__: pytest.fail("a batch was drawn"))
     with pytest.raises(LimitReached, match="data set 'people' would reach"):
         trainer(tmp_path / "trained", secret(), account="people").fit(records())
@@ -221,7 +221,7 @@ def test_whatever_is_killed_at_any_point_its_charges_count_and_it_goes_on(people
             if killed == "before anything is reserved":
                 DatasetAccount.reserve = _die
             elif killed == "while noise is drawn":
-                door.noised = _die
+                door.NOISES.update(dict.fromkeys(door.NOISES, _die))
             else:
                 kind = {"after it is reserved": "reserved", "after it is settled": "settled"}.get(killed, "charged")
                 Journal.append = _die_on(kind)

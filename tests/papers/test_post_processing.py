@@ -43,5 +43,5 @@ def test_a_wider_ball_leaves_predictions_nearer_to_what_they_were(finished):
 
 @pytest.mark.parametrize("changed", [["objective.task=classification"], ["data.source=adult"]])
 def test_a_target_that_nobody_predicts_is_refused(changed):
-    with pytest.raises(ExperimentError, match=r"data\.(target|source)"):
+    with pytest.raises(ExperimentError, match=r"(data: |data\.)(target|source)"):
         load_experiment(find_experiment("fair-regression-1d"), changed)

@@ -49,7 +49,14 @@ def own(tmp_path: Path) -> Path:
 
 def test_every_trust_model_that_can_run_it_is_compared_with_both_references(own):
     grid = make_grid(str(own), epsilons=(1.0, 3.0), seeds=1)
-    assert grid.task == "own" and grid.methods == ("reference", "unclipped", "none", "central", "local-gradient")
+    assert grid.task == "own" and grid.methods == (
+        "reference",
+        "unclipped",
+        "none",
+        "central",
+        "distributed",
+        "local-gradient",
+    )
     assert len(grid.cells) == 3 + 2 * 2
     assert (grid.about.metric, grid.about.better) == ("accuracy", "higher")
     assert grid.cells[1].experiment.clip.mode == "none" and grid.cells[2].experiment.clip.mode != "none"
@@ -87,7 +94,7 @@ def test_by_itself_a_comparison_puts_no_infinite_epsilon_into_an_account_and_sho
     assert main([*line, "--set", "privacy.delta=1e-4", "--jobs", "1"]) == 0
     said = capsys.readouterr()
     assert "left out: unclipped, none" in said.err
-    assert "--methods unclipped,none,reference,central,local-gradient runs them" in said.err
+    assert "--methods unclipped,none,reference,central,distributed,local-gradient runs them" in said.err
     shown = " ".join(said.out.split())
     assert "made by an operator who sees all records and may not be released: no account counts it" in shown
     runs = account_named("people").state().runs.values()
@@ -95,4 +102,4 @@ def test_by_itself_a_comparison_puts_no_infinite_epsilon_into_an_account_and_sho
     grid = make_grid(str(own), methods=["reference", "none"], epsilons=(1.0,), seeds=1)
     assert [cell.method for cell in grid.cells] == ["reference", "none"] and not grid.left_out
     account_named("people").limit(3.0, 1e-6)
-    assert make_grid(str(own), epsilons=(1.0,), seeds=1).methods == ("central", "local-gradient")
+    assert make_grid(str(own), epsilons=(1.0,), seeds=1).methods == ("central", "distributed", "local-gradient")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
+    from fedsw.experiment.trust import TrustModel
     from fedsw.tasks.preparation import Preparation
     from fedsw.tasks.problem import Problem
 
@@ -117,14 +118,21 @@ class Folder:
         return str(self.privacy["trust"])
 
     @property
+    def model(self) -> TrustModel:
+        """What the trust model is: its facts."""
+        from fedsw.experiment.trust import trust_model
+
+        return trust_model(self.trust)
+
+    @property
     def local(self) -> bool:
         """Whether the ledgers are the clients'."""
-        return self.trust.startswith("local-") or self.trust in ("distributed", "sketch-local")
+        return self.model.local
 
     @property
     def sketch(self) -> bool:
         """Whether one sum over all records was released, once."""
-        return self.trust in ("sketch", "sketch-local")
+        return self.model.sketched
 
     @property
     def releases_kept(self) -> bool:
@@ -167,13 +175,12 @@ class Folder:
         """Whether a guarantee was asked for."""
         epsilon = self.privacy.get("epsilon")
         asked = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
-        return self.trust != "none" and asked
+        return self.model.noised and asked
 
     @property
     def accountant(self) -> str:
         """The accountant that the settings ask for."""
-        laplace = self.trust == "local-release" and self.experiment["local"]["mechanism"] == LAPLACE
-        return LAPLACE if laplace else str(self.privacy["accountant"])
+        return self.model.accountant(self._written)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -212,6 +219,16 @@ class Folder:
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
 
     @cached_property
+    def _written(self) -> Experiment:
+        """The settings, validated; what they name of somebody's own is not loaded."""
+        from fedsw.experiment import parse_experiment
+
+        raw = dict(self.experiment)
+        if self.privacy.get("epsilon") == "inf":
+            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
+        return parse_experiment(raw)
+
+    @cached_property
     def settings(self) -> Experiment:
         """The settings, validated; their code is allowed.
 
@@ -219,15 +236,10 @@ class Folder:
             CodeRefused: if they name a module that is not in `allow_modules`.
             ExperimentError: if they cannot be those of a run.
         """
-        from fedsw.experiment import parse_experiment
         from fedsw.experiment.stored import require_allowed_code
 
-        raw = dict(self.experiment)
-        if self.privacy.get("epsilon") == "inf":
-            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
-        found = parse_experiment(raw)
-        require_allowed_code(found, self.allow_modules, stored=self.directory)
-        return found
+        require_allowed_code(self._written, self.allow_modules, stored=self.directory)
+        return self._written
 
     @cached_property
     def task(self) -> Problem:
@@ -246,10 +258,7 @@ class Folder:
     @property
     def planned_releases(self) -> int:
         """Releases of a record that the settings plan: one a round, or one for all."""
-        stored = self.trust == "local-slices" and self.experiment["local"]["algorithm"] == "flow-one-release"
-        return (
-            1 if stored or self.sketch or self.trust == "local-release" else int(self.experiment["training"]["rounds"])
-        )
+        return self.model.releases(self._written)
 
 
 def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedsw.audit.record import sensitivity as sketch
 from fedsw.audit.record.folder import HELD_OUT, Check, Faults, Folder, Row, real
 from fedsw.audit.record.sensitivity import SLACK
 from fedsw.audit.record.spent import planned_cost
+from fedsw.experiment.trust import Law
 from fedsw.text import upward
 
 HELD_OUT_FILE = "held_out.json"
@@ -186,27 +188,21 @@ def _asked(folder: Folder) -> float:
     given = folder.privacy.get("noise_multiplier")
     if given is not None:
         return float(given)
-    if folder.sketch or folder.trust in ("central", "distributed", "local-release"):
+    if folder.model.law in ("clipped sum", "masked sum", "whole records", "sum of waves"):
         return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     return 0.0
 
 
 def _against_settings(folder: Folder, faults: Faults) -> str:
-    if folder.sketch:
-        return sketch.noise(folder, faults)
-    if folder.trust == "local-release":
-        return _diameter(folder, faults, rates=False)
-    if folder.trust == "local-slices":
-        return _diameter(folder, faults, rates=True)
-    if folder.trust == "local-gradient":
-        return _contributions(folder, faults)
-    if folder.trust == "distributed":
-        return _masked(folder, faults)
-    return _sums(folder, faults)
+    if (law := folder.model.law) is None:
+        faults.left = f"trust {folder.trust!r} does not say what its ledgers account for: Δ and p against the settings"
+        return faults.left
+    return _LAWS[law](folder, faults)
 
 
-def _diameter(folder: Folder, faults: Faults, *, rates: bool) -> str:
+def _diameter(folder: Folder, faults: Faults) -> str:
     """Features in a ball of radius rho: a replaced record moves them by 2 rho."""
+    rates = folder.model.slices
     clip, slicing = folder.experiment["clip"], folder.experiment["slicing"]
     once = folder.planned_releases == 1
     for book in folder.books:
@@ -295,6 +291,16 @@ def _sums(folder: Folder, faults: Faults) -> str:
     return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'"
 
 
+_LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
+    "clipped sum": _sums,
+    "masked sum": _masked,
+    "clipped contribution": _contributions,
+    "random slices": _diameter,
+    "whole records": _diameter,
+    "sum of waves": sketch.noise,
+}
+
+
 def clips_scale(folder: Folder) -> float:
     """What the clips of Jacobians and loss gradients are multiplied by, and Delta with them: 1 without moments."""
     return 1.0 if folder.preparation is None else folder.preparation.scale
@@ -335,7 +341,7 @@ def _require_rate(rate: float, folder: Folder, size: int, where: str, faults: Fa
 
 def _metrics(folder: Folder, faults: Faults) -> None:
     """The sigma of every released round is that of its row, or what the clients' rows add up to."""
-    if folder.trust not in ("central", "distributed", "local-gradient"):
+    if not folder.model.gradients:
         return
     by_attempt: dict[tuple[int, int], list[Row]] = {}
     for book in folder.books:
@@ -346,7 +352,7 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
-        if folder.trust == "distributed" and rows:  # every row has the noise of the honest clients together
+        if folder.model.law == "masked sum" and rows:  # every row has the noise of the honest clients together
             settings = folder.experiment["federation"]
             honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
             total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)

@@ -117,10 +117,10 @@ def check(folder: Folder) -> Check:
         planned == delta,
         f"plan.json has δ = {upward(planned, 6)}, the settings {upward(delta, 6)} for {records} records",
     )
-    paper = folder.trust == "local-release" and folder.experiment["local"]["diameter"] == "paper"
+    paper = folder.experiment.get("local", {}).get("diameter") == "paper"
     same = asked == math.inf or math.isclose(epsilon, asked, rel_tol=_SAME) or (paper and epsilon > asked)
     # A release states the epsilon that its noise truly has; by RCO's equation (4) that is less than what was asked.
-    same = same or (folder.trust == "local-release" and epsilon <= asked)
+    same = same or (folder.model.law == "whole records" and epsilon <= asked)
     faults.require(same, f"plan.json has ε = {upward(epsilon, 6)}, the settings {upward(asked, 6)}")
     for book in folder.books:
         _header(folder, book, epsilon, delta, faults)

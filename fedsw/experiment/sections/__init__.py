@@ -2,26 +2,43 @@
 
 from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
-from fedsw.experiment.sections.privacy import Local, Privacy, Sketch, SketchPart, read_delta, resolve_delta
+from fedsw.experiment.sections.privacy import (
+    BinSettings,
+    Local,
+    MaskedSettings,
+    Privacy,
+    ReleaseSettings,
+    Sketch,
+    SketchPart,
+    SliceSettings,
+    TableSettings,
+    read_delta,
+    resolve_delta,
+)
 from fedsw.experiment.sections.section import Section
 
 __all__ = [
     "SOURCES",
     "Also",
+    "BinSettings",
     "Clip",
     "Data",
     "Evaluation",
     "Federation",
     "Held",
     "Local",
+    "MaskedSettings",
     "Model",
     "Objective",
     "Partition",
     "Privacy",
+    "ReleaseSettings",
     "Section",
     "Sketch",
     "SketchPart",
+    "SliceSettings",
     "Slicing",
+    "TableSettings",
     "Training",
     "read_delta",
     "resolve_delta",

@@ -220,6 +220,26 @@ class Data(Section):
         return self
 
     @model_validator(mode="after")
+    def _read_by_its_source(self) -> Data:
+        """Refuse a setting that nothing of a run would look at."""
+        drawn, source = self.drawn, f"of source {self.source!r}"
+        if not drawn and (name := self.changed("records", "test_records")):
+            raise ValueError(
+                f"{name} is for records drawn from a law, and those {source} are what they are: leave it out"
+            )
+        if (drawn or self.own) and self.changed("most_records"):
+            raise ValueError(
+                f"most_records is for named data sets that are not drawn, not for those {source}: leave it out"
+            )
+        if self.source != "synthetic" and (name := self.changed(*_LAW.values())):
+            raise ValueError(f"{name} is about the law of source 'synthetic', not {source}: leave it out")
+        if self.encoded is None and self.changed("encoder_epochs"):
+            raise ValueError("encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out")
+        if self.family in ("object", "module") and self.data_dir is not None:
+            raise ValueError(f"data_dir is where files are, and records {source} come from Python: leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _of_images(self) -> Data:
         images = self.source in SOURCES and SOURCES[self.source].images
         if not images and (self.half or self.code is not None):

@@ -262,7 +262,7 @@ class Evaluation(Section):
     @model_validator(mode="after")
     def _read_by_auto(self) -> Evaluation:
         for name in ("records", "directions"):
-            if self.mode == "full" and getattr(self, name) != type(self).model_fields[name].default:
+            if self.mode == "full" and self.changed(name):
                 raise ValueError(f"{name} is for mode 'auto', and mode 'full' takes all there are: leave one out")
         return self
 

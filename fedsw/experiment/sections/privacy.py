@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from fedsw.accountants import ACCOUNTANTS
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
-from fedsw.experiment.trust import trust_model, trust_models
+from fedsw.experiment.trust import names_of, trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
 
@@ -101,7 +102,7 @@ class SketchPart(Section):
             for owner, names in table.items():
                 for name in names:
                     foreign = owner != chosen and name not in table.get(chosen, ())
-                    if foreign and getattr(self, name) != type(self).model_fields[name].default:
+                    if foreign and self.changed(name):
                         raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
         if self.map_arguments and not is_reference(self.map):
             raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
@@ -295,6 +296,12 @@ class Privacy(Section):
             raise ValueError("epsilon and noise_multiplier are both given; keep one (the other follows)")
         if self.noise_multiplier is None and self.epsilon is None:
             raise ValueError("neither epsilon nor noise_multiplier is given; set one")
+        if self.local and (name := self.changed("bound", "sampling", "device")):
+            raise ValueError(
+                f"{name} is {getattr(self, name)!r}, which has a meaning under privacy.trust "
+                f"{' and '.join(map(repr, names_of(local=False)))}; under {self.trust!r} every client plans its own "
+                "noise and batches, and accounts for them: leave it out"
+            )
         if not trust_model(self.trust).noised and (self.noise_multiplier is not None or self.epsilon != math.inf):
             raise ValueError(
                 f"trust {self.trust!r} adds no noise, so epsilon = {self.epsilon} with noise_multiplier = "
@@ -305,6 +312,11 @@ class Privacy(Section):
     @field_serializer("epsilon", when_used="json")
     def _infinity_in_words(self, epsilon: float | None) -> float | str | None:
         return "inf" if epsilon == math.inf else epsilon
+
+    @classmethod
+    def variants(cls) -> tuple[type[BaseModel], ...]:
+        """See `Section`."""
+        return _declared("privacy")
 
     @property
     def noisy(self) -> bool:
@@ -324,21 +336,94 @@ class Privacy(Section):
 
 
 class Local(Section):
-    """How clients protect their own records under the local trust models; docs/threat-models.md.
+    """What a trust model is set by beside [privacy]: nothing, unless it has a class of its own for it.
+
+    Section [local] is a union tagged by `privacy.trust`: see `TrustModel.sections`, and docs/threat-models.md.
+    """
+
+    @classmethod
+    def variants(cls) -> tuple[type[BaseModel], ...]:
+        """See `Section`."""
+        return _declared("local")
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the noise is for all that a replaced record moves."""
+        return True
+
+
+LocalT = TypeVar("LocalT", bound=Local)
+
+
+class BinSettings(Local):
+    """What has noised tables of outputs beside contributions.
 
     Attributes:
-        colluding: `distributed`: C, so many clients may be on the server's side, and the others are protected.
-        failing: `distributed`: failed attempts that the budget is for, as a part of the rounds; each is charged.
-        bins: `local-gradient` and `distributed`: bins of [-M, M] in the noised table of every direction and group.
-        table_share: `local-gradient`: the table's share of mu^2, the rest is the contribution's.
-        algorithm: `local-slices`: gradients of a sliced distance to noised slices, or a particle flow, with fresh
-            slices every round or with `directions` stored slices that were noised once.
-        order: q of `dp-swd`. (The losses of `local-release` take theirs from the noise: 2 for Gaussian, 1 for Laplace.)
+        bins: of [-M, M] in the table of every direction and group.
+    """
+
+    bins: PositiveInt = 32
+
+
+class MaskedSettings(BinSettings):
+    """`distributed`: sums under masks.
+
+    Attributes:
+        colluding: C, so many clients may be on the server's side, and the others are protected.
+        failing: failed attempts that the budget is for, as a part of the rounds; each is charged.
+    """
+
+    colluding: Annotated[int, Field(ge=0, strict=True)] = 1
+    failing: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
+class TableSettings(BinSettings):
+    """`local-gradient`: each client's own tables and contributions.
+
+    Attributes:
+        table_share: the tables' share of mu^2, the rest is the contribution's.
+    """
+
+    table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+
+
+class SliceSettings(Local):
+    """`local-slices`: noised projections of features, and what is done with them.
+
+    Attributes:
+        algorithm: gradients of a sliced distance to noised slices, or a particle flow, with fresh slices every round or
+            with `directions` stored slices that were noised once.
+        order: q of `dp-swd`.
         diffusion: lambda of a flow's own noise.
         per_step: stored directions that a step of "flow-one-release" looks at, drawn anew every step.
-        loss: `local-release`: what the generator is trained with on the privatised records. "wavelet" is the plain
-            distance to denoised ones; "adversarial" and "wavelet-adversarial" train a critic (a model.kind with one).
-        iterations: `local-release`: so many plain iterations of Sinkhorn; None for as many as a small error takes.
+    """
+
+    algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
+    order: Literal[1, 2] = 2
+    diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    per_step: PositiveInt = 50
+
+    @property
+    def once(self) -> bool:
+        """Whether slices are noised once, and stored."""
+        return self.algorithm == "flow-one-release"
+
+    @model_validator(mode="after")
+    def _read_by_its_algorithm(self) -> SliceSettings:
+        for name, algorithm in (("order", "dp-swd"), ("per_step", "flow-one-release")):
+            if self.algorithm != algorithm and self.changed(name):
+                raise ValueError(f"{name} is for algorithm {algorithm!r}, not {self.algorithm!r}: leave it out")
+        return self
+
+
+class ReleaseSettings(Local):
+    """`local-release`: records that are noised themselves, once, and what a generator learns from them.
+
+    Attributes:
+        loss: what the generator is trained with. "wavelet" is the plain distance to denoised records; "adversarial"
+            and "wavelet-adversarial" train a critic (a model.kind with one). Losses take their order from the noise:
+            2 for Gaussian, 1 for Laplace.
+        iterations: so many plain iterations of Sinkhorn; None for as many as a small error takes.
         critic: rounds in which the critic moves for each in which the generator does.
         wavelet, thresholds: of denoising: an orthogonal wavelet of PyWavelets ("" for the shape's own), and a threshold
             for every level, the coarsest first, in standard deviations of the noise; none for those of BayesShrink.
@@ -348,14 +433,6 @@ class Local(Section):
         keep: release the part of a record's coordinates (coefficients) that are largest; the others count as 0.
     """
 
-    colluding: Annotated[int, Field(ge=0, strict=True)] = 1
-    failing: Annotated[float, Field(ge=0, le=10)] = 0.0
-    bins: PositiveInt = 32
-    table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
-    order: Literal[1, 2] = 2
-    diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    per_step: PositiveInt = 50
     loss: Literal["entropic", "plain", "sinkhorn", "wavelet", "adversarial", "wavelet-adversarial"] = "entropic"
     iterations: PositiveInt | None = None
     critic: PositiveInt = 5
@@ -377,6 +454,73 @@ class Local(Section):
     def adversarial(self) -> bool:
         """Whether a critic is trained beside the generator."""
         return self.loss.endswith("adversarial")
+
+    @property
+    def guaranteed(self) -> bool:
+        """See `Local`."""
+        return self.diameter == "replacement"
+
+    @model_validator(mode="after")
+    def _read_by_its_loss(self) -> ReleaseSettings:
+        unread: tuple[str, ...] = () if self.loss in ("entropic", "sinkhorn") else ("iterations",)
+        unread += () if self.adversarial else ("critic",)
+        unread += () if self.denoised else ("wavelet", "thresholds")
+        if name := self.changed(*unread):
+            raise ValueError(f"{name} is nothing that loss {self.loss!r} reads: leave it out")
+        return self
+
+
+TAGGED: Mapping[str, tuple[type[Section], type[Section]]] = {
+    "privacy": (Privacy, Privacy),
+    "local": (Local, Local),
+    "sketch": (Sketch, Section),
+}
+"""Sections of an experiment that depend on the trust model: what each is without a class of the trust model's own, and
+whose settings then have a meaning."""
+
+
+def tagged(section: str, raw: Any, trust: str) -> Any:
+    """A section as a trust model reads it, of the class that it declares (`TrustModel.sections`).
+
+    What means something under other trust models alone may be there with its default: files that were written whole,
+    before sections depended on the trust model, have it.
+
+    Raises:
+        ValueError: for a setting that has no meaning under this trust model, with those under which it has one.
+    """
+    kind = trust_model(trust).sections.get(section, TAGGED[section][0])
+    if type(raw) is kind:
+        return raw
+    given = raw.model_dump(exclude_unset=True) if isinstance(raw, Section) else raw
+    if not isinstance(given, Mapping):
+        return raw
+    foreign = meaningless(section, given, trust)
+    for name, fields in foreign.items():
+        value = given[name]
+        if (tuple(value) if isinstance(value, list) else value) not in [each.default for each in fields.values()]:
+            raise ValueError(
+                f"{name} is {value!r}, which has no meaning under privacy.trust {trust!r}, and has one under "
+                f"{' and '.join(map(repr, fields))}: leave it out, or choose that trust model"
+            )
+    return kind.model_validate({name: value for name, value in given.items() if name not in foreign})
+
+
+def _declared(section: str) -> tuple[type[BaseModel], ...]:
+    """The classes that trust models declare for a section."""
+    return tuple(model.sections[section] for model in trust_models().values() if section in model.sections)
+
+
+def meaningless(section: str, given: Iterable[str], trust: str) -> dict[str, dict[str, FieldInfo]]:
+    """Which settings of a section mean something under other trust models alone: their fields under each of those."""
+    own = trust_model(trust).sections.get(section, TAGGED[section][1]).model_fields
+    declared = {model.name: model.sections.get(section, Section) for model in trust_models().values()}
+    known = {name: kind.model_fields for name, kind in declared.items()}
+    foreign = {
+        name: {trust: fields[name] for trust, fields in known.items() if name in fields}
+        for name in given
+        if name not in own
+    }
+    return {name: fields for name, fields in foreign.items() if fields}
 
 
 def resolve_delta(delta: float | str, *, records: int) -> float:

@@ -25,6 +25,15 @@ class Section(BaseModel):
         """Of all settings; some of them are tables of arguments, which have no hash of their own."""
         return hash(self.model_dump_json())
 
+    @classmethod
+    def variants(cls) -> tuple[type[BaseModel], ...]:
+        """Classes that may stand in its place, as the trust model has it."""
+        return ()
+
+    def changed(self, *names: str) -> str | None:
+        """The first of these settings that is not its default."""
+        return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
+
 
 def _plain(value: Any, depth: int = 0) -> Any:
     """A value that TOML and JSON can write and read back, lists as lists."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy.records import RecordRelease
@@ -63,7 +64,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
         delta: of the guarantee.
     """
     releases = planned_releases(experiment)
-    rate = 1.0 if experiment.local.algorithm == "flow-one-release" else rate
+    rate = 1.0 if experiment.own(SliceSettings).once else rate
     slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
     diameter = 2 * experiment.clip.output
     if not experiment.privacy.noisy:
@@ -81,7 +82,7 @@ def release_of(experiment: Experiment, delta: float) -> RecordRelease:
     Raises:
         ValueError: if the settings do not fit together.
     """
-    local, privacy = experiment.local, experiment.privacy
+    local, privacy = experiment.own(ReleaseSettings), experiment.privacy
     assert privacy.epsilon is not None
     return RecordRelease(
         privacy.epsilon,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedsw.accounting import Charge
 from fedsw.experiment import Experiment
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets.moments import shares
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.histograms import contribution_sensitivity, table_sensitivity
@@ -81,7 +82,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     Source: theory of docs/guarantees.md, "Local gradients"; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
     """
     shared = shares(experiment, rate=rate, delta=delta)
-    share = experiment.local.table_share if asks_tables(experiment) else 0.0
+    share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0
     table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
     return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments)
 

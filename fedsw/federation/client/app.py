@@ -16,18 +16,26 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.preset import left_open, require_settled, same_but_for_chosen
 from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
-from fedsw.federation.messages import Terms
+from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.node import participation
 from fedsw.federation.node.account import spent_epsilon
-from fedsw.federation.node.answers import COUNTED, STATE, answered, answered_by, asked_of, ledger_of, state_of_node
+from fedsw.federation.node.answers import (
+    COUNTED,
+    STATE,
+    answered,
+    answered_by,
+    asked_of,
+    greeted,
+    ledger_of,
+    state_of_node,
+)
 from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
 from fedsw.federation.node.refusals import refusing
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
-from fedsw.federation.trust import NAMES
-from fedsw.federation.trust.model import served, served_by_name
+from fedsw.federation.trust.model import Handler, served
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
@@ -160,12 +168,21 @@ def _spent(node: Node, context: Context) -> float:
     return spent_epsilon(ledger_of(node, context), lambda delta: model.promise(node, min(delta, most)))
 
 
-def _answer_in_every_trust_model() -> None:
-    """Let the app answer every exchange of the shipped trust models, each by its own handler."""
+def _answer(exchange: AnyExchange) -> Handler:
+    """Answer an exchange as the trust model does that this node agreed to."""
+
+    def answer(message: Message, context: Context) -> Message:
+        return served(greeted(exchange, context).task.experiment).handlers()[exchange](message, context)
+
+    return answer
+
+
+def _answer_every_exchange() -> None:
+    """Let the app answer every exchange but the greetings."""
     ways = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
-    handlers = {exchange: each for name in NAMES for exchange, each in served_by_name(name).handlers().items()}
-    for exchange, handler in handlers.items():
-        ways[exchange.kind.partition(".")[0]](exchange.action)(handler)
+    for exchange in messages.EXCHANGES:
+        if exchange not in (messages.HELLO, messages.SIZES):
+            ways[exchange.kind.partition(".")[0]](exchange.action)(_answer(exchange))
 
 
-_answer_in_every_trust_model()
+_answer_every_exchange()

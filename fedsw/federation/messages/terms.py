@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
+from fedsw.experiment.sections import BinSettings
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
@@ -60,9 +61,10 @@ class Terms:
             "r": task.parameters,
             "d": task.columns,
             "c": len(task.objective.cells),
-            "B": task.experiment.local.bins,
             "e": 3,
         }
+        if isinstance(local := task.experiment.local, BinSettings):
+            known["B"] = local.bins
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}

@@ -83,7 +83,7 @@ def released(
         release: for a node of one client.
         together: for a site: what its clients at some positions release, or why one releases nothing.
     """
-    node = _joined(exchange, context)
+    node = greeted(exchange, context)
     if len(node.clients) == 1:
         asked = asked_of(exchange, message.content, Terms.of(node.task))
         _prepare(node, asked)
@@ -114,7 +114,7 @@ def _packable(answer: messages.Message | Exception, terms: Terms, context: Conte
 
 def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
     """This node and the request of a trusted server, decoded."""
-    node = _joined(exchange, context)
+    node = greeted(exchange, context)
     asked = asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
     _prepare(node, asked)
     return node, asked
@@ -142,7 +142,7 @@ def note(exchange: Exchange[Down, Up], asked: Down, node: Node, context: Context
     answered_by(node, context).note(exchange.kind, attempt.round, attempt.attempt)
 
 
-def _joined(exchange: Exchange[Down, Up], context: Context) -> Node:
+def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
     """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
     if STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")

@@ -280,6 +280,6 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
     if not accountant_named(local_accountant(experiment)).guarantee:
         return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
-    if privacy.trust == "local-release" and experiment.local.diameter == "paper":
+    if not experiment.local.guaranteed:
         return "local.diameter 'paper' is not a guarantee"
     return None

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.experiment import resolve_delta
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.budgets.local import release_of
 from fedsw.privacy.records import RecordRelease
 from fedsw.randomness import Stream
@@ -32,7 +33,7 @@ def privatised(run: Finished) -> Measured:
     """
     images = run.dataset.test.features[:_SHOWN].double()
     released, release = seen_through(run, images)
-    local, centre = run.experiment.local, run.experiment.clip.centre
+    local, centre = run.experiment.own(ReleaseSettings), run.experiment.clip.centre
     smooth = wavelet_denoise(
         release.decode(released), release.deviation, wavelet=local.wavelet or "db2", thresholds=local.thresholds
     )

@@ -22,10 +22,16 @@ class Central(Served):
     name = "central"
     compares = frozenset(("groups", "prior", "generator", "domain"))
     gradients = True
+    law = "clipped sum"
     trusted_with = "server and clients follow the protocol and keep what they receive"
     leaves = "outputs, contribution"
     adds_noise = "server"
     protects = "readers of the models and of the published record"
+    covers = "every record against whoever sees the models and what the run publishes"
+    uncovered = (
+        "against the server and the other clients, who see un-noised functions of outputs; which group a record is in "
+        "(the sizes of the groups are public)"
+    )
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Served`."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Distributed(Served):
     local = True
     gradients = True
     masked = True
+    law = "masked sum"
+    sections = {"local": MaskedSettings}
     why_not = "its masked tables rank the outputs of private groups against each other"
     trusted_with = "that at most local.colluding clients are on the server's side"
     leaves = "masked sums: a noised table, a noised contribution"
@@ -41,15 +44,16 @@ class Distributed(Served):
         """See `TrustModel`."""
         least = experiment.federation.min_clients or experiment.federation.clients
         masks = "masked sums between sites" if experiment.federation.sites != 1 else "one site, and so no masks"
+        colluding = experiment.own(MaskedSettings).colluding
         return (
-            f"everyone: the server together with any {experiment.local.colluding} of the clients, of which {least} or "
+            f"everyone: the server together with any {colluding} of the clients, of which {least} or "
             f"more are in every sum, and readers; as long as nobody breaks X25519, HKDF-SHA256 or ChaCha20 ({masks})"
         )
 
     def summed(self, experiment: Any) -> float:
         """See `TrustModel`: every client adds the share of one of H."""
         federation = experiment.federation
-        honest = (federation.min_clients or federation.clients) - experiment.local.colluding
+        honest = (federation.min_clients or federation.clients) - experiment.own(MaskedSettings).colluding
         return math.sqrt(federation.clients / honest)
 
     def without_noise(self, privacy: Privacy) -> str | None:
@@ -63,19 +67,17 @@ class Distributed(Served):
 
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
-        federation, local = settings.federation, settings.local
+        federation, colluding = settings.federation, settings.own(MaskedSettings).colluding
         least = federation.min_clients or federation.clients
-        if least - local.colluding < 1:
+        if least - colluding < 1:
             return (
-                f"local.colluding is {local.colluding} of at least {least} clients in a sum (federation.min_clients): "
+                f"local.colluding is {colluding} of at least {least} clients in a sum (federation.min_clients): "
                 f"nobody would be honest. Lower it to {least - 1} or less"
             )
         if settings.privacy.moments:
             return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"
         if settings.data.held_out_released:
             return "data.held_out_to 'everybody' is not summed by trust 'distributed': set it to 'operator'"
-        if local.table_share != type(local).model_fields["table_share"].default:
-            return "local.table_share follows from public numbers under trust 'distributed': leave it out"
         return None
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsw.accounting import Charge
 from fedsw.experiment import Experiment, resolve_delta
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
@@ -28,6 +29,8 @@ from fedsw.transport.sliced import orthogonal_spread, spread
 Name = Literal["table", "contribution"]
 
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
+_ALIGNED = 0.25
+"""How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
 
 
 @dataclass(frozen=True)
@@ -138,18 +141,19 @@ def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float
     The noise of the contribution brings an error of mean square r Delta^2 / (mu^2 (1 - a)) to the gradient. That of the
     table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2k / (mu^2 a), ranks by that
     over n, slot means by 2M times as much where outputs fill [-M, M], and the gradient by at most 2 alpha W L / sqrt(k)
-    times that for every cell: k cancels. With x / a + y / (1 - a) least at a = sqrt(x) / (sqrt(x) + sqrt(y)).
+    times that for every cell, of which a quarter is taken: k cancels. x / a + y / (1 - a) is least at
+    a = sqrt(x) / (sqrt(x) + sqrt(y)).
 
     Post-processing is all that it decides on: no guarantee rests on it.
     """
-    objective, clip, bins = objective_of(task), task.clip, task.experiment.local.bins
+    objective, clip, bins = objective_of(task), task.clip, task.experiment.own(MaskedSettings).bins
     cells = range(len(batch))
     weights = [sum(w for i, j, w in objective.pairs if cell in (i, j)) for cell in cells]
     ranks = [1 / batch[cell] ** 2 for cell in cells]
     for i, j, weight in objective.pairs:
         ranks[i] += weight / weights[i] / batch[j] ** 2
         ranks[j] += weight / weights[j] / batch[i] ** 2
-    unit = 4 * objective.alpha * clip.jacobian * clip.output
+    unit = _ALIGNED * 4 * objective.alpha * clip.jacobian * clip.output
     table = math.sqrt(sum((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True)))
     worst = max(contribution_sensitivity(objective, batch, clip, cell=cell, spread=covered).value for cell in cells)
     gradient = math.sqrt(task.parameters) * worst
@@ -171,7 +175,7 @@ def multiplier_of(experiment: Experiment, delta: float) -> tuple[float, float]:
 
 def attempts(experiment: Experiment) -> int:
     """How many attempts the budget is for: the rounds, and those that are expected to fail."""
-    return math.ceil(experiment.training.rounds * (1 + experiment.local.failing))
+    return math.ceil(experiment.training.rounds * (1 + experiment.own(MaskedSettings).failing))
 
 
 def delta_of(experiment: Experiment, records: int) -> float:

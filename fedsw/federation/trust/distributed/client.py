@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets import split
 from fedsw.federation.messages import Broadcast, MaskedNumbers, MaskedSumAsked, MaskedTableAsked
@@ -211,7 +212,7 @@ def _tables(here: _Answering, theta: Tensor, round_: int, attempt: int, state: S
     _, outputs = node.forward(theta, records, round_, attempt)
     by_cell = here.counts.sum(axis=0)
     cell = torch.from_numpy(np.repeat(np.arange(len(by_cell)), by_cell))
-    bins = task.experiment.local.bins
+    bins = task.experiment.own(MaskedSettings).bins
     return tables.histograms_by(outputs, cell, len(by_cell), here.directions, task.clip.output, bins)
 
 

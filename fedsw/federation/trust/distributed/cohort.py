@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.messages import MOST_BELIEVED
 from fedsw.federation.node.roster import Keyring
 from fedsw.settings import ExperimentError
@@ -101,7 +102,7 @@ def own_counts(sizes: Sequence[Sequence[int]] | NDArray[np.int64], fraction: flo
 
 def honest(experiment: Experiment) -> int:
     """H: how many clients of any masked sum of a run are honest, of the least number that are in one."""
-    return least(experiment) - experiment.local.colluding
+    return least(experiment) - experiment.own(MaskedSettings).colluding
 
 
 def least(experiment: Experiment) -> int:
@@ -150,13 +151,13 @@ def require_honest(experiment: Experiment, colluding: int) -> None:
     Raises:
         ValueError: naming both numbers.
     """
-    if experiment.local.colluding < colluding:
+    planned = experiment.own(MaskedSettings).colluding
+    if planned < colluding:
         raise _refused(
-            f"local.colluding is {experiment.local.colluding}, and this client's operator takes {colluding} colluding "
-            "clients into account"
+            f"local.colluding is {planned}, and this client's operator takes {colluding} colluding clients into account"
         )
     if honest(experiment) < 1:
-        raise _refused(f"of {least(experiment)} clients {experiment.local.colluding} may collude: nobody is left")
+        raise _refused(f"of {least(experiment)} clients {planned} may collude: nobody is left")
 
 
 def require_alike(told: str, before: str) -> None:

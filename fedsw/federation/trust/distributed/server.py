@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
+from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
@@ -127,11 +128,11 @@ class MaskedRounds:
         model, found = Broadcast.of(theta, terms), None
         if split.asks_tables(task.experiment):
             asked = MaskedTableAsked(model, round_, attempt, text)
-            length = len(agreed.batch) * directions.shape[1] * task.experiment.local.bins
+            length = len(agreed.batch) * directions.shape[1] * task.experiment.own(MaskedSettings).bins
             counts = self._sum(messages.MASKED_TABLES, "table", present, asked, agreed, length)
             if counts is None:
                 return None
-            shape = (len(agreed.batch), directions.shape[1], task.experiment.local.bins)
+            shape = (len(agreed.batch), directions.shape[1], task.experiment.own(MaskedSettings).bins)
             found = Broadcast.of(self._slot_means(counts.reshape(shape), agreed), terms)
         last = MaskedSumAsked(model, found, round_, attempt, text)
         vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -27,11 +28,15 @@ class LocalGradients(Served):
     compares = frozenset(("groups",))
     local = True
     gradients = True
+    law = "clipped contribution"
+    sections = {"local": TableSettings}
     why_not = "its noised tables rank the outputs of private groups against each other"
     trusted_with = "nobody but the client itself"
     leaves = "noised table, noised contribution"
     adds_noise = "client"
     protects = "everybody: server, other clients, readers"
+    covers = "every record against everybody: the server, the other clients, and readers"
+    uncovered = "which group a record is in (the sizes of the groups at each client are public)"
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: counts of outputs would leave as they are."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Cost, Counts
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, run_with_split, tally_of, with_held_out
 from fedsw.federation.budgets.moments import planned_moments
@@ -75,7 +76,7 @@ def noised_table(node: Node, place: Path, theta: Tensor, request: Request, state
     directions = task.directions(request.round, request.attempt)
     counts = torch.stack(
         [
-            tables.histograms(cell, directions, task.clip.output, settings.local.bins)
+            tables.histograms(cell, directions, task.clip.output, settings.own(TableSettings).bins)
             for cell in torch.split(outputs, list(own))
         ]
     )

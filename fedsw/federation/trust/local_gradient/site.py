@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsw.data import Records
 from fedsw.experiment import resolve_delta
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.node import account
@@ -94,7 +95,7 @@ def noised_tables(
     drawn = _draw(node, members, list(paid), bytes(state["key"]))
     _, outputs = node.forward(theta, drawn.records, request.round, request.attempt)
     directions, holder = task.directions(request.round, request.attempt), drawn.owner * cells + drawn.cell
-    bins, radius = task.experiment.local.bins, task.clip.output
+    bins, radius = task.experiment.own(TableSettings).bins, task.clip.output
     counts = tables.histograms_by(outputs, holder, len(paid) * cells, directions, radius, bins)
     by_client = counts.reshape(len(paid), cells, *counts.shape[1:])
     held = {position: torch.tensor([count > 0 for count in members[position].own]) for position in paid}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
     from fedsw.accounting.lifetime import Cost, Counts
+    from fedsw.experiment.choices import Settings
     from fedsw.experiment.load import Experiment
     from fedsw.experiment.sections import Privacy
     from fedsw.federation.exchange.cohort import Site
@@ -27,6 +29,8 @@ class LocalReleased(Served):
     name = "local-release"
     compares = frozenset(("generator",))
     local = True
+    law = "whole records"
+    sections = {"local": ReleaseSettings}
     why_not = "it releases records once, for a generator to learn from"
     trusted_with = "nobody but the client itself"
     leaves = "privatised records, once"
@@ -39,7 +43,11 @@ class LocalReleased(Served):
 
     def accountant(self, experiment: Experiment) -> str:
         """See `TrustModel`: pure epsilon for Laplace noise, else the one asked for."""
-        return "laplace" if experiment.local.mechanism == "laplace" else experiment.privacy.accountant
+        return "laplace" if experiment.own(ReleaseSettings).mechanism == "laplace" else experiment.privacy.accountant
+
+    def trains_critic(self, settings: Settings) -> bool:
+        """See `TrustModel`: adversarial losses do."""
+        return settings.own(ReleaseSettings).adversarial
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: its noise is calibrated to an epsilon."""

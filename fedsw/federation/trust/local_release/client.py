@@ -11,6 +11,7 @@ from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.stated import Pure
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import local_accountant, release_charge, release_epsilon, release_of
 from fedsw.federation.node import account
@@ -76,7 +77,7 @@ def planned(node: Node, delta: float) -> Counts:
     experiment = node.task.experiment
     release = release_of(experiment, delta)
     mu = release_charge(release).sensitivity / release.scale
-    pure = experiment.local.mechanism == "laplace"
+    pure = experiment.own(ReleaseSettings).mechanism == "laplace"
     return lifetime.planned(stated_step(Pure(mu)) if pure else Step(1.0, mu), 1)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsw.experiment import resolve_delta
+from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member, Site
@@ -59,7 +60,7 @@ class LocalRelease(LocalMethod):
         super().__init__(context)
         self._release = release_of(self._task.experiment, self._plan.delta)
         self._learner = learner_of(self._task)
-        self._adversary = Adversary(self._task) if self._task.experiment.local.adversarial else None
+        self._adversary = Adversary(self._task) if self._task.experiment.own(ReleaseSettings).adversarial else None
         self._target: Tensor | None = None
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
@@ -81,7 +82,7 @@ class LocalRelease(LocalMethod):
         return self._learner.gradient(cotangents)
 
     def _loss(self, points: Tensor, target: Tensor) -> EntropicMatching:
-        local, release = self._task.experiment.local, self._release
+        local, release = self._task.experiment.own(ReleaseSettings), self._release
         if local.loss == "wavelet":
             return plain_loss(points, target, order=release.order)
         encoded = release.encode(points)
@@ -92,7 +93,7 @@ class LocalRelease(LocalMethod):
 
     def _prepared(self, released: Tensor) -> Tensor:
         """The released rows that the loss compares with: denoised or decoded features, or as they came."""
-        local = self._task.experiment.local
+        local = self._task.experiment.own(ReleaseSettings)
         if not local.denoised:
             return self._release.decode(released) if local.adversarial else released
         rows, p = self._release.decode(released), self._task.dimension

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import SliceSettings
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
     from fedsw.accounting.lifetime import Cost, Counts
+    from fedsw.experiment.choices import Settings
     from fedsw.experiment.load import Experiment
     from fedsw.federation.exchange.cohort import Site
     from fedsw.federation.messages import AnyExchange
@@ -26,6 +28,9 @@ class LocalSliced(Served):
     name = "local-slices"
     compares = frozenset(("generator", "domain"))
     local = True
+    slices = True
+    law = "random slices"
+    sections = {"local": SliceSettings}
     why_not = "it matches private features that no parameter moves, by their noised projections"
     trusted_with = "nobody but the client itself"
     leaves = "noised random slices of features"
@@ -34,7 +39,11 @@ class LocalSliced(Served):
 
     def releases(self, experiment: Experiment) -> int:
         """See `TrustModel`: every round, or once, what all its rounds then learn from."""
-        return 1 if experiment.local.algorithm == "flow-one-release" else experiment.training.rounds
+        return 1 if experiment.own(SliceSettings).once else experiment.training.rounds
+
+    def moves_points(self, settings: Settings) -> bool:
+        """See `TrustModel`: flows do."""
+        return settings.own(SliceSettings).algorithm != "dp-swd"
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Served`."""

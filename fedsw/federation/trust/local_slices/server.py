@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsw.experiment import resolve_delta
+from fedsw.experiment.sections import SliceSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
@@ -32,7 +33,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     experiment = task.experiment
     members = [member for site in sites for member in site.members]
     fraction = experiment.training.batch_fraction
-    once = experiment.local.algorithm == "flow-one-release"
+    once = experiment.own(SliceSettings).once
     sizes = sum(sum(member.sizes) for member in members)
     batch = sizes if once else sum(sum(own_batch(member.sizes, fraction)) for member in members)
     rate = max(sampling_rate(member.sizes, fraction) for member in members)
@@ -67,10 +68,10 @@ class LocalSlices(LocalMethod):
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         experiment = self._task.experiment
         stream = Stream.seeded(experiment.slicing.seed, "public noise", round_, attempt)
-        if experiment.local.algorithm == "flow-one-release":
+        if experiment.own(SliceSettings).once:
             if not self._stored:
                 self._stored = self._released(round_, attempt, theta, members)
-            least = min(experiment.local.per_step, self._stored[0].count)
+            least = min(experiment.own(SliceSettings).per_step, self._stored[0].count)
             slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
         else:
             slices = self._slices(round_, attempt, theta, members)
@@ -79,7 +80,7 @@ class LocalSlices(LocalMethod):
 
     def _direction(self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream) -> Tensor:
         """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
-        local = self._task.experiment.local
+        local = self._task.experiment.own(SliceSettings)
         points = self._learner.points(theta, sum(len(each) for each in slices), round_, attempt)
         dummy = not isinstance(slices[0], UnprotectedSlices)
         if local.algorithm == "dp-swd":

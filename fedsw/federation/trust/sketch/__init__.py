@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedsw.experiment.sections import Sketch
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Sketched(Served):
     name = "sketch"
     compares = frozenset(("sketch",))
     sketched = True
+    law = "sum of waves"
+    sections = {"sketch": Sketch}
     why_not = (
         "one sum of all records leaves, once, and labelled samples are learnt from it (use objective.task 'synthesis')"
     )
@@ -30,6 +33,8 @@ class Sketched(Served):
     leaves = "the exact sum of all records' cosines and sines, once"
     adds_noise = "server"
     protects = "readers of the sketch, of the generator and its samples, and of the record"
+    covers = "every record, its label and group included, against whoever sees the table, the generator or the run"
+    uncovered = "against the server, who sees one exact sum; the number of records"
 
     def releases(self, experiment: Experiment) -> int:
         """See `TrustModel`: once, what a generator then learns from."""

@@ -31,6 +31,8 @@ class SketchedLocally(Sketched):
     leaves = "that sum, noised, once"
     adds_noise = "client"
     protects = "everybody"
+    covers = "every record, its label and group included, against everybody, the server too"
+    uncovered = "the number of records at each client"
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: sums of records would leave as they are."""

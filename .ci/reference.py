@@ -1,0 +1,136 @@
+"""Writes docs/reference/: every setting with its kind, default and limits, and every verb with its options.
+
+    .venv/bin/python .ci/reference.py
+
+Settings are those of the schema, with what the sections' docstrings say; verbs those of the parser.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import typer
+from pydantic import BaseModel
+
+from fedsw.cli.app import app
+from fedsw.experiment import Experiment
+from fedsw.markdown import table
+from fedsw.text import json_text
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+HEAD = "*Written by `.ci/reference.py`.*"
+_LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxItems": "items ≤"}
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by the name of its file."""
+    return {"settings.md": settings(), "commands.md": commands()}
+
+
+def settings() -> str:
+    """Every section of an experiment's file: what its docstring says, and a row for each setting."""
+    parts = ["# Settings", HEAD, "For whoever writes an experiment's TOML file: every setting, section by section."]
+    schema = Experiment.model_json_schema()
+    for heading, section in _sections(Experiment):
+        found = schema if section is Experiment else schema["$defs"].get(section.__name__, section.model_json_schema())
+        rows = [
+            [f"`{name}`", _kind(about, schema), _default(about), _limits(about)]
+            for name, about in found["properties"].items()
+            if not _is_section(section.model_fields[name].annotation)
+        ]
+        said = _markdown(inspect.getdoc(section) or "")
+        parts += [f"## {heading}", said, *([table(("setting", "kind", "default", "limits"), rows)] if rows else [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """A section and those below it, each with what stands for it in the file."""
+    yield (f"`[{above}]`" if above else "At the top"), model
+    for name, field in model.model_fields.items():
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from _sections(inner, f"{above}.{name}".strip("."))
+
+
+def _is_section(kind: Any) -> bool:
+    """Whether a setting is a section of its own, or may be one."""
+    kinds = (kind, *get_args(kind))
+    return any(isinstance(each, type) and issubclass(each, BaseModel) for each in kinds)
+
+
+def _markdown(text: str) -> str:
+    """A docstring's paragraphs."""
+    return re.sub(r"\n\s*\n", "\n\n", text).strip()
+
+
+def _kind(about: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    if "$ref" in about:
+        return _kind(schema["$defs"].get(about["$ref"].rsplit("/", 1)[-1], {"type": "table"}), schema)
+    if options := about.get("anyOf"):
+        return " or ".join(dict.fromkeys(_kind(each, schema) for each in options))
+    if "enum" in about or "const" in about:
+        return ", ".join(json_text(each, indent=None) for each in about.get("enum", [about.get("const")]))
+    if about.get("type") == "array":
+        return f"list of {_kind(about.get('items', {}), schema)}"
+    return {"null": "nothing", "object": "table", "string": "text"}.get(
+        str(about.get("type", "any")), str(about.get("type", "any"))
+    )
+
+
+def _default(about: Mapping[str, Any]) -> str:
+    if "default" not in about:
+        return "required"
+    return "–" if about["default"] is None else f"`{json_text(about['default'], indent=None)}`"
+
+
+def _limits(about: Mapping[str, Any]) -> str:
+    parts = [about, *about.get("anyOf", ())]
+    return ", ".join(
+        dict.fromkeys(f"{sign} {each[name]:g}" for each in parts for name, sign in _LIMITS.items() if name in each)
+    )
+
+
+def commands() -> str:
+    """Every verb: how it is used, what it does, its arguments and options."""
+    parts = [
+        "# Commands",
+        HEAD,
+        "For whoever types them: every verb with every option, as `fedsw VERB --help` shows it.",
+    ]
+    for words, command in _verbs(typer.main.get_command(app), "fedsw"):
+        context = click.Context(command, info_name=words)
+        parts += [f"## {words}", f"`{' '.join([words, *command.collect_usage_pieces(context)])}`"]
+        parts += [_markdown(inspect.cleandoc(command.help or ""))]
+        rows = [found for each in command.params if (found := each.get_help_record(context))]
+        if rows:
+            parts += [
+                table(
+                    ("option", "what it does"),
+                    [(f"`{name}`", " ".join(text.split()).replace("\\[", "[")) for name, text in rows],
+                )
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verbs(command: click.Command, words: str) -> Iterator[tuple[str, click.Command]]:
+    """A command and the verbs below it; `fedsw` itself is none."""
+    if words != "fedsw":
+        yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _verbs(below, f"{words} {name}")
+
+
+def main() -> None:
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
