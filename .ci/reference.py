@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
+from fedsw.experiment.trust import trust_models
 from fedsw.markdown import table
 from fedsw.text import json_text
 
@@ -35,17 +36,25 @@ def pages() -> dict[str, str]:
 def settings() -> str:
     """Every section of an experiment's file: what its docstring says, and a row for each setting."""
     parts = ["# Settings", HEAD, "For whoever writes an experiment's TOML file: every setting, section by section."]
-    schema = Experiment.model_json_schema()
-    for heading, section in _sections(Experiment):
-        found = schema if section is Experiment else schema["$defs"].get(section.__name__, section.model_json_schema())
+    for heading, section in [*_sections(Experiment), *_of_trust_models()]:
+        schema = section.model_json_schema()
         rows = [
             [f"`{name}`", _kind(about, schema), _default(about), _limits(about)]
-            for name, about in found["properties"].items()
+            for name, about in schema.get("properties", {}).items()
             if not _is_section(section.model_fields[name].annotation)
         ]
         said = _markdown(inspect.getdoc(section) or "")
         parts += [f"## {heading}", said, *([table(("setting", "kind", "default", "limits"), rows)] if rows else [])]
     return "\n\n".join(parts) + "\n"
+
+
+def _of_trust_models() -> Iterator[tuple[str, type[BaseModel]]]:
+    """What trust models make of a section, each class once with the trust models that have it."""
+    shipped = [model for model in trust_models().values() if type(model).__module__.startswith("fedsw.")]
+    kinds = dict.fromkeys((name, kind) for model in shipped for name, kind in model.sections.items())
+    for name, kind in kinds:
+        theirs = [f"`{model.name}`" for model in shipped if model.sections.get(name) is kind]
+        yield f"`[{name}]` where `privacy.trust` is {' or '.join(theirs)}", kind
 
 
 def _sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -64,7 +73,10 @@ def _is_section(kind: Any) -> bool:
 
 
 def _markdown(text: str) -> str:
-    """A docstring's paragraphs."""
+    """A docstring's paragraphs, its attributes as a list."""
+    text = text.replace("Attributes:\n", "\n")
+    text = re.sub(r"(?m)^ {4}(\w[\w, ]*): ", r"- `\1`: ", text)
+    text = re.sub(r"(?m)^ {8}", "  ", text)
     return re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 

@@ -24,6 +24,7 @@ from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import BinSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
+from fedsw.sketches.learnt import Learnt
 from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
@@ -200,7 +201,8 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     """
     found = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
-    for part in measured:
+    later = [part for stage in experiment.sketch.stages for part in stage.parts]
+    for part in (*measured, *later):
         found += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training
     if spec.drawn:
@@ -372,7 +374,8 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
     elif part.kind != "code":
         with suppress(ValueError):  # which is said where the law is made
             of_part = of_codes if part.kind in ("features", "moments") else of_waves
-            yield from of_part(part, len(part.columns) or shape.features, cells, rows)
+            learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
+            yield from of_part(part, len(part.columns) or shape.features, cells, rows, learnt)
 
 
 def _item(experiment: Experiment) -> int:

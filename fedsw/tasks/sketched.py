@@ -228,18 +228,21 @@ class SettingCost:
     seconds: float = 0.0
 
 
-def of_waves(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[SettingCost]:
+def of_waves(
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+) -> Iterator[SettingCost]:
     """What a part of a sketch takes that measures waves: its frequencies, its map, and the sum over records.
 
     Args:
         features: numbers of a record.
         cells: blocks of the sketch.
         rows: records that are summed.
+        learnt: the map `learnt` of a later stage.
 
     Raises:
         ValueError: if the map does not fit the features.
     """
-    width = float(feature_map(part).width(features))
+    width = float(feature_map(part, learnt).width(features))
     gaussian = part.kind == "gaussian"
     name = "pairs" if gaussian else "directions"
     waves = float(part.pairs if gaussian else part.directions * part.harmonics)
@@ -260,13 +263,15 @@ def of_waves(part: SketchPart, features: int, cells: int, rows: int) -> Iterator
     yield from _of_map(part, features, rows, held)
 
 
-def of_codes(part: SketchPart, features: int, cells: int, rows: int) -> Iterator[SettingCost]:
+def of_codes(
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+) -> Iterator[SettingCost]:
     """What a part of a sketch takes that measures features of a map, or their moments; arguments as of `of_waves`.
 
     Raises:
         ValueError: if the map does not fit the features.
     """
-    width = float(feature_map(part).width(features))
+    width = float(feature_map(part, learnt).width(features))
     setting, value, directions, coordinates = "kind", part.kind, 0.0, 2 * width
     if part.kind == "moments":
         mapped = float(part.projected or width) + 1

@@ -136,7 +136,7 @@ def test_what_it_cannot_do_is_refused_when_the_experiment_is_read(override, matc
         experiment_of(override)
 
 
-@pytest.mark.parametrize("overrides", [(), ("objective.alpha=0.0",), ("local.failing=1.0", "federation.min_clients=2")])
+@pytest.mark.parametrize("overrides", [(), ("local.failing=1.0", "federation.min_clients=2")])
 def test_the_audit_recomputes_a_run_from_what_is_written(federation, overrides):
     experiment = small(*TRUST, *overrides)
     app = Saboteur(Loses(wire.MASKED_SUM)) if "local.failing=1.0" in overrides else None

@@ -29,6 +29,7 @@ from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.sketches import learnt
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
+from fedsw.tasks.needs import parts_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of
 from tests.federations import Federation, Saboteur, numbers
@@ -281,3 +282,13 @@ def test_canaries_at_the_worst_case_of_two_stages_show_nine_tenths_of_epsilon_an
 def test_a_later_stage_that_does_not_fit_is_refused_before_the_first_is_spent():
     with pytest.raises(ExperimentError, match="projected = 9 of 5"):
         Problem.from_experiment(staged("sketch.stages=[{parts=[{kind='moments', map='learnt', projected=9}]}]"))
+
+
+def test_what_later_stages_take_is_counted_before_anything_is_spent():
+    many = "sketch.stages=[{parts=[{kind='moments', map='learnt'}]}]"
+
+    def bytes_of(*settings: str) -> float:
+        task = Problem.from_experiment(sketched("training.rounds=3", *settings))
+        return sum(each.bytes for each in parts_of(task.experiment, task.task, task.shape, rows=100))
+
+    assert bytes_of(many, "sketch.hidden=200") > bytes_of(many) > bytes_of(TWO) > bytes_of()
