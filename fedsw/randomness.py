@@ -146,9 +146,9 @@ def smallest_keys(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     few = np.flatnonzero(keys <= np.uint64(end))
     if len(few) >= size:
         values = keys[few]
-        found = few[values <= np.partition(values, size - 1)[size - 1]]
-        if len(found) == size:  # no equal keys there
-            places: NDArray[np.int64] = found.astype(np.int64, copy=False)
+        smallest = few[values <= np.partition(values, size - 1)[size - 1]]
+        if len(smallest) == size:  # no equal keys there
+            places: NDArray[np.int64] = smallest.astype(np.int64, copy=False)
             return places
     return np.sort(np.argpartition(keys, size - 1)[:size]).astype(np.int64, copy=False)
 

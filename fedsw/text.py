@@ -123,9 +123,9 @@ def shown(text: object) -> str:
 
     It is cut after `MOST_SHOWN` letters, however long it is.
     """
-    found = str(text)
-    plain = "".join(letter if letter.isprintable() else " " for letter in found[:MOST_SHOWN])
-    return plain if len(found) <= MOST_SHOWN else f"{plain[:-3]}..."
+    written = str(text)
+    plain = "".join(letter if letter.isprintable() else " " for letter in written[:MOST_SHOWN])
+    return plain if len(written) <= MOST_SHOWN else f"{plain[:-3]}..."
 
 
 class Short:

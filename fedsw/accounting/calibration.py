@@ -110,7 +110,7 @@ def steps(
 
 
 def largest_count(fits: Callable[[int], bool]) -> int:
-    """Largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
+    """Search the largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
     low, high = 0, 1
     while high < MOST_STEPS and fits(high):
         low, high = high, min(2 * high, MOST_STEPS)
@@ -136,12 +136,12 @@ def _least_that_meets(excess: Callable[[float], float], ratio: float) -> float:
         slope = above - below
         share = above / slope if math.isfinite(slope) and slope > 0.0 and tried % 4 else 0.5
         middle = min(max(left + share * (right - left), left + 0.45 * least), right - 0.45 * least)
-        found = excess(math.exp(middle))
-        if found <= 0.0:
-            right, below, above = middle, found, above / 2 if stays == 1 else above
+        reached = excess(math.exp(middle))
+        if reached <= 0.0:
+            right, below, above = middle, reached, above / 2 if stays == 1 else above
             stays = 1
         else:
-            left, above, below = middle, found, below / 2 if stays == -1 else below
+            left, above, below = middle, reached, below / 2 if stays == -1 else below
             stays = -1
     return math.exp(right)
 

@@ -170,10 +170,10 @@ class _History:
 
     def after(self, steps: _Steps) -> _History:
         """The history that one more release makes of this one."""
-        found = self._next.get(steps)
-        if found is None:
-            found = self._next[steps] = _History()
-        return found
+        following = self._next.get(steps)
+        if following is None:
+            following = self._next[steps] = _History()
+        return following
 
 
 _beginnings: WeakValueDictionary[tuple[tuple[str, ...], str, str], _History] = WeakValueDictionary()

@@ -240,7 +240,7 @@ class Composition:
 
 
 def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
-    """Epsilon of a composition at delta, from above. See :class:`Composition`.
+    """Compute epsilon of a composition at delta, from above. See :class:`Composition`.
 
     Raises:
         DeltaTooSmall: if round-off uses delta up, naming how much of it; ValueError: if delta is not in [1e-10, 1).
@@ -253,12 +253,12 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
 
 
 def delta_of(steps: StepCounts, epsilon: float, *, device: torch.device | str = "cpu") -> float:
-    """Delta of a composition at epsilon, from above. See :class:`Composition`."""
+    """Compute delta of a composition at epsilon, from above. See :class:`Composition`."""
     return Composition(steps, device=device).delta(epsilon)
 
 
 def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
-    """What the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
+    """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
     Returns:
         (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
@@ -283,7 +283,7 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
 
 
 def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
-    """Epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
+    """Compute epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.

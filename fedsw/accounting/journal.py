@@ -217,11 +217,7 @@ class Journal:
             self._lock = None
 
     def _require_schema(self) -> None:
-        """Refuse a file with other tables, views or triggers than ours: their statements would run here.
-
-        Raises:
-            LedgerDamaged: naming what is not ours.
-        """
+        """Refuse a file with other tables, views or triggers than ours: their statements would run here."""
         found = {str(name): statement for name, statement in self._query(_STATEMENTS)}
         if other := sorted(name for name in found.keys() | _ours().keys() if found.get(name) != _ours().get(name)):
             raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")

@@ -89,8 +89,8 @@ class Distribution:
         """Upper bounds on delta (n,), for many epsilon >= 0, (n,)."""
         p_above, log_q_above = (torch.cat([part, part.new_full((1,), end)]) for part, end in self._above())
         node = (epsilons / self.grid.spacing).ceil().long().sub(self.grid.first).clamp(0, self.grid.size)
-        found = p_above[node] - torch.exp(epsilons + log_q_above[node])
-        return (found.clamp(min=0.0) + self.excess).clamp(max=1.0)
+        deltas = p_above[node] - torch.exp(epsilons + log_q_above[node])
+        return (deltas.clamp(min=0.0) + self.excess).clamp(max=1.0)
 
     def _above(self) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
         """P(L >= node) and ln Q(L >= node) for every node, each with what it is beyond the last."""
@@ -146,10 +146,10 @@ class Spectrum:
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
         excess = round_off(self._steps.counts, self._modulus.device)
-        kept = self._kept(_NEGLIGIBLE)
-        if kept <= min(_FEW_HARMONICS, self._size // 2):
+        window = self._kept(_NEGLIGIBLE)
+        if window <= min(_FEW_HARMONICS, self._size // 2):
             self._drop_negligible()
-            coefficients = torch.polar(self._modulus[:kept].exp(), self._argument[:kept])
+            coefficients = torch.polar(self._modulus[:window].exp(), self._argument[:window])
             return Harmonics(self._spacing, first, self._size, coefficients.cpu().numpy(), excess)
         spectrum = torch.polar(self._modulus.exp(), self._argument)
         mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
@@ -161,9 +161,9 @@ class Spectrum:
 
     def _drop_negligible(self) -> None:
         """Drop the frequencies that never count again: a step's masses sum to at most 1, so none of them grows."""
-        kept = self._kept(_NEGLIGIBLE - 1.0)
-        if kept < len(self._modulus):
-            self._modulus, self._argument = self._modulus[:kept].clone(), self._argument[:kept].clone()
+        window = self._kept(_NEGLIGIBLE - 1.0)
+        if window < len(self._modulus):
+            self._modulus, self._argument = self._modulus[:window].clone(), self._argument[:window].clone()
 
 
 class Spread:

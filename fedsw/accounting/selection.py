@@ -93,9 +93,9 @@ def worst_curve(curves: Iterable[Renyi]) -> Renyi:
 
     A divergence of mixtures with the same weights is at most the largest of its parts.
     """
-    found = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
-    orders = sorted(set.intersection(*(set(own) for own in found)))
-    return Renyi(tuple(orders), tuple(max(own[order] for own in found) for order in orders))
+    divergences = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
+    orders = sorted(set.intersection(*(set(own) for own in divergences)))
+    return Renyi(tuple(orders), tuple(max(own[order] for own in divergences) for order in orders))
 
 
 def selected(run: Renyi, law: Repetitions) -> Renyi:

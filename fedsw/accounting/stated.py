@@ -101,8 +101,8 @@ class Renyi:
     def _bound(self, epsilon: _Array) -> _Array:
         order, divergence = np.array(self.orders)[:, None], np.array(self.divergences)[:, None]
         logs = (order - 1) * (divergence - epsilon) + _log_factor(order)
-        found: _Array = np.exp(np.minimum(logs.min(axis=0), 0.0))
-        return found
+        bound: _Array = np.exp(np.minimum(logs.min(axis=0), 0.0))
+        return bound
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ Stated = Pure | Renyi | Tabled
 
 def convex_below(losses: _Array, values: _Array) -> tuple[_Array, _Array]:
     """The largest function of e^loss that is convex and nowhere above the values at these losses, by its corners."""
-    kept: list[int] = []
+    hull: list[int] = []
     for new in range(len(losses)):
-        while len(kept) > 1 and _slope(losses, values, kept[-2], kept[-1]) >= _slope(losses, values, kept[-1], new):
-            kept.pop()
-        kept.append(new)
-    return losses[kept], values[kept]
+        while len(hull) > 1 and _slope(losses, values, hull[-2], hull[-1]) >= _slope(losses, values, hull[-1], new):
+            hull.pop()
+        hull.append(new)
+    return losses[hull], values[hull]
 
 
 def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
@@ -159,8 +159,8 @@ def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
 
 def _log_factor(order: _Array) -> _Array:
     """ln of (1 - 1/order)^order / (order - 1)."""
-    found: _Array = order * np.log1p(-1 / order) - np.log(order - 1)
-    return found
+    factor: _Array = order * np.log1p(-1 / order) - np.log(order - 1)
+    return factor
 
 
 @lru_cache(maxsize=64)

@@ -134,11 +134,11 @@ def epsilon_of_rates(false_positive: float, false_negative: float, delta: float)
 
     Source: Kairouz, Oh, Viswanath 2015.
     """
-    found = 0.0
+    largest = 0.0
     for alpha, beta in ((false_positive, false_negative), (false_negative, false_positive)):
         if 1 - delta - beta > alpha:
-            found = max(found, math.log((1 - delta - beta) / alpha) if alpha > 0 else math.inf)
-    return found
+            largest = max(largest, math.log((1 - delta - beta) / alpha) if alpha > 0 else math.inf)
+    return largest
 
 
 def _require(events: int, trials: int, confidence: float) -> None:

@@ -179,7 +179,7 @@ class Attacker:
         mean, cotangents = self._both(theta, round_, attempt)
         weight = self._task.objective.task_weight(len(self._nodes[0][1]))
         zero, one = (
-            torch.cat([found for found, _ in self._contributions(theta, side, q, weight)])
+            torch.cat([contributions for contributions, _ in self._contributions(theta, side, q, weight)])
             for side, q in zip(self._pair, cotangents, strict=True)
         )
         return mean, (one - zero) / 2
@@ -234,8 +234,8 @@ class Attacker:
     def _losses(self, model: nn.Module, side: Records) -> Tensor:
         with torch.no_grad():
             pieces = map(self._task.given, self._task.chunks(side))
-            found = [self._task.losses(model(piece.features), piece) for piece in pieces]
-        return torch.cat(found).double().cpu()
+            losses = [self._task.losses(model(piece.features), piece) for piece in pieces]
+        return torch.cat(losses).double().cpu()
 
     def _matched(self, node: Node, outputs: Tensor, theta: Tensor, round_: int, attempt: int) -> tuple[Tensor, Tensor]:
         """Cotangents of every record, and the gradient of the other side where there is one; as in a round."""
@@ -280,8 +280,8 @@ class Attacker:
             return loss if rows == 1 else torch.cat([loss, task.outputs(raw, one).reshape(-1)])
 
         given = task.given(part)
-        found = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, given.features, given.target)
-        flat = [found[name].reshape(len(part), rows, -1) for name in trained]
+        jacobians = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, given.features, given.target)
+        flat = [jacobians[name].reshape(len(part), rows, -1) for name in trained]
         return torch.cat(flat, dim=2).double().cpu()
 
 

@@ -171,18 +171,20 @@ def finding(subject: str, cell: str, why: str, claim: Claim, measured: AttackRes
 
 def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
     """What was found that the claim rules out, part by part: the whole has room that would hide a part's fault."""
-    found = []
+    contradictions = []
     if measured.shift > claim.sensitivity:
-        found.append(f"one record moves the sum by {measured.shift / claim.sensitivity:.4g} times the sensitivity")
+        contradictions.append(
+            f"one record moves the sum by {measured.shift / claim.sensitivity:.4g} times the sensitivity"
+        )
     if measured.repeated:
-        found.append(f"{measured.repeated} releases have the noise of an earlier one")
+        contradictions.append(f"{measured.repeated} releases have the noise of an earlier one")
     if mu > claim.mu:
-        found.append(f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}")
+        contradictions.append(f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}")
     if rate > claim.rate:
-        found.append(f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}")
+        contradictions.append(f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}")
     if shown > claim.epsilon:
-        found.append(f"an ε of {downward(shown, 4)} is shown, more than the claim")
-    return found
+        contradictions.append(f"an ε of {downward(shown, 4)} is shown, more than the claim")
+    return contradictions
 
 
 def _share(part: float, whole: float) -> str:

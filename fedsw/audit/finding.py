@@ -98,8 +98,8 @@ class Finding:
 
 def read_finding(path: Path) -> dict[str, Any]:
     """What `Finding.write` kept, from its JSON file."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _confidence(value: float) -> str:

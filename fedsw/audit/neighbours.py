@@ -300,12 +300,12 @@ class TrialRun:
         place = [int(site.clients[0]) for site in self.sites].index(neighbours.client)
         node = self._node(neighbours.client)
         canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[neighbours.cell])]
-        found = 0
+        drawn = 0
         for trial in range(trials):
             counts = draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
             records = node.draw(batch_key(self.task, 1, trial), counts)
-            found += int(torch.isin(records.ids, canary).any())
-        return found
+            drawn += int(torch.isin(records.ids, canary).any())
+        return drawn
 
     def holder(self, cell: int) -> int:
         """The client with most records of a cell."""
@@ -323,8 +323,8 @@ class TrialRun:
 
     def _node(self, client: int) -> Node:
         """The client's node, as its first message made it."""
-        found = self.task.experiment.model_dump_json()
-        return join(found, self._name, self._grid.run_id, self._configs[client])
+        settings = self.task.experiment.model_dump_json()
+        return join(settings, self._name, self._grid.run_id, self._configs[client])
 
     def _begin(self, round_: int) -> int:
         self._attempts[round_] += 1

@@ -222,11 +222,7 @@ def _require_known(experiment: Experiment) -> None:
 
 
 def _require_public(experiment: Experiment, *, unsafe: bool) -> None:
-    """Refuse to publish un-noised findings about records of a user's own.
-
-    Raises:
-        ExperimentError: naming what the finding would give away, and the remedy.
-    """
+    """Refuse to publish un-noised findings about records of a user's own."""
     if experiment.data.own and not unsafe:
         raise ExperimentError(
             f"data.source is {experiment.data.source!r}, and --one-run would write how attackers who trained on these "
@@ -393,5 +389,5 @@ def _verdict(claimed: float, shown: float, *, passed: bool) -> str:
         )
     if not math.isfinite(claimed):
         return "nothing is claimed, so nothing contradicts it."
-    found = f"ε ≥ {downward(shown)}" if shown else "nothing"
-    return f"nothing contradicts the claim: the attackers show {found} of ε = {upward(claimed)}."
+    shown_bound = f"ε ≥ {downward(shown)}" if shown else "nothing"
+    return f"nothing contradicts the claim: the attackers show {shown_bound} of ε = {upward(claimed)}."

@@ -80,10 +80,10 @@ def _require_allowed(folder: Folder) -> None:
 
 def _verdict(failed: list[str], left: list[str], count: int) -> str:
     if failed:
-        found = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
+        sentence = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
     else:
-        found = f"nothing in the folder contradicts the claim ({count - len(left)} of {count} checks)"
-    return f"{found}; not checked: {', '.join(left)}" if left else found
+        sentence = f"nothing in the folder contradicts the claim ({count - len(left)} of {count} checks)"
+    return f"{sentence}; not checked: {', '.join(left)}" if left else sentence
 
 
 def _described(folder: Folder) -> str:

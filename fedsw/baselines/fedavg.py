@@ -122,10 +122,10 @@ def _clients(asked: BaselineTask, losses: Callable[[int], Losses], *, penalised:
     none = torch.zeros(len(records), dtype=problem.dtype)
     contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else none
     owner = owners(records, experiment.partition, experiment.federation.clients)
-    held = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
+    rows_of_clients = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
     return [
         Client(asked, records.take(rows), contrast[rows], losses(number), penalised=penalised)
-        for number, rows in enumerate(held)
+        for number, rows in enumerate(rows_of_clients)
     ]
 
 

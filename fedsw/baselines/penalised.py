@@ -94,8 +94,8 @@ def absolute(
 def contrasts(problem: Problem, records: Records, shares: Tensor) -> Tensor:
     """1 / p_1 for records of group 1, -1 / p_0 for those of group 0, (n,); `shares` (2,) are public."""
     sign = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    found: Tensor = (sign / shares)[records.sensitive].to(problem.dtype)
-    return found
+    contrast: Tensor = (sign / shares)[records.sensitive].to(problem.dtype)
+    return contrast
 
 
 def shares_of(problem: Problem, records: Records) -> Tensor:
@@ -105,14 +105,14 @@ def shares_of(problem: Problem, records: Records) -> Tensor:
         ExperimentError: unless there are two groups, both with records.
     """
     groups = len(problem.groups)
-    found = torch.bincount(records.sensitive, minlength=groups).to(torch.float64) / len(records)
-    if groups != 2 or bool((found == 0).any()):
+    shares = torch.bincount(records.sensitive, minlength=groups).to(torch.float64) / len(records)
+    if groups != 2 or bool((shares == 0).any()):
         raise ExperimentError(
             f"the penalty of a baseline is a gap between two groups with records, and there are {groups} groups "
-            f"({', '.join(problem.groups)}) with shares {found.tolist()}: set objective.alpha to 0, or use a method of "
-            "fedsw"
+            f"({', '.join(problem.groups)}) with shares {shares.tolist()}: set objective.alpha to 0, or use a method "
+            "of fedsw"
         )
-    return found
+    return shares
 
 
 def _weighted(

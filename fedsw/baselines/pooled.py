@@ -73,10 +73,10 @@ def calibrated(epsilon: float, delta: float, rate: float, steps: int, accountant
     if math.isinf(epsilon):
         return 0.0
     with quiet():
-        found = load("opacus.accountants.utils").get_noise_multiplier(
+        multiplier = load("opacus.accountants.utils").get_noise_multiplier(
             target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant=accountant
         )
-    return float(found)
+    return float(multiplier)
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ def _scores(asked: BaselineTask, model: nn.Module) -> NDArray[np.float64]:
     """The model's scores (n,) of the private records: not to be shown."""
     given = asked.problem.given(asked.records)
     with torch.no_grad():
-        found: NDArray[np.float64] = asked.problem.task.outputs(model(given.features), given)[:, 0].double().numpy()
-    return found
+        scores: NDArray[np.float64] = asked.problem.task.outputs(model(given.features), given)[:, 0].double().numpy()
+    return scores
 
 
 Process = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
@@ -139,13 +139,13 @@ def write_processed(problem: Problem, model: nn.Module, process: Process, direct
     all_of_them = len(records)
     if evaluation.mode == "auto":
         records = subsample(records, evaluation.records)
-    found = Processed(problem, records, model, process)
+    released = Processed(problem, records, model, process)
     parts = parts_of(records)
     with torch.no_grad():
-        report = _without_loss(problem.task.metrics(model, found))
-        arrays = {name: values.cpu() for name, values in problem.task.arrays(model, found).items()}
-        kept = [Processed(problem, records.take(parts != part), model, process) for part in set(parts.tolist())]
-        without = [_without_loss(problem.task.metrics(model, each)) for each in kept if len(kept) > 1]
+        report = _without_loss(problem.task.metrics(model, released))
+        arrays = {name: values.cpu() for name, values in problem.task.arrays(model, released).items()}
+        refitted = [Processed(problem, records.take(parts != part), model, process) for part in set(parts.tolist())]
+        without = [_without_loss(problem.task.metrics(model, each)) for each in refitted if len(refitted) > 1]
     directory.write_outputs(arrays)
     outputs = arrays["outputs"]
     return HeldOut(

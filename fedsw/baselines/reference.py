@@ -146,9 +146,9 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     kept = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
     evaluator, folder = Evaluator(problem, records=kept), RunDirectory(directory)
     folder.write_config(experiment, f"baseline {name}")
-    found = well_trained(problem, records, any_kind=name == NAMES[1])
-    held_out = evaluator.write_outputs(found.model, folder)
-    summary = _summary(problem, found, held_out, records, time.perf_counter() - began)
+    fitted = well_trained(problem, records, any_kind=name == NAMES[1])
+    held_out = evaluator.write_outputs(fitted.model, folder)
+    summary = _summary(problem, fitted, held_out, records, time.perf_counter() - began)
     folder.write_summary(summary | {"engine": f"baseline {name}", "begun": folder.begun()})
     return folder.read_summary(), directory
 

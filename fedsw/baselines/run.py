@@ -211,7 +211,7 @@ def _summary(
 
 
 def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:
-    found = {
+    stated_words = {
         "relation": stated.relation,
         "unit": "one record",
         "protects": stated.protects,
@@ -225,8 +225,8 @@ def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[
         "statement": _statement(stated, epsilon, delta),
     }
     if stated.relation == ADD_REMOVE and math.isfinite(epsilon):
-        found["replacement"] = dict(zip(("epsilon", "delta"), replaced(epsilon, delta), strict=True))
-    return found | ({"randomness": stated.randomness} if stated.randomness else {})
+        stated_words["replacement"] = dict(zip(("epsilon", "delta"), replaced(epsilon, delta), strict=True))
+    return stated_words | ({"randomness": stated.randomness} if stated.randomness else {})
 
 
 def replaced(epsilon: float, delta: float) -> tuple[float, float]:

@@ -49,8 +49,8 @@ class Standardised(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """What the network returns for inputs (n, p)."""
-        found: Tensor = self.network((features - self.mean) / self.scale)
-        return found
+        outputs: Tensor = self.network((features - self.mean) / self.scale)
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class Outside(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (n, d) of inputs (n, p)."""
         values = self._predict(features.detach().cpu().double().numpy())
-        found = torch.from_numpy(np.clip(values, _LEAST, 1 - _LEAST))
-        logits = found.log() if self._classes > 2 else torch.logit(found[:, 1:] if self._classes else found)
+        outputs = torch.from_numpy(np.clip(values, _LEAST, 1 - _LEAST))
+        logits = outputs.log() if self._classes > 2 else torch.logit(outputs[:, 1:] if self._classes else outputs)
         return logits.to(features)
 
 
@@ -235,8 +235,8 @@ def _folds(units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     named, place = np.unique(units, return_inverse=True)
     order = np.random.default_rng([11, seed]).permutation(len(named))
     most = max(_FOLDS, round(_MOST * len(named) / len(units)))
-    found: NDArray[np.int64] = np.where(order < most, order % _FOLDS, -1)[place]
-    return found
+    folds: NDArray[np.int64] = np.where(order < most, order % _FOLDS, -1)[place]
+    return folds
 
 
 def _score(
@@ -268,8 +268,8 @@ def _fitted(each: ModelCandidate, features: Array, target: NDArray[Any], classes
     model = each.made().fit(features, target) if len(present) > 1 else None
 
     def predict(inputs: Array) -> Array:
-        found = np.zeros((len(inputs), classes))
-        found[:, present] = 1.0 if model is None else model.predict_proba(inputs)
-        return found
+        predicted = np.zeros((len(inputs), classes))
+        predicted[:, present] = 1.0 if model is None else model.predict_proba(inputs)
+        return predicted
 
     return predict

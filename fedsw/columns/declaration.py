@@ -160,11 +160,7 @@ class Columns(Declared):
 
 
 def _require_one_word(group: Group, feature: Feature) -> None:
-    """Refuse a group that is an input too, if the two declarations of the column cannot both hold.
-
-    Raises:
-        ValueError: naming the column and both.
-    """
+    """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
     if feature.categories and group.values and set(feature.categories) != set(group.values):
         raise ValueError(
             f"column {group.name!r} has values {list(group.values)} as group and categories "
@@ -285,7 +281,7 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
         ExperimentError: for a column of numbers without bounds, for groups in blocks that are cut from an input, and
             for more than MOST_CODES codes, naming the column.
     """
-    found, place, group = [], 0, columns.sensitive
+    coded, place, group = [], 0, columns.sensitive
     for feature in columns.features:
         own = group is not None and group.name in feature.columns
         if own and group_in_cell and (group is None or group.edges):
@@ -295,20 +291,20 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
             )
         if not (own and group_in_cell):
             edges = group.edges if own and group is not None else ()
-            found += _of_feature(feature, place, bins, edges)
+            coded += _of_feature(feature, place, bins, edges)
         place += feature.inputs
     if group is not None and not group_in_cell and all(group.name not in each.columns for each in columns.features):
-        found.append(_of_group(group))
-    found += [_of_number(number, "target", at, bins) for at, number in enumerate(columns.targets)]
-    if not found:
+        coded.append(_of_group(group))
+    coded += [_of_number(number, "target", at, bins) for at, number in enumerate(columns.targets)]
+    if not coded:
         raise ExperimentError("every declared column tells blocks apart, and none is left to measure: declare features")
-    if (total := sum(each.size for each in found)) > MOST_CODES:
-        widest = max(found, key=lambda each: each.size)
+    if (total := sum(each.size for each in coded)) > MOST_CODES:
+        widest = max(coded, key=lambda each: each.size)
         raise ExperimentError(
             f"the columns are {total} codes, column {widest.name!r} {widest.size} of them; pairs of at most "
             f"{MOST_CODES} are measured: leave out columns, join categories or lower sketch.bins"
         )
-    return tuple(found)
+    return tuple(coded)
 
 
 def ranges(coded: tuple[Coded, ...]) -> tuple[tuple[int, int], ...]:

@@ -101,8 +101,10 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
 @house_style()
 def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
     """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
-    found = [(_label(row, table), outputs) for row in _largest(table) if (outputs := _outputs(folder, row)) is not None]
-    clouds = [(label, outputs) for label, outputs in found if _planar(outputs)]
+    samples = [
+        (_label(row, table), outputs) for row in _largest(table) if (outputs := _outputs(folder, row)) is not None
+    ]
+    clouds = [(label, outputs) for label, outputs in samples if _planar(outputs)]
     if clouds:
         columns = min(_MOST_COLUMNS, len(clouds))
         rows = -(-len(clouds) // columns)
@@ -114,7 +116,7 @@ def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
             axes.set_axis_off()
         panels[0].legend(loc="upper right", markerscale=3, fontsize="x-small")
     else:
-        sheets = [(label, images) for label, outputs in found if (images := _images(outputs)) is not None]
+        sheets = [(label, images) for label, outputs in samples if (images := _images(outputs)) is not None]
         if not sheets:
             return None
         figure, panels = new_panels(len(sheets), 1, size=(7.0, 0.95 * len(sheets) + 0.6))
@@ -180,8 +182,8 @@ def _largest(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     value = spread(row["metrics"].get(table["metric"]))
     epsilon = row["epsilon_asked"]
-    asked = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
-    return f"{row['method']}, {asked}\n{metric_name(table['metric'])} {value}"
+    budget = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
+    return f"{row['method']}, {budget}\n{metric_name(table['metric'])} {value}"
 
 
 def _outputs(folder: Path, row: Mapping[str, Any]) -> HeldOutOutputs | None:

@@ -73,7 +73,7 @@ def make_grid(
     settings: Sequence[str] = (),
     nominal: bool = False,
 ) -> Grid:
-    """The grid of a task, each cell with its experiment.
+    """Make the grid of a task, each cell with its experiment.
 
     Seed i adds i to the experiment's seeds of the data (the draw of synthetic records, the split of the digits), of
     the partition, of the model's initialisation, of the slicing directions, and of a sketch. Sampling and noise stay
@@ -131,7 +131,7 @@ def write_grid(folder: Path, grid: Grid) -> None:
 
 
 def read_grid(folder: Path) -> Grid:
-    """The grid of a folder that `write_grid` made.
+    """Read the grid of a folder that `write_grid` made.
 
     Raises:
         ValueError: if the folder holds none.
@@ -158,7 +158,7 @@ def write_failure(folder: Path, cell: Cell, fault: str) -> None:
 
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """A cell's result or failure; None if it has not ended or its file is damaged."""
+    """Read a cell's result or failure; None if it has not ended or its file is damaged."""
     try:
         result: dict[str, Any] = json.loads(_file(folder, cell).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
@@ -167,7 +167,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def missing(folder: Path, grid: Grid) -> list[Cell]:
-    """The cells that have no result yet, or failed."""
+    """List the cells that have no result yet, or failed."""
     return [cell for cell in grid.cells if (read_result(folder, cell) or {}).get("status") != "completed"]
 
 
@@ -242,11 +242,7 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
 
 
 def _require_measured(task: str, cells: Sequence[Cell]) -> None:
-    """Refuse to compare where nothing is measured.
-
-    Raises:
-        ExperimentError: with the remedy.
-    """
+    """Refuse to compare where nothing is measured."""
     for cell in cells:
         data = cell.experiment.data
         if data.own and data.held_out is None and not data.held_out_released:

@@ -173,11 +173,7 @@ def _able_of_file(task: str) -> tuple[str, ...]:
 
 
 def _own(name: str) -> ComparedTask:
-    """What an experiment of the user's own is judged by, and one method for every trust model that can run it.
-
-    Raises:
-        ExperimentError: as `load_experiment`, or for a task whose utility is not known.
-    """
+    """What an experiment of the user's own is judged by, and one method for every trust model that can run it."""
     experiment = load_experiment(_file_of(name))
     kind = experiment.objective.task
     if kind not in _JUDGED:

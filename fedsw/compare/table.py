@@ -263,8 +263,8 @@ def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[s
     """How much a metric of one run moves with the draw of held-out records: the largest over the runs, where known."""
     known = [summary.get("held_out_standard_errors") or {} for summary in summaries]
     values = {name: [to_float(errors.get(name)) for errors in known] for name in metrics}
-    found = {name: [value for value in each if value is not None] for name, each in values.items()}
-    return {name: max(each) for name, each in found.items() if each}
+    numbers = {name: [value for value in each if value is not None] for name, each in values.items()}
+    return {name: max(each) for name, each in numbers.items() if each}
 
 
 def _rows(

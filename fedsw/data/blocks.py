@@ -196,13 +196,13 @@ def _quotes_are_plain(block: bytes, separator: str) -> bool:
     """Whether quotes stand in pairs at both ends of cells, with no line end between them."""
     if not separator.isascii():
         return False
-    found = np.frombuffer(block, dtype=np.uint8)
-    quotes = np.flatnonzero(found == _QUOTE)
+    bytes_ = np.frombuffer(block, dtype=np.uint8)
+    quotes = np.flatnonzero(bytes_ == _QUOTE)
     if len(quotes) % 2:
         return False
     opening, closing = quotes[::2], quotes[1::2]
-    ends = np.flatnonzero(found == _NEWLINE)
-    before = np.where(opening > 0, found[opening - 1], _NEWLINE)
-    after = np.where(closing + 1 < len(found), found[np.minimum(closing + 1, len(found) - 1)], _NEWLINE)
+    ends = np.flatnonzero(bytes_ == _NEWLINE)
+    before = np.where(opening > 0, bytes_[opening - 1], _NEWLINE)
+    after = np.where(closing + 1 < len(bytes_), bytes_[np.minimum(closing + 1, len(bytes_) - 1)], _NEWLINE)
     outside = np.isin(before, (ord(separator), _NEWLINE)) & np.isin(after, (ord(separator), _NEWLINE, _RETURN))
     return bool(outside.all() and np.array_equal(np.searchsorted(ends, opening), np.searchsorted(ends, closing)))

@@ -51,12 +51,12 @@ def drawn_codes(chances: Tensor, coded: tuple[Coded, ...], *, seed: int) -> Tens
     """
     uniform = torch.from_numpy(Stream.seeded(seed, "codes of a table").uniforms(len(chances) * len(coded)))
     draws, known = uniform.reshape(len(chances), len(coded)), chances.detach().cpu().double()
-    found = []
+    codes = []
     for at, (first, end) in enumerate(ranges(coded)):
         below = known[:, first:end].cumsum(dim=1)
         wanted = draws[:, at : at + 1] * below[:, -1:]
-        found.append((below <= wanted).sum(dim=1).clamp(max=end - first - 1))
-    return torch.stack(found, dim=1)
+        codes.append((below <= wanted).sum(dim=1).clamp(max=end - first - 1))
+    return torch.stack(codes, dim=1)
 
 
 def cells_of_table(
@@ -174,15 +174,15 @@ def find_table(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; a client's records are looked for in it")
-    found = tables_in(folder)
-    if not found:
+    tables = tables_in(folder)
+    if not tables:
         raise FileNotFoundError(f"there is no table ({TABLES}) in {folder}{what_is_in(folder)}")
-    if len(found) > 1:
+    if len(tables) > 1:
         raise BadRecords(
-            f"{folder} has {found[0].name} and {found[1].name}; keep the one that this client brings, or call it "
-            f"train{found[0].suffix}"
+            f"{folder} has {tables[0].name} and {tables[1].name}; keep the one that this client brings, or call it "
+            f"train{tables[0].suffix}"
         )
-    return found[0]
+    return tables[0]
 
 
 def tables_in(folder: Path) -> list[Path]:
@@ -195,15 +195,15 @@ def tables_in(folder: Path) -> list[Path]:
     if not folder.is_dir() or any(child.name.isdecimal() and child.is_dir() for child in folder.iterdir()):
         return []
     files = sorted(child for child in folder.iterdir() if child.is_file() and not child.name.startswith("."))
-    found = ([file for file in files if file.suffix.lower() in ends] for ends in _TABLES)
-    return next(filter(None, found), [])
+    files_by_kind = ([file for file in files if file.suffix.lower() in ends] for ends in _TABLES)
+    return next(filter(None, files_by_kind), [])
 
 
 def what_is_in(folder: Path) -> str:
     """What a folder has in place of what was looked for there, as the end of a message; empty of an empty one."""
-    found = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir() if not child.name.startswith("."))
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"; it has {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
+    names = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir() if not child.name.startswith("."))
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"; it has {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:
@@ -214,15 +214,15 @@ def read_units(path: Path, columns: Columns) -> Tensor:
     """
     require_file(path)
     kind = format_of(path)
-    found = [np.empty(0, dtype=np.int64)]
+    units = [np.empty(0, dtype=np.int64)]
     try:
         for chunk in kind.read(path, columns):
-            found.append(np.unique(units_of(chunk, columns, where=str(path), counted=kind.counted)))
+            units.append(np.unique(units_of(chunk, columns, where=str(path), counted=kind.counted)))
     except FileNotFoundError:
         raise
     except OSError as fault:
         raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
-    return torch.from_numpy(np.unique(np.concatenate(found)))
+    return torch.from_numpy(np.unique(np.concatenate(units)))
 
 
 def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
@@ -302,7 +302,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         public_classes: whether the class of a unit is public as its group is, and then one as well.
         keep: whether the records are wanted, too.
     """
-    found = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
+    totals = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
     for chunk in chunks:
@@ -312,31 +312,31 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         groups, labels = encoder.group(columns.sensitive), encoder.target(columns)
         fine = np.ones(encoder.rows, dtype=bool)
         fine[[fault.row - chunk.first_row for fault in encoder.faults]] = False
-        found.rows += encoder.rows
-        found.groups += np.bincount(groups[fine], minlength=len(found.groups))
+        totals.rows += encoder.rows
+        totals.groups += np.bincount(groups[fine], minlength=len(totals.groups))
         if columns.unit is not None:
             owned.add(units[fine], groups[fine], encoder.numbered[fine])
         if columns.classes:
-            found.classes += np.bincount(labels[fine], minlength=len(found.classes))
+            totals.classes += np.bincount(labels[fine], minlength=len(totals.classes))
             if public_classes and columns.unit is not None:
                 labelled.add(units[fine], labels[fine], encoder.numbered[fine])
         if keep:
             gathered.add(features, groups, labels)
         for name, count in encoder.missing.items():
-            found.missing[name] = found.missing.get(name, 0) + count
-        _note(found, encoder.faults, kept)
+            totals.missing[name] = totals.missing.get(name, 0) + count
+        _note(totals, encoder.faults, kept)
     if columns.sensitive is not None:
-        found.faults += owned.changing(columns.unit, columns.sensitive.name, columns.groups, most=MOST_FAULTS)
+        totals.faults += owned.changing(columns.unit, columns.sensitive.name, columns.groups, most=MOST_FAULTS)
     if columns.target is not None:
-        found.faults += labelled.changing(columns.unit, columns.target.name, columns.classes, most=MOST_FAULTS)
-    found.units = int(found.groups.sum())
+        totals.faults += labelled.changing(columns.unit, columns.target.name, columns.classes, most=MOST_FAULTS)
+    totals.units = int(totals.groups.sum())
     if columns.unit is not None:
-        found.names, first, _ = grouped(owned.units)
-        found.units, found.groups = len(first), np.bincount(owned.values[first], minlength=len(found.groups))
-    if keep and not found.faults and not found.absent:
+        totals.names, first, _ = grouped(owned.units)
+        totals.units, totals.groups = len(first), np.bincount(owned.values[first], minlength=len(totals.groups))
+    if keep and not totals.faults and not totals.absent:
         gathered.close(owned.units)
-        found.records = gathered.tables()[0]
-    return found
+        totals.records = gathered.tables()[0]
+    return totals
 
 
 def _note(found: Checked, faults: list[CellFault], kept: dict[str, int]) -> None:

@@ -57,10 +57,10 @@ class Table:
         """
         if name not in self._converted:
             columns_among(self.kind, self.names, [name])
-            found = as_cells(self.column(name), f"{self.kind}: column {name!r}")
-            if len(found) != self.rows:
-                raise BadRecords(f"{self.kind}: column {name!r} has {len(found)} rows; there are {self.rows} records")
-            self._converted[name] = found
+            cells = as_cells(self.column(name), f"{self.kind}: column {name!r}")
+            if len(cells) != self.rows:
+                raise BadRecords(f"{self.kind}: column {name!r} has {len(cells)} rows; there are {self.rows} records")
+            self._converted[name] = cells
         return self._converted[name]
 
     def single(self, name: str) -> Array:

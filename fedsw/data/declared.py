@@ -131,34 +131,41 @@ def as_records(
         declaring = _Declaring(table)
         table, columns = declaring.columns(group, target, targets, features, groups, classes, edges, unit)
         read_off = tuple(declaring.read_off)
-    found = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
+    records = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
     return DeclaredRecords(
-        found.features, found.sensitive, found.target, found.ids, columns, table.kind, read_off, unit=found.unit
+        records.features,
+        records.sensitive,
+        records.target,
+        records.ids,
+        columns,
+        table.kind,
+        read_off,
+        unit=records.unit,
     )
 
 
 def called(source: object) -> object:
-    """What a function without arguments returns; anything else as it is.
+    """Take what a function without arguments returns; anything else as it is.
 
     Raises:
         BadRecords: if that is a function again.
     """
     if not callable(source):
         return source
-    found: object = source()
-    if callable(found):
+    table: object = source()
+    if callable(table):
         raise BadRecords(
-            f"{kind_of(source)} returned a function again, {kind_of(found)}; return the records themselves"
+            f"{kind_of(source)} returned a function again, {kind_of(table)}; return the records themselves"
         )
-    return found
+    return table
 
 
 def _redeclared(records: DeclaredRecords, columns: Columns | None, given: Mapping[str, object]) -> DeclaredRecords:
     if again := [name for name, value in given.items() if value is not None]:
         raise ExperimentError(f"{again[0]} is given, and these records are declared already; leave it out")
-    if columns is not None and (found := difference(columns, records.columns)):
+    if columns is not None and (differences := difference(columns, records.columns)):
         raise BadRecords(
-            f"records from {records.kind} were read under other columns: {found}; read them with as_records(..., "
+            f"records from {records.kind} were read under other columns: {differences}; read them with as_records(..., "
             "columns=...), or declare groups= and classes= alike for every client"
         )
     return records
@@ -233,38 +240,38 @@ class _Declaring:
         return Label(name=name, values=self._levels(name, classes, "classes", "targets= predicts them as they are"))
 
     def _numbers(self, given: object) -> tuple[Number, ...]:
-        found: list[Number] = []
+        numbers: list[Number] = []
         for one in given if isinstance(given, list | tuple) else [given]:
             if isinstance(one, Number | Mapping):
                 number = one if isinstance(one, Number) else Number.model_validate(dict(one))
-                found.append(self._known(number, "targets"))
+                numbers.append(self._known(number, "targets"))
             else:
-                found += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
-        return tuple(found)
+                numbers += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
+        return tuple(numbers)
 
     def _features(self, given: Sequence[Reference | Feature]) -> tuple[Feature, ...]:
         if isinstance(given, str | Mapping):
             given = [given]
-        found: list[Feature] = []
+        features: list[Feature] = []
         for one in given:
             if isinstance(one, Feature | Mapping):
-                found.append(one if isinstance(one, Feature) else Feature.model_validate(dict(one)))
+                features.append(one if isinstance(one, Feature) else Feature.model_validate(dict(one)))
             else:
-                found.append(self._feature(self._refer(one, "features")))
-        return tuple(found)
+                features.append(self._feature(self._refer(one, "features")))
+        return tuple(features)
 
     def _others(self, own: Sequence[str], used: set[str]) -> tuple[Feature, ...]:
         """Every column of the container that nothing else uses; of a wide one, the parts that nothing else uses."""
-        found: list[Feature] = []
+        names: list[Feature] = []
         for name in own:
             if name in used:
                 continue
             parts = self._parts(name)
             if used & set(parts):
-                found += [Feature(name=part) for part in parts if part not in used]
+                names += [Feature(name=part) for part in parts if part not in used]
             else:
-                found.append(self._feature(name))
-        return tuple(found)
+                names.append(self._feature(name))
+        return tuple(names)
 
     def _feature(self, name: str) -> Feature:
         parts = self._parts(name)
@@ -330,18 +337,18 @@ class _Declaring:
         cells, kind = self._table.label(name), self._table.kind
         if cells.dtype.kind == "f":
             raise BadRecords(f"{kind}: column {name!r} holds numbers that are not all whole; {remedy}, or mend them")
-        found = set(cells.tolist())
-        if any(not isinstance(value, str | int) for value in found):
+        levels = set(cells.tolist())
+        if any(not isinstance(value, str | int) for value in levels):
             row = next(row for row, cell in enumerate(cells.tolist()) if not isinstance(cell, str | int))
             raise BadRecords(
                 f"{kind}: row {row} (the first record is row 0), column {name!r} is neither text nor a whole "
                 "number nor a truth value: fill it in or drop the row"
             )
-        if not 2 <= len(found) <= _MOST_LEVELS:
-            least = "one value only" if len(found) < 2 else f"{len(found)} different values, over {_MOST_LEVELS}"
+        if not 2 <= len(levels) <= _MOST_LEVELS:
+            least = "one value only" if len(levels) < 2 else f"{len(levels)} different values, over {_MOST_LEVELS}"
             raise BadRecords(f"{kind}: column {name!r} holds {least}; declare {argument}=, two or more, or {remedy}")
-        numeric = all(isinstance(value, int) for value in found)
-        ordered: list[Any] = sorted(found) if numeric else sorted({as_text(value) for value in found})
+        numeric = all(isinstance(value, int) for value in levels)
+        ordered: list[Any] = sorted(levels) if numeric else sorted({as_text(value) for value in levels})
         return tuple(as_text(value) for value in ordered)
 
 

@@ -68,10 +68,10 @@ def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
         what: of a Python object; equal numbers are alike to it.
         dtype: of the answers.
     """
-    found = by_value(cells)
-    if isinstance(found, Distinct):
-        return np.array([what(value) for value in found.values], dtype=dtype)[found.codes]
-    return np.array([what(cell) for cell in found], dtype=dtype)
+    distinct = by_value(cells)
+    if isinstance(distinct, Distinct):
+        return np.array([what(value) for value in distinct.values], dtype=dtype)[distinct.codes]
+    return np.array([what(cell) for cell in distinct], dtype=dtype)
 
 
 def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -114,8 +114,8 @@ class Gathered:
 
 def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Values of any shape without subnormal numbers; see `fedsw.subnormal`."""
-    found: NDArray[np.float32] = flushed(torch.from_numpy(values)).numpy()
-    return found
+    flushed_values: NDArray[np.float32] = flushed(torch.from_numpy(values)).numpy()
+    return flushed_values
 
 
 def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
@@ -245,12 +245,12 @@ class Encoder:
         self, column: str, values: tuple[str, ...], absent: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         position: dict[str | None, int] = {value: index for index, value in enumerate(values)}
-        found: NDArray[np.int64] = mapped(self._cells[column], lambda cell: position.get(text_of(cell), -1), np.int64)
-        bad = found < 0 if absent is None else (found < 0) & ~absent
+        codes: NDArray[np.int64] = mapped(self._cells[column], lambda cell: position.get(text_of(cell), -1), np.int64)
+        bad = codes < 0 if absent is None else (codes < 0) & ~absent
         if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
             self._note(column, bad, f"declared are {known}", numeric=False)
-        return np.maximum(found, 0)
+        return np.maximum(codes, 0)
 
     def _note(self, column: str, bad: NDArray[np.bool_], expected: str, *, numeric: bool) -> None:
         cells = self._chunk.as_written(column)

@@ -132,8 +132,8 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
 
 
 def _parts_a_unit(parts: list[Index], unit: Index) -> bool:
-    held = [np.unique(unit[part]) for part in parts]
-    return sum(map(len, held)) > len(np.unique(unit))
+    units_of_parts = [np.unique(unit[part]) for part in parts]
+    return sum(map(len, units_of_parts)) > len(np.unique(unit))
 
 
 def _dealt(rows: Index, lengths: Index) -> Index:

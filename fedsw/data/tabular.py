@@ -200,11 +200,11 @@ def held_out_split(records: Records, fraction: float, seed: int, name: str) -> t
     Raises:
         ValueError: if a part would be empty, naming the data.
     """
-    held = round(fraction * len(records))
-    if not 0 < held < len(records):
+    count = round(fraction * len(records))
+    if not 0 < count < len(records):
         raise ValueError(f"{name}: {len(records)} records; holding out {fraction:g} of them leaves an empty part")
     shuffled = np.random.default_rng(seed).permutation(len(records))
-    return records.take(np.sort(shuffled[held:])), records.take(np.sort(shuffled[:held]))
+    return records.take(np.sort(shuffled[count:])), records.take(np.sort(shuffled[:count]))
 
 
 GROUPS = ("racepctblack<=0.06", "racepctblack>0.06")
@@ -237,16 +237,16 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     folder = find_data("communities", data_dir)
     names = _names(folder / "communities.names")
     group = names.index(_GROUP)
-    kept = [place for place in range(_FIRST_INPUT, _TARGET) if place not in _INCOMPLETE and place != group]
-    rows = _rows(folder / "communities.data", [*kept, group, _TARGET], names)
+    inputs_kept = [place for place in range(_FIRST_INPUT, _TARGET) if place not in _INCOMPLETE and place != group]
+    rows = _rows(folder / "communities.data", [*inputs_kept, group, _TARGET], names)
     records = Records(
-        features=torch.from_numpy(rows[:, : len(kept)].astype(np.float32)),
+        features=torch.from_numpy(rows[:, : len(inputs_kept)].astype(np.float32)),
         sensitive=torch.from_numpy((rows[:, -2] > _THRESHOLD).astype(np.int64)),
         target=torch.from_numpy(rows[:, -1:].astype(np.float32)),
         ids=torch.arange(len(rows), dtype=torch.int64),
     )
     train, test = held_out_split(records, 0.3, split_seed, str(folder))
-    features = tuple(names[place] for place in kept)
+    features = tuple(names[place] for place in inputs_kept)
     return Dataset(name="communities", train=train, test=test, feature_names=features, groups=GROUPS, classes=())
 
 
@@ -260,15 +260,15 @@ def _names(path: Path) -> list[str]:
 
 def _rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.float64]:
     """The given columns of every line (n, c), each in [0, 1]."""
-    found = []
+    rows = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         fields = text.split(",")
         if not text.strip():
             continue
         if len(fields) != _COLUMNS:
             raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COLUMNS}")
-        found.append([_unit(fields[place], f"{path}, line {number}, column {names[place]}") for place in columns])
-    return np.array(found, dtype=np.float64).reshape(-1, len(columns))
+        rows.append([_unit(fields[place], f"{path}, line {number}, column {names[place]}") for place in columns])
+    return np.array(rows, dtype=np.float64).reshape(-1, len(columns))
 
 
 def _unit(text: str, where: str) -> float:

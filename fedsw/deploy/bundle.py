@@ -99,11 +99,11 @@ def read_bundle(text: str) -> str:
     Raises:
         ValueError: naming the text and what to write.
     """
-    asked = text.strip().lower()
-    if asked == OWN:
+    digest = text.strip().lower()
+    if digest == OWN:
         return bundle_hash()
-    if not re.fullmatch(r"[0-9a-f]{64}", asked):
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError(
             f"the bundle {text!r} is neither a SHA-256 in 64 hexadecimal digits nor {OWN!r}; `fedsw bundle` prints it"
         )
-    return asked
+    return digest

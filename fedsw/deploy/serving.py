@@ -45,20 +45,20 @@ class RunNotices:
 
     def fresh(self) -> list[str]:
         """What happened since the last look."""
-        found: list[str] = []
+        sentences: list[str] = []
         for part in participations(self._folder):
             before = self._said.get(part.run)
             if before is None:
                 about = self._words(part)[0]
-                found.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
+                sentences.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
             if part.over and not before:
                 rest = self._words(part)[1:]
-                found.append(
+                sentences.append(
                     f"the run {part.name!r} is over here: {'; '.join(rest)}. This client waits for the next run; "
                     "Ctrl-C stops it"
                 )
             self._said[part.run] = part.over
-        return found
+        return sentences
 
     def _words(self, part: Participation) -> list[str]:
         """A run in sentences; a ledger that cannot be read is one of them, and stops nothing here."""
@@ -135,13 +135,13 @@ def _following_keys(link: SuperLink, folder: Path) -> Iterator[None]:
     def follow() -> None:
         known = before
         while not over.wait(_LOOK_SECONDS):
-            if (found := _keys_in(folder)) == known:
+            if (keys := _keys_in(folder)) == known:
                 continue
             try:
-                link.revoke_all_but(list(found))
-                if fresh := [path for path, key in found.items() if known.get(path) != key]:
+                link.revoke_all_but(list(keys))
+                if fresh := [path for path, key in keys.items() if known.get(path) != key]:
                     link.register(fresh)
-                known = found
+                known = keys
             except RuntimeError as fault:  # tried again: the files still differ from what is known
                 warnings.warn(str(fault), stacklevel=1)
 
@@ -159,11 +159,11 @@ def _following_keys(link: SuperLink, folder: Path) -> Iterator[None]:
 
 def _keys_in(folder: Path) -> dict[Path, bytes]:
     """The public keys in a folder by file; one that is just being taken away is left out."""
-    found = {}
+    keys = {}
     for path in sorted(folder.glob("*.pub")):
         with contextlib.suppress(OSError):
-            found[path] = path.read_bytes()
-    return found
+            keys[path] = path.read_bytes()
+    return keys
 
 
 def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable[[str], None]) -> None:

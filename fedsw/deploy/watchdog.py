@@ -19,27 +19,27 @@ GRACE_SECONDS = 10.0
 
 def marked(name: str, mark: str) -> list[psutil.Process]:
     """Living processes other than this one whose environment holds name=mark."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get(name) == mark:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def end(name: str, mark: str, *, grace: float = GRACE_SECONDS) -> None:
     """End all marked processes: SIGTERM once, after `grace` seconds SIGKILL, until none is left."""
     deadline = time.monotonic() + grace
-    asked = set[psutil.Process]()
+    terminated = set[psutil.Process]()
     while left := marked(name, mark):
         for process in left:
             with contextlib.suppress(psutil.Error):
                 if time.monotonic() >= deadline:
                     process.kill()
-                elif process not in asked:
+                elif process not in terminated:
                     process.terminate()
-                    asked.add(process)
+                    terminated.add(process)
         time.sleep(0.1)  # not psutil.wait_procs: it would take the children's exit codes from their parent
 
 

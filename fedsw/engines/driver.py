@@ -209,7 +209,7 @@ def _drive(
 
 
 def as_run(directory: Path, experiment: Experiment) -> Experiment:
-    """The experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
+    """Read the experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
     from fedsw.experiment.preset import left_open
     from fedsw.experiment.stored import modules_of
     from fedsw.runs.directory import RunDirectory
@@ -268,11 +268,7 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
 
 
 def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
-    """The experiment, which counts in the account of that name.
-
-    Raises:
-        ValueError: for an account in another folder than runs keep theirs in.
-    """
+    """The experiment, which counts in the account of that name."""
     from fedsw.accounting.lifetime import account_named, accounts_folder
 
     if named is None:
@@ -288,7 +284,7 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
 
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
-    """What a finished run left; its history is empty if it stopped before its first round."""
+    """Read what a finished run left; its history is empty if it stopped before its first round."""
     from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
 
     summary = read_json(directory / SUMMARY)
@@ -300,11 +296,7 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
 
 
 def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:
-    """Refuse functions for a server that is another process.
-
-    Raises:
-        ExperimentError: naming them and how they get there.
-    """
+    """Refuse functions for a server that is another process."""
     from fedsw.experiment import ExperimentError
 
     if metrics and engine in _SUBMITTED:
@@ -326,7 +318,7 @@ def _engine(name: str, directory: Path) -> Engine:
 
 
 def fresh_directory(parent: Path) -> Path:
-    """A new folder in `parent`, named for the time."""
+    """Make a new folder in `parent`, named for the time."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         directory = parent / f"{stamp}{suffix}"

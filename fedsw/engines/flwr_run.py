@@ -60,8 +60,8 @@ def run(directory: Path, nodes: int, modules: Sequence[str] = (), *, resume: boo
             text=True,
         )
         log = finished.stdout
-    found = (read_json(summary.path) if summary.is_new() else None) or {"status": "never started"}
-    status = found["status"]
+    ended = (read_json(summary.path) if summary.is_new() else None) or {"status": "never started"}
+    status = ended["status"]
     if status != "completed" and not status.startswith("stopped"):
         raise RuntimeError(f"the run {status} on Flower's engine; its last output:\n{log[-3000:]}")
 

@@ -155,23 +155,23 @@ def settle_run(place: Path) -> list[str]:
         FileNotFoundError: if nothing in the folder belongs to an account.
         RunBusy, LedgerBusy: while the run goes on. LedgerReplaced: if a ledger is older than what remembers it.
     """
-    found = []
+    settled = []
     account = kept_account(place)
     if account is not None:
         with recovery.held(place):
             _settle_server(place, account)
-        found.append(account.data)
+        settled.append(account.data)
     for folder in (place, place / "clients", *sorted(place.glob("nodes/*"))):
         for ledger in bound_in(folder):
             bound = bound_to(ledger)
             if bound is not None and settle(ledger):
-                found.append(bound.account.data)
-    if not found:
+                settled.append(bound.account.data)
+    if not settled:
         raise FileNotFoundError(
             f"nothing in {place} belongs to an account; give the folder of a run or training that counts in one, a "
             "client's state folder, or the folder of a ledger"
         )
-    return found
+    return settled
 
 
 def _settle_server(place: Path, account: DatasetAccount) -> None:

@@ -44,23 +44,23 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         raise ExperimentError("held_out is given and data is not; name a file in data.held_out, or pass both")
     if data is not None:
         source = _object_source(spec, held_out, engine)
-        found = _passed(experiment, data, held_out)
-        ready = _completed(experiment, found, source, source if held_out is not None else spec.held_out)
+        passed = _passed(experiment, data, held_out)
+        ready = _completed(experiment, passed, source, source if held_out is not None else spec.held_out)
     elif spec.family == "object":
         raise ExperimentError(own.absent(spec.source))
     elif spec.family == "module":
         source = spec.source
-        found = own.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
-        ready = _completed(experiment, found, source, spec.held_out)
+        passed = own.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
+        ready = _completed(experiment, passed, source, spec.held_out)
     else:
         require_one_client_each(experiment)
         yield experiment
         return
-    with held(found, source):
+    with held(passed, source):
         records = load_held_out(ready)
     if records is not None:
-        _require_apart(ready.data, records, found)
-    with held(dataclasses.replace(found, held_out=records), source):
+        _require_apart(ready.data, records, passed)
+    with held(dataclasses.replace(passed, held_out=records), source):
         yield ready
 
 
@@ -118,11 +118,7 @@ def _completed(experiment: Experiment, found: own.Own, source: str, held_out: st
 
 
 def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
-    """Refuse held-out records that are also private ones: their metrics are published without noise.
-
-    Raises:
-        ExperimentError: with the number of rows and what to do.
-    """
+    """Refuse held-out records that are also private ones: their metrics are published without noise."""
     if spec.shows_private_rows:
         return
     if persons := units_in_common(held_out, found.parts):
@@ -150,8 +146,8 @@ def handed_over(experiment: Experiment, model: ModelObject | None, task: TaskObj
     with contextlib.ExitStack() as stack:
         changed = experiment.model_dump(exclude_unset=True)
         if model is not None:
-            kept = experiment.model.model_dump(include={"seed", "latent", "arguments"}, exclude_unset=True)
-            changed["model"] = {**kept, "kind": stack.enter_context(held(model))}
+            fields = experiment.model.model_dump(include={"seed", "latent", "arguments"}, exclude_unset=True)
+            changed["model"] = {**fields, "kind": stack.enter_context(held(model))}
         if task is not None:
             name = stack.enter_context(held(task))
             changed["objective"] = {**changed.get("objective", {}), "task": name}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsw.models.initial import Seed, bare_convolution, convolution, generator_of, linear, xavier
+from fedsw.models.initial import Seed, bare_convolution, convolution, generator_of, linear, require_positive, xavier
 
 _SLOPE = 0.2
 
@@ -38,7 +38,7 @@ class ImageAutoencoder(nn.Module):
         super().__init__()
         if side < 4 or side % 4:
             raise ValueError(f"side = {side}; the image autoencoder halves it twice: use a multiple of 4")
-        _require_positive(latent=latent)
+        require_positive(latent=latent)
         generator, quarter = generator_of(seed), side // 4
 
         def conv(channels: int, filters: int) -> nn.Conv2d:
@@ -94,7 +94,7 @@ class Adaptor(nn.Module):
 
     def __init__(self, side: int, features: int, classes: int, *, seed: Seed = 0) -> None:
         super().__init__()
-        _require_positive(side=side, features=features, classes=classes)
+        require_positive(side=side, features=features, classes=classes)
         generator, quarter = generator_of(seed), -(-side // 4)
         self.encoder = nn.Sequential(
             nn.Unflatten(1, (1, side, side)),
@@ -108,12 +108,6 @@ class Adaptor(nn.Module):
         """Features (n, features) and logits (n, classes) of images (n, side^2)."""
         features = self.encoder(images)
         return features, self.classifier(features)
-
-
-def _require_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} = {size}; it must be at least 1")
 
 
 _FILTERS = (128, 64)

@@ -107,3 +107,10 @@ def load_flat(module: nn.Module, vector: Tensor) -> None:
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def require_positive(**sizes: int) -> None:
+    """Refuse sizes below 1, naming the first of them."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size}; it must be at least 1")

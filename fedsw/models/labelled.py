@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear
+from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear, require_positive
 from fedsw.randomness import Stream
 
 
@@ -203,7 +203,7 @@ class ImageGenerator(Proportioned):
     ) -> None:
         if side < 4 or side % 4:
             raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
-        _require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
+        require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
         super().__init__(latent, cells)
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
@@ -247,7 +247,7 @@ class VectorGenerator(Proportioned):
         seed: Seed = 0,
     ) -> None:
         widths = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
-        _require_positive(features=features, cells=cells, latent=latent, **widths)
+        require_positive(features=features, cells=cells, latent=latent, **widths)
         ends = [0, *(place for pair in sorted(codes) for place in pair), features]
         if ends != sorted(ends) or any(first >= end for first, end in codes):
             raise ValueError(f"codes are {list(codes)}; give ranges of the columns 0 .. {features} without overlap")
@@ -274,12 +274,6 @@ class VectorGenerator(Proportioned):
 
 def _given(noise: Tensor, cells: Tensor, count: int) -> Tensor:
     return torch.cat([noise, F.one_hot(cells, count).to(noise)], dim=1)
-
-
-def _require_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} = {size}; it must be at least 1")
 
 
 CHUNK = 4096
@@ -317,10 +311,10 @@ def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int =
 def proportions_of(network: nn.Module) -> Tensor:
     """How often each cell is to be generated, (cells,) float64: the network's own buffer, or equal parts."""
     cells = int(cast(Conditional, network).cells)
-    found = getattr(network, "proportions", None)
-    if not isinstance(found, Tensor) or tuple(found.shape) != (cells,):
+    proportions = getattr(network, "proportions", None)
+    if not isinstance(proportions, Tensor) or tuple(proportions.shape) != (cells,):
         return torch.full((cells,), 1 / cells, dtype=torch.float64)
-    return found.detach().to("cpu", torch.float64)
+    return proportions.detach().to("cpu", torch.float64)
 
 
 def stratified(proportions: Tensor, count: int) -> Tensor:

@@ -239,8 +239,8 @@ class TransportedAdaptor(nn.Module):
         square = images.reshape(-1, 1, self._side, self._side)
         grid = F.affine_grid(maps, list(square.shape), align_corners=False)
         placed = F.grid_sample(square, grid, align_corners=False, padding_mode="zeros")
-        found: Tensor = self.filter(placed).flatten(1)
-        return found
+        filtered: Tensor = self.filter(placed).flatten(1)
+        return filtered
 
     def seen(self, images: Tensor) -> Tensor:
         """What is compared (n, compared) of images (n, side^2); no parameter takes part."""

@@ -99,7 +99,7 @@ class Composite:
             directions: for every penalty, unit columns (d, k), independent of the data.
             sample: the other sample of a `ToSample`.
         """
-        found = []
+        cotangents = []
         for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
             sizes = [len(rows) for rows in by_stratum]
             owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
@@ -111,8 +111,8 @@ class Composite:
                 by_cell = [own]
             else:
                 by_cell = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
-            found.append(_parted(by_cell, owners, sizes))
-        return found
+            cotangents.append(_parted(by_cell, owners, sizes))
+        return cotangents
 
     def sensitivities(
         self,
@@ -158,8 +158,8 @@ def _joined(by_stratum: Sequence[Tensor], owners: Sequence[int], cell: int) -> T
 def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
     """Rows by cell as rows by stratum: the inverse of joining."""
     starts = [0] * len(by_cell)
-    found = []
+    parts = []
     for owner, size in zip(owners, sizes, strict=True):
-        found.append(by_cell[owner][starts[owner] : starts[owner] + size])
+        parts.append(by_cell[owner][starts[owner] : starts[owner] + size])
         starts[owner] += size
-    return found
+    return parts

@@ -128,8 +128,8 @@ class Matching:
         own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
         parameters = 0.0 if self.other_side == "prior" else clip.jacobian
         other = Side(n, self.radius, parameters, private=False)
-        found = swd_sensitivity(own, other, bound=bound, spread=spread)
+        sensitivity = swd_sensitivity(own, other, bound=bound, spread=spread)
         if self.both:
             exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
-            found = worst([found, exchanged])
-        return (self.alpha * found,)
+            sensitivity = worst([sensitivity, exchanged])
+        return (self.alpha * sensitivity,)

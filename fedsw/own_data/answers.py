@@ -73,11 +73,7 @@ def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
 
 @contextmanager
 def _text_of(path: Path) -> Iterator[IO[str]]:
-    """A file's text.
-
-    Raises:
-        BadRecords: naming the file, if its bytes are no UTF-8.
-    """
+    """A file's text."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             yield file

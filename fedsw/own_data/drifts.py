@@ -169,11 +169,11 @@ def column_drifts(
         for column, means in _means(sketch, problem).items()
     ]
     each = of_each(confidence, len(compared))
-    found = [
+    drifts = [
         ColumnDrift(name, against, column, drift_of_means(means, theirs, confidence=each))
         for name, against, column, means, theirs in compared
     ]
-    return sorted(found, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
+    return sorted(drifts, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
 
 
 Side = tuple[str, NoisedSketch]
@@ -198,10 +198,10 @@ def _means(sketch: NoisedSketch, problem: Problem) -> dict[str, Means]:
     columns, blocks = problem.experiment.data.columns, problem.experiment.sketch
     coded = table_of(problem.experiment)
     assert columns is not None and coded is not None
-    found = dict(zip((each.name for each in coded), column_means(sketch), strict=True))
+    means = dict(zip((each.name for each in coded), column_means(sketch), strict=True))
     labels, groups = cell_means(sketch)
     if blocks.labels and columns.target is not None:
-        found[columns.target.name] = labels
+        means[columns.target.name] = labels
     if blocks.groups and columns.sensitive is not None:
-        found[columns.sensitive.name] = groups
-    return found
+        means[columns.sensitive.name] = groups
+    return means

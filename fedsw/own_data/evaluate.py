@@ -97,11 +97,11 @@ def evaluate(
     experiment = _asked(stored, data_dir)
     task = Problem.from_experiment(experiment)
     model = _model(task, directory / MODEL)
-    held = held_out_records(task, _places(experiment, client))
-    parts = [(f"client {number}", held.owner == place) for place, number in enumerate(held.clients)]
+    records = held_out_records(task, _places(experiment, client))
+    parts = [(f"client {number}", records.owner == place) for place, number in enumerate(records.clients)]
     if len(parts) > 1:
-        parts.append(("all clients", np.ones(len(held.owner), dtype=bool)))
-    return tuple(_evaluated(name, task, model, held.records.take(rows)) for name, rows in parts)
+        parts.append(("all clients", np.ones(len(records.owner), dtype=bool)))
+    return tuple(_evaluated(name, task, model, records.records.take(rows)) for name, rows in parts)
 
 
 def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:

@@ -182,15 +182,15 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
             "clients)"
         )
     folder, asked = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
-    found = places(folder)
-    if found[0].client is not None and len(found) != asked:
-        fits = f"--clients {len(found)}, or federation.clients = {len(found)}"
+    tables = places(folder)
+    if tables[0].client is not None and len(tables) != asked:
+        fits = f"--clients {len(tables)}, or federation.clients = {len(tables)}"
         raise ExperimentError(
-            f"the experiment has {asked} clients, and {folder} has folders for {len(found)} "
-            f"(0 to {len(found) - 1}): write {fits}"
+            f"the experiment has {asked} clients, and {folder} has folders for {len(tables)} "
+            f"(0 to {len(tables) - 1}): write {fits}"
         )
     if elsewhere:
-        for place in found:
+        for place in tables:
             read_table(place.table, declared_columns(experiment))
 
 
@@ -287,14 +287,14 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
         kind = format_of(place.table)
         counted = kind.counted
         chunks = repeats.watched(_until_fault(kind.read(place.table, columns, beside=repeats.looks_at), said))
-        found = checked(chunks, columns, public_classes=odds, keep=keep)
+        examined = checked(chunks, columns, public_classes=odds, keep=keep)
     except (BadRecords, FileNotFoundError) as fault:
         return Examined(place.name, place.table, counted, 0, {}, {}, {}, (), 0, str(fault)), None
-    if not found.rows and not said:
+    if not examined.rows and not said:
         said.append(f"{place.table} holds no records; a client takes part with at least one")
     if said:
-        found.records = None
-    return _of(place, counted, found, columns, said[0] if said else None, tuple(repeats.warnings())), found
+        examined.records = None
+    return _of(place, counted, examined, columns, said[0] if said else None, tuple(repeats.warnings())), examined
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:

@@ -62,8 +62,8 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     records = [made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         for rounds in (_WARM, _TIMED):  # the first one loads libraries
-            found = run(_short(experiment, rounds, len(records)), data=records, runs=Path(folder))
-    seconds, rounds = float(found.summary["seconds"]), experiment.training.rounds
+            result = run(_short(experiment, rounds, len(records)), data=records, runs=Path(folder))
+    seconds, rounds = float(result.summary["seconds"]), experiment.training.rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     how = f"{_TIMED} rounds on made-up records of these sizes took {seconds:.2g} s; {rounds} rounds are asked for"
     return MachineCost(seconds / _TIMED * rounds, peak, how)

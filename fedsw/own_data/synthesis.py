@@ -51,24 +51,24 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
         missing = "target" if columns.target is None else "sensitive"
         raise ExperimentError(f"--fair makes labels independent of the group: declare data.columns.{missing}")
     raw = own.model_dump()
-    kept: dict[str, Any] = {name: raw[name] for name in _KEPT}
+    settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
     given = own.objective.task == "synthesis" and own.sketch.kind == "table"
     if not given:
-        kept["name"] = f"{own.name}-synthetic"  # its runs are no runs of the model that `own` trains
-    kept["data"] |= {"held_out_to": "operator"}  # there is no trained model to measure at the clients
-    kept |= {name: raw[name] for name in _OF_SYNTHESIS} if given else _of_tables(columns)
-    kept["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
-    kept["evaluate_every"] = kept["training"]["rounds"]
+        settings["name"] = f"{own.name}-synthetic"  # its runs are no runs of the model that `own` trains
+    settings["data"] |= {"held_out_to": "operator"}  # there is no trained model to measure at the clients
+    settings |= {name: raw[name] for name in _OF_SYNTHESIS} if given else _of_tables(columns)
+    settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
+    settings["evaluate_every"] = settings["training"]["rounds"]
     privacy = own.privacy
-    kept["privacy"] = {"delta": privacy.delta, "device": privacy.device}
-    kept["privacy"]["trust"] = trust or (privacy.trust if privacy.sketch else "sketch")
+    settings["privacy"] = {"delta": privacy.delta, "device": privacy.device}
+    settings["privacy"]["trust"] = trust or (privacy.trust if privacy.sketch else "sketch")
     if epsilon is None and privacy.noise_multiplier is not None:
-        kept["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
+        settings["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
     else:
-        kept["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
+        settings["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
     if fair:
-        kept["sketch"] |= {"groups": True, "independent": True}
-    return parse_experiment(kept)
+        settings["sketch"] |= {"groups": True, "independent": True}
+    return parse_experiment(settings)
 
 
 def _of_tables(columns: Columns) -> dict[str, Any]:

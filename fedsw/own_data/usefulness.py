@@ -62,25 +62,25 @@ class Usefulness:
     def verdict(self) -> str:
         """In two sentences, numbers with their intervals."""
         made, real = (measured(self.scores[each], self.around[each]) for each in (SYNTHETIC, REAL))
-        found = (
+        shown = (
             f"{self.measure} on {self.records} held-out records of {self.model}: trained on the synthetic rows {made}, "
             f"on real ones {real}, a constant {number(self.constant)}."
         )
         if not self.gains[REAL].above:
             return (
                 "Nobody can say whether the table is of use for prediction: these held-out records are too few, or "
-                f"teach nothing. {found}"
+                f"teach nothing. {shown}"
             )
         if not self.gains[SYNTHETIC].above:
             return (
                 "The table is of no use for prediction: a model that learns from it cannot be told from a constant. "
-                f"{found}"
+                f"{shown}"
             )
         if self.useless:
             return (
-                f"The table is of little use for prediction: {1 - self.kept:.0%} of what can be learnt is lost. {found}"
+                f"The table is of little use for prediction: {1 - self.kept:.0%} of what can be learnt is lost. {shown}"
             )
-        return f"For prediction the table keeps {min(self.kept, 1):.0%} of what can be learnt. {found}"
+        return f"For prediction the table keeps {min(self.kept, 1):.0%} of what can be learnt. {shown}"
 
 
 def usefulness(synthetic: Records, real: Records, tested: Records, classes: int) -> Usefulness | None:
@@ -179,10 +179,12 @@ def _compared(
     records: int,
 ) -> Usefulness:
     """The kind is chosen by what it learns from real records: the table has no say in it."""
-    found = {kind: {name: predicted(make, each) for name, each in origins.items()} for kind, make in kinds.items()}
-    sure = {kind: {name: around(each, SURE) for name, each in by.items()} for kind, by in found.items()}
+    predictions = {
+        kind: {name: predicted(make, each) for name, each in origins.items()} for kind, make in kinds.items()
+    }
+    sure = {kind: {name: around(each, SURE) for name, each in by.items()} for kind, by in predictions.items()}
     best = max(sure, key=lambda kind: sure[kind][REAL].value)
-    likely = {name: around(each, LEVEL) for name, each in found[best].items()}
+    likely = {name: around(each, LEVEL) for name, each in predictions[best].items()}
     return Usefulness(
         best,
         measure,

@@ -144,8 +144,8 @@ def _root(moments: Moments) -> Float:
     Variances that the noise hides count as what it hides: twins are then rather too hard to tell apart than too easy.
     """
     values, vectors = np.linalg.eigh(moments.within)
-    found: Float = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T
-    return found
+    root: Float = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T
+    return root
 
 
 def _apart(moments: Moments) -> Float:
@@ -193,8 +193,8 @@ def _predicted(moments: Moments, inputs: Float, chance: np.random.Generator) -> 
     slopes = whitening @ whitening @ moments.cross
     missed = residual_of(moments, whitening) / np.sqrt(moments.layout.targets)
     drawn = (inputs - moments.mean) @ slopes + moments.target_mean
-    found: Float = np.clip(drawn + missed * chance.standard_normal(drawn.shape), 0.0, 1.0)
-    return found
+    predicted: Float = np.clip(drawn + missed * chance.standard_normal(drawn.shape), 0.0, 1.0)
+    return predicted
 
 
 def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
@@ -214,13 +214,13 @@ def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
 def _group_of(problem: Problem, cell: NDArray[np.int64]) -> NDArray[np.int64]:
     """The group (n,) of every cell's records."""
     groups = len(problem.groups)
-    found: NDArray[np.int64] = (cell % groups).astype(np.int64)
-    return found
+    group: NDArray[np.int64] = (cell % groups).astype(np.int64)
+    return group
 
 
 def _by_group(problem: Problem, sizes: dict[str, int]) -> dict[str, int]:
     """Records of every group, from those of cells."""
-    found = dict.fromkeys(problem.groups, 0)
+    counts = dict.fromkeys(problem.groups, 0)
     for place, size in enumerate(sizes.values()):
-        found[problem.groups[place % len(problem.groups)]] += size
-    return found
+        counts[problem.groups[place % len(problem.groups)]] += size
+    return counts

@@ -158,13 +158,13 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
     if not bool(torch.isfinite(outputs).all()):
         return Score(float("-inf"), 0.0)
     if problem.classes:
-        found = quality_of_classes(outputs, held_out, groups=len(problem.groups), classes=problem.classes)
-        constant = found.constant["accuracy"]
+        quality = quality_of_classes(outputs, held_out, groups=len(problem.groups), classes=problem.classes)
+        constant = quality.constant["accuracy"]
     else:
-        found = quality_of_numbers(outputs, held_out)
-        constant = -found.constant["mean_squared_error"]
-    assert found.gain is not None
-    return Score(constant + found.gain[0], constant)
+        quality = quality_of_numbers(outputs, held_out)
+        constant = -quality.constant["mean_squared_error"]
+    assert quality.gain is not None
+    return Score(constant + quality.gain[0], constant)
 
 
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
@@ -295,13 +295,13 @@ def curve(
         numbers, ready = at_strength(experiment, public, strength)
         rounds = math.sqrt(ready.training.rounds) if relative is None else relative
         each = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
-        found = []
+        points = []
         for place, (private, held_out) in enumerate(twins):
-            found.append(
+            points.append(
                 trained(problem, ready, private, held_out, multiplier=each, one=numbers.multiplier, seed=place)
             )
             seen()
-        return tuple(found)
+        return tuple(points)
 
     known = [_seen(reference(problem, private, held_out), seen) for private, held_out in twins]
     name = " or ".join(dict.fromkeys(each.name for each in known))
@@ -343,8 +343,8 @@ def _of_table(table: PublicRows, sizes: Mapping[str, int], seed: int) -> tuple[P
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

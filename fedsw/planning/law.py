@@ -240,12 +240,12 @@ def _numbers_to_predict(
     columns: Columns, score: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
 ) -> NDArray[np.float32]:
     """Targets (n, t) in [0, 1]: the first follows the score, others follow it and chance."""
-    found = []
+    numbers = []
     for place in range(len(columns.targets)):
         share = 1.0 if place == 0 else fixed.uniform(0.5, 1.0)
         value = np.sqrt(share) * score + np.sqrt(1 - share) * chance.standard_normal(len(score))
-        found.append(np.clip(law.middle + law.spread * value, 0.0, 1.0))
-    return np.stack(found, axis=1).astype(np.float32)
+        numbers.append(np.clip(law.middle + law.spread * value, 0.0, 1.0))
+    return np.stack(numbers, axis=1).astype(np.float32)
 
 
 def _classes(columns: Columns, score: Float, law: TwinLaw) -> NDArray[np.int64]:

@@ -158,11 +158,11 @@ class Planned(Short):
         """What to expect, in words, and of which classes where that is assumed."""
         if self.forecast is None:
             return f"no forecast: {self.why_not}"
-        found = self._expected(self.forecast)
+        expected = self._expected(self.forecast)
         if not self.multiplier or self.forecast.kept < FEASIBLE or self.forecast.rarest is None:
-            return found
+            return expected
         least = f"{100 * self.forecast.rarest:.0f} %"
-        return f"{found}. This assumes that no class has less than {least} of the records{self._rare}"
+        return f"{expected}. This assumes that no class has less than {least} of the records{self._rare}"
 
     @property
     def _rare(self) -> str:

@@ -92,10 +92,10 @@ def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
 
 def _axis(text: str) -> list[str]:
     key, sign, values = text.partition("=")
-    found = [value.strip() for value in values.split(",") if value.strip()]
-    if not sign or not key.strip() or not found:
+    choices = [value.strip() for value in values.split(",") if value.strip()]
+    if not sign or not key.strip() or not choices:
         raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
-    return [f"{key.strip()}={value}" for value in found]
+    return [f"{key.strip()}={value}" for value in choices]
 
 
 def _rates(base: Experiment) -> list[str]:
@@ -131,8 +131,8 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
             twins = [drawn(columns, by_group, law, seed=client) for client, by_group in enumerate(sizes)]
             held_out = drawn(columns, apart, law, seed=len(sizes))
             with tempfile.TemporaryDirectory() as folder:
-                found = run(ready, data=twins, held_out=held_out, runs=Path(folder))
-            scores.append(score_of(found.summary, metric, sign))
+                result = run(ready, data=twins, held_out=held_out, runs=Path(folder))
+            scores.append(score_of(result.summary, metric, sign))
         return sum(scores) / len(scores)
 
     return score

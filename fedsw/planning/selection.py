@@ -198,11 +198,7 @@ def _place(parent: Path) -> Iterator[Path]:
 
 
 def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
-    """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for.
-
-    Raises:
-        LimitReached: if one of them has no room; none is then charged.
-    """
+    """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for."""
     labels = {each.experiment.data.account: each.experiment.name for each in reversed(found)}
     steps, taken = {stated_step(cost.curve): 1}, list[tuple[DatasetAccount, str]]()
     for data, label in labels.items():
@@ -221,11 +217,7 @@ def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
 
 
 def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
-    """The delta of all candidates.
-
-    Raises:
-        ExperimentError: if they differ.
-    """
+    """The delta of all candidates."""
     if len(deltas := sorted({plan.delta for plan in plans})) > 1:
         raise ExperimentError(
             f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a "
@@ -261,11 +253,7 @@ def _as_run(plan: Plan) -> Experiment:
 
 
 def _of_one_kind(cost: lifetime.Cost) -> Counts:
-    """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of.
-
-    Raises:
-        ExperimentError: if there are others.
-    """
+    """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of."""
     if len(cost.parts) > 1 or len(cost.steps) > 1:
         raise ExperimentError(
             "a run of this experiment releases more than its rounds (privacy.moments, or counts of kept records),"
@@ -276,11 +264,7 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
 
 
 def _require_selectable(experiment: Experiment) -> None:
-    """Refuse what the theorem does not cover.
-
-    Raises:
-        ExperimentError: naming the setting.
-    """
+    """Refuse what the theorem does not cover."""
     if experiment.privacy.local:
         raise ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
@@ -298,8 +282,8 @@ def _require_selectable(experiment: Experiment) -> None:
 
 
 def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[dict[str, Any], Path]:
-    found = run_among(experiment, selection, runs=folder)
-    return found.summary, found.directory
+    result = run_among(experiment, selection, runs=folder)
+    return result.summary, result.directory
 
 
 def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:

@@ -227,6 +227,6 @@ def _what_ifs(forecast: Forecast) -> Table:
     for epsilon in epsilons:
         table.add_column(f"ε = {upward(epsilon)}", justify="right")
     for records in sorted({each.records for each in forecast.what_ifs}):
-        kept = {each.epsilon: each.kept for each in forecast.what_ifs if each.records == records}
-        table.add_row(f"{records:,}", *(short(kept[epsilon]) for epsilon in epsilons))
+        kept_by_epsilon = {each.epsilon: each.kept for each in forecast.what_ifs if each.records == records}
+        table.add_row(f"{records:,}", *(short(kept_by_epsilon[epsilon]) for epsilon in epsilons))
     return table

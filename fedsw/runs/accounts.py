@@ -114,18 +114,18 @@ def reserving(
         account.require_newest(run, directory / LEDGER)
     head = account.reserve(run, cost, about, witnesses=list(_witnesses(remembered, account)))
     _keep(directory, account, head)
-    found = Budgeted(directory, account, run, resumed=resumed)
+    budgeted = Budgeted(directory, account, run, resumed=resumed)
     try:
-        yield found
+        yield budgeted
     except BaseException:
-        found.give_back()
+        budgeted.give_back()
         raise
 
 
 def kept_account(directory: Path) -> DatasetAccount | None:
     """The account that a folder's run counts in; None if it counts in none."""
-    kept = read_json(directory / ACCOUNT)
-    return None if kept is None else DatasetAccount(Path(kept["file"]).parent, str(kept["data"]))
+    content = read_json(directory / ACCOUNT)
+    return None if content is None else DatasetAccount(Path(content["file"]).parent, str(content["data"]))
 
 
 def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
@@ -137,9 +137,9 @@ def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
 def _witnesses(remembered: Iterable[Path], account: DatasetAccount) -> Iterator[tuple[Head, str]]:
     """The rows of the account that files of runs remember."""
     for path in remembered:
-        kept = found_json(path)
-        if kept.get("file") == str(account.path.resolve()):
-            yield Head(int(kept["sequence"]), str(kept["digest"])), str(path)
+        content = found_json(path)
+        if content.get("file") == str(account.path.resolve()):
+            yield Head(int(content["sequence"]), str(content["digest"])), str(path)
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:

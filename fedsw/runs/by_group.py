@@ -105,13 +105,13 @@ def _around_classes(
     def rate(hits: Array, among: Array) -> Interval:
         return intervals.rate_of(hits[among], units[among]).at(intervals.LEVEL)
 
-    found = {"accuracy": rate(predicted == target, rows)}
+    around = {"accuracy": rate(predicted == target, rows)}
     if classes > 2:
-        return found | {f"selection_rate_{c}": rate(predicted == c, rows) for c in range(classes)}
+        return around | {f"selection_rate_{c}": rate(predicted == c, rows) for c in range(classes)}
     positive, scores = predicted == 1, outputs[:, 0]
     apart = [rows & (target == c) for c in range(2)]
     counts = [len(np.unique(units[each])) for each in apart]
-    return found | {
+    return around | {
         "selection_rate": rate(positive, rows),
         "true_positive_rate": rate(positive, apart[1]),
         "false_positive_rate": rate(positive, apart[0]),
@@ -198,8 +198,8 @@ def calibration_error(target: Array, scores: Array) -> float:
 
 
 def _bins(scores: Array) -> Array:
-    found: Array = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
-    return found
+    bins: Array = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
+    return bins
 
 
 def _rate(metric: Callable[..., Any], target: Array, predicted: Array, owner: int) -> float:

@@ -185,8 +185,8 @@ class RunDirectory:
 
     def begun_attempts(self) -> list[tuple[int, int]]:
         """Every attempt on record, in their order."""
-        found = re.findall(r"^(\d+) (\d+)$", self._attempts_log(), flags=re.MULTILINE)
-        return [(int(round_), int(attempt)) for round_, attempt in found]
+        attempts = re.findall(r"^(\d+) (\d+)$", self._attempts_log(), flags=re.MULTILINE)
+        return [(int(round_), int(attempt)) for round_, attempt in attempts]
 
     def agree_to_charge(self) -> None:
         """Let the next process that goes on charge attempts which clients answered and this folder does not know."""
@@ -262,9 +262,9 @@ class RunDirectory:
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs (n, d), and what else the plots need, of any shape, by name."""
-        found: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+        values: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
         content = io.BytesIO()
-        np.savez_compressed(content, **found)
+        np.savez_compressed(content, **values)
         files.replace(self.path / OUTPUTS, content.getbuffer())
 
 

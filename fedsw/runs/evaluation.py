@@ -114,25 +114,21 @@ class OwnMetrics:
 
         One that fails is nan, and said so once in the log.
         """
-        found: dict[str, float] = {}
+        measured: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                found |= _named(name, metric(outputs.clone(), records))
+                measured |= _named(name, metric(outputs.clone(), records))
             except Exception as fault:
-                found[name] = float("nan")
+                measured[name] = float("nan")
                 if name not in self._failed:
                     self._failed.add(name)
                     words = f"metric {name!r} failed and is nan: {type(fault).__name__}: {fault}"
                     logging.getLogger(LOGGER).warning(words, extra=event("metric failed"))
-        return found
+        return measured
 
 
 def _named(name: str, returned: Any) -> dict[str, float]:
-    """The numbers that a metric returned, by the names that they are recorded under.
-
-    Raises:
-        ExperimentError: if it returned something else.
-    """
+    """The numbers that a metric returned, by the names that they are recorded under."""
     if not isinstance(returned, Mapping):
         return {name: _number(name, returned)}
     for key in returned:
@@ -306,16 +302,18 @@ def with_intervals(
         without: the same without each part of `parts_of`.
     """
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
-    found = dict(quality.intervals)
+    intervals_by_name = dict(quality.intervals)
     if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
-        found["loss"] = intervals.mean(measured.losses.numpy(), units)
-    for name in report.keys() - found.keys():
+        intervals_by_name["loss"] = intervals.mean(measured.losses.numpy(), units)
+    for name in report.keys() - intervals_by_name.keys():
         if name == "accuracy":
             count = len(np.unique(units))
-            found[name] = intervals.share(report[name] * count, count)
+            intervals_by_name[name] = intervals.share(report[name] * count, count)
         elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in without]):
-            found[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
-    quality = replace(quality, intervals={name: found[name] for name in report if name in found})
+            intervals_by_name[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+    quality = replace(
+        quality, intervals={name: intervals_by_name[name] for name in report if name in intervals_by_name}
+    )
     return quality if quality.constant or not _made_labels(task) else beside_constant(quality, report, records, task)
 
 

@@ -209,11 +209,11 @@ class Names:
 
     def cell(self, cell: str) -> str:
         """The name of a stratum: "female" for "A=0", "high,female" for "Y=1,A=0"; others as they are."""
-        found = _CELL.fullmatch(cell)
-        if found is None:
+        match = _CELL.fullmatch(cell)
+        if match is None:
             return cell
-        label = "" if found[1] is None else f"{self.label(int(found[1]))},"
-        return label + self.group(int(found[2]))
+        label = "" if match[1] is None else f"{self.label(int(match[1]))},"
+        return label + self.group(int(match[2]))
 
     def plain(self) -> dict[str, list[str]]:
         """For JSON."""
@@ -222,9 +222,9 @@ class Names:
 
 def names_in(directory: Path, columns: Columns | None = None) -> Names:
     """The names that a run began with; else those of declared columns; else none."""
-    found = found_json(directory / PLAN).get("names")
-    if isinstance(found, Mapping):
-        return Names(_texts(found.get("groups")), _texts(found.get("classes")))
+    names = found_json(directory / PLAN).get("names")
+    if isinstance(names, Mapping):
+        return Names(_texts(names.get("groups")), _texts(names.get("classes")))
     return Names() if columns is None else Names(columns.groups, columns.classes)
 
 
@@ -256,8 +256,8 @@ def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
     processes: list[list[tuple[float, bool]]] = []
     for line in text.splitlines():
         try:
-            found = json.loads(line)
-            at, event = datetime.datetime.fromisoformat(found["time"]).timestamp(), found["event"]
+            content = json.loads(line)
+            at, event = datetime.datetime.fromisoformat(content["time"]).timestamp(), content["event"]
         except (ValueError, LookupError, TypeError):
             continue  # cut short by a crash
         if event == _BEGINS:

@@ -118,8 +118,8 @@ def as_many(values: Array, records: NDArray[np.int64]) -> Array:
         records: what each group's counts add up to, (groups,); public.
     """
     moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
-    found: Array = np.where((records > 0)[:, None], moved, 0.0)
-    return found
+    wanted: Array = np.where((records > 0)[:, None], moved, 0.0)
+    return wanted
 
 
 class _Table:

@@ -58,8 +58,8 @@ class Quality:
     @property
     def standard_errors(self) -> dict[str, float]:
         """Of held-out metrics, as a normal law would have them with these intervals."""
-        found = {name: intervals.standard_error(each) for name, each in self.intervals.items()}
-        return {name: error for name, error in found.items() if math.isfinite(error)}
+        errors = {name: intervals.standard_error(each) for name, each in self.intervals.items()}
+        return {name: error for name, error in errors.items() if math.isfinite(error)}
 
 
 def units_of(records: Records) -> Places:
@@ -84,9 +84,9 @@ def quality_of_classes(
     always = torch.full_like(predicted, most)
     units, right = units_of(records), (predicted == target).numpy()
     often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
-    found = {"accuracy": often_right} | _between_groups(predicted.numpy(), records, groups, classes)
+    rates = {"accuracy": often_right} | _between_groups(predicted.numpy(), records, groups, classes)
     if outputs.shape[1] == 1 and groups > 1:
-        found["ks"] = _of_ks(outputs, records, groups)
+        rates["ks"] = _of_ks(outputs, records, groups)
     return Quality(
         constant={
             "accuracy": metrics.accuracy(always, target),
@@ -96,7 +96,7 @@ def quality_of_classes(
         },
         answer=f"always {names[most]!r}" if names else f"always class {most}",
         best_threshold={} if classes > 2 else _best_threshold(outputs[:, 0].double().cpu(), target, units),
-        intervals=found,
+        intervals=rates,
         constant_intervals={"accuracy": intervals.rate_of(often, units).at(intervals.LEVEL)},
         gain=_gain_of_classes(right, target.numpy(), units, most, classes),
         others=_others(predicted, units),
@@ -115,15 +115,15 @@ def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
     own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
     mean = target.mean(dim=0, keepdim=True)
     always = (target - mean).square().reshape(len(target), -1).sum(dim=1).numpy()
-    found = {"mean_squared_error": intervals.positive_mean(own, units)}
+    errors = {"mean_squared_error": intervals.positive_mean(own, units)}
     groups = int(records.sensitive.max()) + 1
     if outputs.shape[1] == 1 and groups > 1:
-        found["ks"] = _of_ks(outputs, records, groups)
+        errors["ks"] = _of_ks(outputs, records, groups)
     said = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
     return Quality(
         constant={"mean_squared_error": float(always.mean()), "w2_squared": 0.0},
         answer=f"always the mean, {said}",
-        intervals=found,
+        intervals=errors,
         constant_intervals={"mean_squared_error": intervals.positive_mean(always, units)},
         gain=intervals.paired_mean(always - own, units),
     )
@@ -154,8 +154,8 @@ def _others(predicted: Tensor, units: Places) -> Interval:
     other = (predicted != torch.bincount(predicted).argmax()).numpy()
     if not other.any():
         return Interval(0.0, 0.0)
-    found = intervals.rate_of(other, units).at(intervals.LEVEL)
-    return Interval(max(found.low, 1 / len(other) ** 2), found.high)
+    others = intervals.rate_of(other, units).at(intervals.LEVEL)
+    return Interval(max(others.low, 1 / len(other) ** 2), others.high)
 
 
 def _between_groups(predicted: Places, records: Records, groups: int, classes: int) -> dict[str, Interval]:
@@ -188,12 +188,12 @@ def between_groups(selected: Sequence[Sequence[Rate]], odds: Sequence[Sequence[S
         selected: for each answer the share of every group that gets it, class 1 first.
         odds: for each true class the same of its records.
     """
-    found = {
+    gaps = {
         "disparate_impact": intervals.smallest_ratio(selected[0]),
         "demographic_parity_difference": intervals.largest_gap(selected),
         "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own]),
     }
-    return found | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
+    return gaps | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
 
 
 def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
@@ -205,10 +205,10 @@ def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
 
 
 def _best_threshold(outputs: Tensor, target: Tensor, units: Places) -> dict[str, float]:
-    found = best_threshold(outputs, target)
-    right = ((outputs > found["threshold"]).long() == target).numpy()
+    threshold = best_threshold(outputs, target)
+    right = ((outputs > threshold["threshold"]).long() == target).numpy()
     low, high = intervals.rate_of(right, units).at(intervals.LEVEL)
-    return found | {"low": low, "high": high}
+    return threshold | {"low": low, "high": high}
 
 
 def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:

@@ -138,8 +138,8 @@ def _ended_in_order(log: Path) -> bool:
     if not log.is_file():
         return True
     with log.open(encoding="utf-8", errors="replace") as lines:
-        found = [event for line in lines for event in ("run begins", "run ended") if f'"event": "{event}"' in line]
-    return found[-1:] != ["run begins"]
+        events = [event for line in lines for event in ("run begins", "run ended") if f'"event": "{event}"' in line]
+    return events[-1:] != ["run begins"]
 
 
 def _read_outputs(path: Path) -> HeldOutOutputs | None:
@@ -149,10 +149,10 @@ def _read_outputs(path: Path) -> HeldOutOutputs | None:
 
     try:
         with np.load(path) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-            values = np.asarray(found.pop("outputs"), dtype=np.float64)
+            loaded = {name: arrays[name] for name in arrays.files}
+            values = np.asarray(loaded.pop("outputs"), dtype=np.float64)
             none = np.zeros(len(values), dtype=np.int64)
-            sensitive, target = found.pop("sensitive", none), found.pop("target", none)
-            return HeldOutOutputs(values.reshape(len(values), -1), sensitive, target, found)
+            sensitive, target = loaded.pop("sensitive", none), loaded.pop("target", none)
+            return HeldOutOutputs(values.reshape(len(values), -1), sensitive, target, loaded)
     except (KeyError, ValueError, OSError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None

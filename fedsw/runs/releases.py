@@ -49,12 +49,12 @@ class Releases:
 
     def read(self) -> list[Mapping[str, Tensor]]:
         """The arrays of every release, of any shape, in client order."""
-        found: list[Mapping[str, Tensor]] = []
+        rows: list[Mapping[str, Tensor]] = []
         for client in sorted(self._reported):
             arrays = load_file(self._file(client))
             del arrays[_REPORTED]
-            found.append(arrays)
-        return found
+            rows.append(arrays)
+        return rows
 
     def rounds(self) -> set[int]:
         """The rounds that asked for them."""
@@ -135,6 +135,8 @@ def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredS
     path = directory.path / of_stage(SKETCH, number)
     if not path.exists():
         return None
-    found = load_file(path)
-    sigma, records, clients, attempt, spent = found[FACTS].tolist()
-    return StoredSketch(NoisedSketch(law, found[VALUE], sigma, int(records)), int(clients), int(attempt), float(spent))
+    tensors = load_file(path)
+    sigma, records, clients, attempt, spent = tensors[FACTS].tolist()
+    return StoredSketch(
+        NoisedSketch(law, tensors[VALUE], sigma, int(records)), int(clients), int(attempt), float(spent)
+    )

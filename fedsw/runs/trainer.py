@@ -91,9 +91,9 @@ def require_steps(settings: Training) -> None:
 
 
 def _named(what: str, name: str, place: Any, base: type) -> Any:
-    found = getattr(place, name, None)
-    if isinstance(found, type) and issubclass(found, base) and found is not base and not name.startswith("_"):
-        return found
+    named = getattr(place, name, None)
+    if isinstance(named, type) and issubclass(named, base) and named is not base and not name.startswith("_"):
+        return named
     known = sorted(
         each for each, kind in vars(place).items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not each.startswith("_")
@@ -183,13 +183,13 @@ def load(directory: Path) -> Checkpoint | None:
         CheckpointDamaged: if there are files and none is whole; training from the start again would be charged again.
     """
     present = [path for name in NAMES if (path := directory / name).exists()]
-    found = [state for path in present if (state := _read(path)) is not None]
-    if present and not found:
+    states = [state for path in present if (state := _read(path)) is not None]
+    if present and not states:
         raise CheckpointDamaged(
             f"{' and '.join(map(str, present))} cannot be read: damaged, or of another version. Put back a whole copy "
             "(an older one will do beside the newest ledger, which knows what was spent), or start a new run"
         )
-    return max(found, key=lambda state: state.round, default=None)
+    return max(states, key=lambda state: state.round, default=None)
 
 
 def _read(path: Path) -> Checkpoint | None:
@@ -259,10 +259,10 @@ class Trainer:
 
     def state(self) -> Checkpoint:
         """Everything needed to go on from here."""
-        kept = self._optimizer.state_dict()
+        content = self._optimizer.state_dict()
         if self._scheduler is not None:
-            kept["scheduler"] = self._scheduler.state_dict()
-        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), kept)
+            content["scheduler"] = self._scheduler.state_dict()
+        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), content)
 
     def restore(self, state: Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit."""

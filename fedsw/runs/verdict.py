@@ -51,25 +51,25 @@ def warnings_of(
         noisy: whether there is a guarantee.
         at_clients: whether clients keep records to measure on, whose metrics their operators see.
     """
-    found = [
+    warnings = [
         *_of_loss(metrics, start, rise),
         *_of_constant(metrics, quality, records),
         *_of_fairness(metrics, quality, records),
     ]
     if noisy and epsilon > MOST_EPSILON:
-        found.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
+        warnings.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
     if completed and records == 0 and at_clients:
-        found.append(
+        warnings.append(
             "how good the model is, only clients can see: `fedsw evaluate` measures it on the records that each keeps "
             "out of training, at its operator's screen"
         )
     elif completed and records == 0:
-        found.append(
+        warnings.append(
             "nobody knows how good the model is: there are no held-out records. Name a table that holds nobody's "
             "private record with data.held_out, or keep a part of clients' records out of training with "
             "data.held_out_fraction"
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> dict[str, Any]:

@@ -207,11 +207,7 @@ class Objective:
         return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
 
     def _require_per_record(self, model: nn.Module, records: Records) -> None:
-        """Try made-up records, once for every model; of the private ones only the shapes are looked at.
-
-        Raises:
-            ValueError: if outputs or losses have another shape than was said, or mix records.
-        """
+        """Try made-up records, once for every model; of the private ones only the shapes are looked at."""
         if model in self._tried:
             return
         width, targets = records.features.shape[1], 0 if records.target.ndim == 1 else records.target.shape[1]
@@ -335,7 +331,7 @@ class Objective:
 
 
 def _shipped(name: str) -> Learnt:
-    found = shipped_task(name)
-    if found is None:
+    task = shipped_task(name)
+    if task is None:
         raise ValueError(f"task {name!r} is none of {', '.join(task_names())}; name one of these, or give an object")
-    return found() if isinstance(found, type) else found  # type: ignore[return-value]
+    return task() if isinstance(task, type) else task  # type: ignore[return-value]

@@ -81,8 +81,8 @@ class PrivateTrainer:
     ) -> None:
         if plan.objective is not objective:
             raise ValueError("the plan was made for another objective; make it with fedsw.plan(objective, ...)")
-        held = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-        if held != {id(p) for p in model.parameters() if p.requires_grad}:
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+        if optimized != {id(p) for p in model.parameters() if p.requires_grad}:
             raise ValueError("the optimizer holds other parameters than the model trains; give it model.parameters()")
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.objective, self.clip, self.plan = objective, clip, plan
@@ -126,9 +126,9 @@ class PrivateTrainer:
 
     def _counting(self) -> AbstractContextManager[Budgeted]:
         """The folder's place in its account, where all rounds are reserved for; or in none."""
-        kept = kept_account(self.directory)
-        require_same(self._account, kept, self.directory)
-        resumed = kept is not None or (self.directory / LEDGER).exists()
+        account = kept_account(self.directory)
+        require_same(self._account, account, self.directory)
+        resumed = account is not None or (self.directory / LEDGER).exists()
         if self._account is None:
             return nullcontext(Budgeted(self.directory, None, "", resumed=resumed))
         folder = RunDirectory(self.directory)
@@ -168,17 +168,17 @@ class PrivateTrainer:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
         path = self.directory / LEDGER
         state = trainer.load(self.directory)
-        found = recovery.reopened(path, self.directory / SUMMARY, state)
-        if found is None:
+        ledger = recovery.reopened(path, self.directory / SUMMARY, state)
+        if ledger is None:
             return Ledger.create(path, self.plan)
         try:
-            self._require_same(found)
+            self._require_same(ledger)
             if state is not None:
                 self._restore(state)
         except BaseException:
-            found.close()
+            ledger.close()
             raise
-        return found
+        return ledger
 
     def _require_same(self, ledger: Ledger) -> None:
         kept = (ledger.groups, ledger.delta, ledger.budget, ledger.accountant, ledger.nominal)
@@ -196,10 +196,10 @@ class PrivateTrainer:
 
     def _state(self, ledger: Ledger) -> trainer.Checkpoint:
         theta = flatten(self.model).cpu()
-        kept: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
+        content: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
         if self.scheduler is not None:
-            kept["scheduler"] = self.scheduler.state_dict()
-        return trainer.Checkpoint(self.rounds, theta, torch.zeros(0), kept, ledger.head())
+            content["scheduler"] = self.scheduler.state_dict()
+        return trainer.Checkpoint(self.rounds, theta, torch.zeros(0), content, ledger.head())
 
     def _restore(self, state: trainer.Checkpoint) -> None:
         if state.theta.numel() != count_parameters(self.model):

@@ -61,8 +61,8 @@ class Target:
 
     def at(self, places: Tensor, factors: Tensor) -> Target:
         """The target at some coordinates, places (m,), multiplied by factors (m,): see `Sketcher.some`."""
-        kept = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
-        return Target(kept, self.proportions, self.weights, self.noise)
+        blocks = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
+        return Target(blocks, self.proportions, self.weights, self.noise)
 
 
 def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
 
 
 def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """Unbiased estimate of the weighted squared distance between the sketched records and a generated law.
+    """Estimate without bias the weighted squared distance between the sketched records and a generated law.
 
     With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
     estimates sum_c weight_c |E b_c - p_c mu_c|^2 without bias, given as many samples of each cell as there are: the
@@ -267,7 +267,7 @@ def fit_generator(
 def sketch_distance(
     sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
 ) -> float:
-    """Squared distance between a sketch's records and samples, noise taken off: the number to choose generators by.
+    """Compute the squared distance of samples from a sketch's records, noise taken off: to choose generators by.
 
     Args:
         sketch: (cells, F + 1) noised numbers.
@@ -307,7 +307,7 @@ def _step(
     noise = torch.randn(settings.batch, network.latent, generator=generator)
     cells = each.to(device)
     made = network(noise.to(target.blocks), cells)
-    found = torch.zeros((), device=device)
+    loss = torch.zeros((), device=device)
     for stage in targets:
         module: Sketcher | SomeOfLaw = stage.drawn
         compared = stage.target
@@ -315,11 +315,11 @@ def _step(
             module, places, factors = stage.drawn.some(settings.fraction, generator)
             compared = compared.at(places, factors)
         sums = module.by_cell(made, cells)
-        found = found + (distance_of_sums if whole else drawn_distance_of_sums)(compared, sums)
+        loss = loss + (distance_of_sums if whole else drawn_distance_of_sums)(compared, sums)
     optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(found)
+    torch.autograd.backward(loss)
     optimizer.step()
-    return float(found.detach())
+    return float(loss.detach())
 
 
 def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:

@@ -127,8 +127,8 @@ class Sketcher(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """phi of every row: features (n, p) to vectors (n, F) of norm at most 1, up to rounding. Differentiable."""
         pairs = zip(self._measured(), self.law.parts, self.law.weights, strict=True)
-        found = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        vectors = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
     def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
         """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""

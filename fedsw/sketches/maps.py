@@ -186,8 +186,8 @@ class _Convolved(nn.Module):
 
     def _pooled(self, squares: Tensor) -> Tensor:
         padding = self.filters.shape[-1] // 2
-        found = F.conv2d(squares, self.filters, stride=self.stride, padding=padding).abs()
-        return F.avg_pool2d(found, 2, ceil_mode=True).flatten(1)
+        pooled = F.conv2d(squares, self.filters, stride=self.stride, padding=padding).abs()
+        return F.avg_pool2d(pooled, 2, ceil_mode=True).flatten(1)
 
 
 def _moved(squares: Tensor, shifts: int) -> list[Tensor]:

@@ -358,8 +358,8 @@ class _SummedWaves(torch.autograd.Function):
     def backward(ctx: Any, by_cosines: Tensor, by_sines: Tensor) -> tuple[Tensor, None]:
         """(n, D)."""
         cosines, sines, members = ctx.saved_tensors
-        found = (members.T @ by_sines).mul_(cosines)
-        return found.addcmul_(members.T @ by_cosines, sines, value=-1).mul_(2 * math.pi), None
+        gradient = (members.T @ by_sines).mul_(cosines)
+        return gradient.addcmul_(members.T @ by_cosines, sines, value=-1).mul_(2 * math.pi), None
 
 
 def _summed_waves(turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:

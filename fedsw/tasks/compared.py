@@ -37,12 +37,12 @@ def compared_by(objective: Objective | Matching | Composite, dimension: int, cli
     """
     if not isinstance(objective, Composite):
         return (Compared(slice(0, dimension), clip, None),)
-    found, start = [], 0
+    compared, start = [], 0
     for penalty in objective.penalties:
         d = penalty.dimension or dimension
-        found.append(Compared(slice(start, start + d), penalty.clip or clip, penalty))
+        compared.append(Compared(slice(start, start + d), penalty.clip or clip, penalty))
         start += d
-    return tuple(found)
+    return tuple(compared)
 
 
 def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:

@@ -81,15 +81,15 @@ def measure(
         parts: in which part each of the n records is, (n,), to have the metrics without each part as well.
     """
     with torch.no_grad():
-        found = Measuring(problem, records, model)
-        report = problem.task.metrics(model, found)
-        given = problem.task.arrays(model, found) if arrays else {}
-        losses = found.losses.cpu() if arrays and "loss" in found.__dict__ else None
+        measuring = Measuring(problem, records, model)
+        report = problem.task.metrics(model, measuring)
+        given = problem.task.arrays(model, measuring) if arrays else {}
+        losses = measuring.losses.cpu() if arrays and "loss" in measuring.__dict__ else None
         numbers = [] if parts is None else sorted(set(parts.tolist()))
-        apart = [found.only(parts != number) for number in numbers if parts is not None and len(numbers) > 1]
+        apart = [measuring.only(parts != number) for number in numbers if parts is not None and len(numbers) > 1]
         without = tuple(problem.task.metrics(model, each) for each in apart)
         return Measurements(
-            report, {name: values.cpu() for name, values in given.items()}, found.taken, losses, without
+            report, {name: values.cpu() for name, values in given.items()}, measuring.taken, losses, without
         )
 
 
@@ -154,17 +154,17 @@ class Measuring:
     @property
     def directions(self) -> Tensor | None:
         """Unit columns (d, k); None where d is 1."""
-        found = None if self._problem.dimension == 1 else self._problem.directions(0, 0)
-        self.taken = max(self.taken, 1 if found is None else found.shape[1])
-        return found
+        directions = None if self._problem.dimension == 1 else self._problem.directions(0, 0)
+        self.taken = max(self.taken, 1 if directions is None else directions.shape[1])
+        return directions
 
     def slices(self, dimension: int) -> int:
         """How many directions a distance between samples of that dimension takes, by `evaluation`."""
         whole, evaluation = dimension * math.ceil(_SLICES / dimension), self._problem.experiment.evaluation
         few = evaluation.mode == "auto" and dimension > evaluation.directions
-        found = evaluation.directions if few else whole
-        self.taken = max(self.taken, found)
-        return found
+        count = evaluation.directions if few else whole
+        self.taken = max(self.taken, count)
+        return count
 
     @property
     def prior_radius(self) -> float:
@@ -186,8 +186,8 @@ class Measuring:
         points = model_kind(self._problem.experiment.model.kind).points
         given = self._problem.latents(count, "held-out")
         raw = self._model() if points else self._model(given)
-        found: Tensor = self._problem.task.outputs(raw, self._problem.imagined(given))
-        return found.detach()
+        outputs: Tensor = self._problem.task.outputs(raw, self._problem.imagined(given))
+        return outputs.detach()
 
     def labelled(self) -> tuple[Tensor, Tensor | None]:
         """What a class-conditional generator makes, the same at every call: samples (m, p), and their labels (m,)."""
@@ -212,8 +212,8 @@ class Measuring:
         decode = getattr(self._model, "decode", None)
         if decode is None:
             return None
-        found: Tensor = decode(codes.to(self._problem.device, self._problem.dtype))
-        return found
+        decoded: Tensor = decode(codes.to(self._problem.device, self._problem.dtype))
+        return decoded
 
 
 @flushing_to_zero

@@ -72,7 +72,7 @@ def columns_used(moments: Moments, columns: Columns) -> tuple[Used, ...]:
     wide = _quantile(max(1, moments.layout.features), sides=1) * np.hypot(
         spread, np.maximum(variances, spread) * math.sqrt(2 / max(1, moments.count))
     )
-    found, place = [], 0
+    used, place = [], 0
     for feature in columns.features:
         if feature.low is not None:
             length = 1.0 if feature.in_unit else 2.0
@@ -81,9 +81,9 @@ def columns_used(moments: Moments, columns: Columns) -> tuple[Used, ...]:
                 variance = max(0.0, float(variances[at]))  # noise below 0 takes nothing from what may be there
                 part, most = (4 * math.sqrt(v) / length for v in (variance, variance + wide[at]))
                 if most < LITTLE:
-                    found.append(Used(feature.input_names[number], part, most))
+                    used.append(Used(feature.input_names[number], part, most))
         place += feature.inputs
-    return tuple(found)
+    return tuple(used)
 
 
 def constant_of(moments: Moments) -> Constant:

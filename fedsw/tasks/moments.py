@@ -94,11 +94,11 @@ class Layout:
         and t Y gets a third of R, which makes that of a square 5/3 of what it is without weights, and that of a mean
         small. Where inputs reach less than the targets, all weights are 1.
         """
-        found = cls(cells, features, targets, classes, 1.0, centre, 0.0 if classes else 0.5)
+        layout = cls(cells, features, targets, classes, 1.0, centre, 0.0 if classes else 0.5)
         constant = math.sqrt(max(1.0, reach / 3))
-        emphasis = math.sqrt(max(1.0, reach / 3 / found.reach))
-        bound = math.sqrt(constant**2 + reach + emphasis**2 * found.reach)
-        return replace(found, bound=bound, constant=constant, emphasis=emphasis)
+        emphasis = math.sqrt(max(1.0, reach / 3 / layout.reach))
+        bound = math.sqrt(constant**2 + reach + emphasis**2 * layout.reach)
+        return replace(layout, bound=bound, constant=constant, emphasis=emphasis)
 
     @property
     def side(self) -> int:
@@ -123,9 +123,9 @@ class Layout:
     @property
     def weights(self) -> NDArray[np.float64]:
         """The weights of a record's coordinates, (D,)."""
-        found = np.ones(self.side)
-        found[0], found[1 + self.features :] = self.constant, self.emphasis
-        return found
+        weights = np.ones(self.side)
+        weights[0], weights[1 + self.features :] = self.constant, self.emphasis
+        return weights
 
     @property
     def moved(self) -> float:
@@ -191,8 +191,8 @@ def _inside(rows: Tensor, radius: float) -> Tensor:
 @functools.lru_cache(maxsize=8)
 def _places(side: int) -> tuple[Tensor, Tensor]:
     """Row and column (w,) of every number of a symmetric matrix, upper triangle, row by row."""
-    found = torch.triu_indices(side, side)
-    return found[0], found[1]
+    indices = torch.triu_indices(side, side)
+    return indices[0], indices[1]
 
 
 @functools.lru_cache(maxsize=8)
@@ -218,8 +218,8 @@ def layout_of(problem: Problem) -> Layout | None:
         return None
     centre, reach = _coding(problem)
     cells, classes = len(problem.objective.cells), target == "class"
-    found = Layout.weighted(cells, shape.features, predicted, classes=classes, centre=centre, reach=reach)
-    return found if found.cells * found.width <= MOST_NUMBERS else None
+    layout = Layout.weighted(cells, shape.features, predicted, classes=classes, centre=centre, reach=reach)
+    return layout if layout.cells * layout.width <= MOST_NUMBERS else None
 
 
 _NAMED = {"adult": (0.0, 11.0), "communities": (0.5, 24.5), "law-school": (0.0, 7.0)}
@@ -356,19 +356,19 @@ class Moments:
     @functools.cached_property
     def products(self) -> NDArray[np.float64]:
         """Means of products of (1, x - c, y - d) over all records, (D, D); the first is 1."""
-        found: NDArray[np.float64] = self._matrix(self.values.sum(0)) / max(1, self.count)
-        found *= np.outer(self._rounded, self._rounded)
-        found[0, 0] = 1.0
-        return found
+        products: NDArray[np.float64] = self._matrix(self.values.sum(0)) / max(1, self.count)
+        products *= np.outer(self._rounded, self._rounded)
+        products[0, 0] = 1.0
+        return products
 
     @property
     def _rounded(self) -> NDArray[np.float64]:
         """What coordinates (D,) that are 0 or their weight in every record were rounded down by: the 1, and classes."""
-        found = np.ones(self.layout.side)
+        rounded = np.ones(self.layout.side)
         places = [0, *range(1 + self.layout.features, self.layout.side)] if self.layout.classes else [0]
         whole = _ONE * self.layout.weights[places] / self.layout.bound
-        found[places] = whole / np.trunc(whole)
-        return found
+        rounded[places] = whole / np.trunc(whole)
+        return rounded
 
     @property
     def _inputs(self) -> slice:
@@ -386,17 +386,17 @@ class Moments:
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean of the inputs, (p,)."""
-        found: NDArray[np.float64] = self.shift + np.array(self.layout.centre)
-        return found
+        mean: NDArray[np.float64] = self.shift + np.array(self.layout.centre)
+        return mean
 
     @functools.cached_property
     def target_mean(self) -> NDArray[np.float64]:
         """Mean of the targets, (t,); of classes their shares, which are at least a little and have sum 1."""
-        found = self.products[0, self._predicted] + self.layout.middle
+        mean = self.products[0, self._predicted] + self.layout.middle
         if not self.layout.classes:
-            return np.clip(found, 0.0, 1.0)
+            return np.clip(mean, 0.0, 1.0)
         least = min(max(self.noise_of_targets, 1 / max(1, self.count)), 0.5 / self.layout.targets)
-        shares: NDArray[np.float64] = np.maximum(found, least)
+        shares: NDArray[np.float64] = np.maximum(mean, least)
         shares /= shares.sum()
         return shares
 
@@ -432,5 +432,5 @@ class Moments:
     def shares_of(self, cell: int) -> NDArray[np.float64]:
         """Means of the targets (t,) among a cell's records, as they were released, by its public number of records."""
         row = (self.block(cell)[0] * self._rounded * self._rounded[0])[self._predicted]
-        found: NDArray[np.float64] = row / max(1, self.records[cell]) + self.layout.middle
-        return found
+        shares: NDArray[np.float64] = row / max(1, self.records[cell]) + self.layout.middle
+        return shares

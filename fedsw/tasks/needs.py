@@ -136,20 +136,20 @@ def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
     torch's generator is set to the model's seed while it is made, and put back: server and clients make the same model,
     whatever of it is trained.
     """
-    found = load_object(spec.kind, what="model.kind")
-    if isinstance(found, nn.Module):
+    factory = load_object(spec.kind, what="model.kind")
+    if isinstance(factory, nn.Module):
         if spec.arguments:
             raise ExperimentError(f"model.arguments are given, and model.kind {spec.kind!r} is a module, made already")
-        return copy.deepcopy(found)
-    if not callable(found):
+        return copy.deepcopy(factory)
+    if not callable(factory):
         raise ExperimentError(
-            f"model.kind is {spec.kind!r}, a {type(found).__name__}; name a function or class that makes an nn.Module"
+            f"model.kind is {spec.kind!r}, a {type(factory).__name__}; name a function or class that makes an nn.Module"
         )
-    arguments = {**_taken(found, offered), **spec.arguments}
+    arguments = {**_taken(factory, offered), **spec.arguments}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         try:
-            made = found(**arguments)
+            made = factory(**arguments)
         except Exception as fault:  # the user's own code
             raise ExperimentError(
                 f"model.kind {spec.kind!r} made no model of {arguments} ({type(fault).__name__}: {fault}); "
@@ -199,20 +199,20 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
         shape: of the records; `stated_shape` where none was read.
         rows: of a batch, of these clients together.
     """
-    found = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
+    costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
     later = [part for stage in experiment.sketch.stages for part in stage.parts]
     for part in (*measured, *later):
-        found += _of_sketch(experiment, part, shape, rows)
+        costs += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training
     if spec.drawn:
         for name in ("records", "test_records"):
-            found.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
+            costs.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
     if spec.encoded is not None:
         seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / FLOPS
-        found.append(SettingCost("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
-    found.append(SettingCost("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
-    return found
+        costs.append(SettingCost("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
+    costs.append(SettingCost("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
+    return costs
 
 
 def require_within(
@@ -263,11 +263,11 @@ def require_possible(experiment: Experiment, task: Task) -> None:
 @functools.cache
 def machine_memory() -> float:
     """Bytes of memory that this machine has, or that its container may take."""
-    found = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for path in _CONTROL_GROUPS:
         text = Path(path).read_text(encoding="ascii").strip() if Path(path).is_file() else ""
-        found = min(found, float(text)) if text.isdigit() else found
-    return found
+        memory = min(memory, float(text)) if text.isdigit() else memory
+    return memory
 
 
 @functools.lru_cache(maxsize=64)

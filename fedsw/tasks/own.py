@@ -201,8 +201,10 @@ def _run(code: Any, what: str) -> Any:
 
 def _require_values(what: str, values: Any, shape: tuple[int, ...], *, trained: bool) -> None:
     if not isinstance(values, Tensor) or not values.is_floating_point() or tuple(values.shape) != shape:
-        found = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise ExperimentError(f"{what} of {shape[0]} records: {found}; a float tensor of shape {shape} is expected")
+        description = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ExperimentError(
+            f"{what} of {shape[0]} records: {description}; a float tensor of shape {shape} is expected"
+        )
     if not bool(values.isfinite().all()):
         raise ExperimentError(f"{what} of made-up records in the unit cube: not finite; clamp what overflows")
     if trained and not values.requires_grad:

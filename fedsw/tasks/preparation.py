@@ -160,8 +160,8 @@ def whitening_of(moments: Moments) -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(moments.within)
     values = np.maximum(values, 0.0)
     added = max(moments.hidden, LEAST_EIGENVALUE * float(values.mean()), LEAST_VARIANCE)
-    found: NDArray[np.float64] = (vectors / np.sqrt(values + added)) @ vectors.T
-    return found
+    whitening: NDArray[np.float64] = (vectors / np.sqrt(values + added)) @ vectors.T
+    return whitening
 
 
 def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
@@ -186,8 +186,8 @@ def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.floa
     As the inverse of (covariance + lambda) is the square of the whitening, it is the whitened covariance with the
     target, shrunk by James and Stein's factor for the noise that it has.
     """
-    found = whitening @ moments.cross
-    return _shrunk(found, moments.noise_of_products * float(np.linalg.norm(whitening)))
+    slopes = whitening @ moments.cross
+    return _shrunk(slopes, moments.noise_of_products * float(np.linalg.norm(whitening)))
 
 
 def _shrunk(vectors: NDArray[np.float64], noise: float | NDArray[np.float64]) -> NDArray[np.float64]:

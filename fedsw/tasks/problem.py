@@ -326,11 +326,7 @@ class Problem:
         data.validate(records, name, groups=self.groups)
 
     def _try_heads(self, model: nn.Module) -> None:
-        """Look at the outputs that further penalties compare, on made-up records.
-
-        Raises:
-            ExperimentError: if the model does not return one of them, or with other columns.
-        """
+        """Look at the outputs that further penalties compare, on made-up records."""
         features = made_up_features(self.experiment.model.seed, self.features)
         classes = torch.zeros(len(features), dtype=torch.int64)
         numbers = torch.zeros((len(features), self.shape.targets))
@@ -340,12 +336,12 @@ class Problem:
         for number, each in enumerate(self.compared):
             assert each.penalty is not None
             try:
-                found = each.penalty.selected(raw, batch, self.task.outputs)
+                values = each.penalty.selected(raw, batch, self.task.outputs)
             except ValueError as fault:
                 raise ExperimentError(f"objective.also[{number - 1}]: {fault}") from None
-            if tuple(found.shape) != (len(features), each.width):
+            if tuple(values.shape) != (len(features), each.width):
                 raise ExperimentError(
-                    f"objective.also[{number - 1}] compares outputs of shape {tuple(found.shape)} for {len(features)} "
+                    f"objective.also[{number - 1}] compares outputs of shape {tuple(values.shape)} for {len(features)} "
                     f"records; its dimension is {each.width}"
                 )
 
@@ -401,10 +397,10 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
 
 
 def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
-    found = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
-    if found:
+    lacking = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
+    if lacking:
         raise ExperimentError(
-            f"model.kind {experiment.model.kind!r} has no whole number {found[0]!r}; a generator that learns from a "
+            f"model.kind {experiment.model.kind!r} has no whole number {lacking[0]!r}; a generator that learns from a "
             "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.labelled)"
         )
 

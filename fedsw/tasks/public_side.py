@@ -152,8 +152,8 @@ class Domain(PublicSide):
         assert given is not None
         loss = task.losses(model(given.features), given).mean()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in found])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
         return (1 - task.experiment.objective.alpha) * flat
 
 
@@ -198,10 +198,10 @@ class Learner(ABC):
 
     def _flat(self, outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        found = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True)
+        gradients = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True)
         flat = [
             (torch.zeros_like(parameter) if gradient is None else gradient.detach()).reshape(-1)
-            for parameter, gradient in zip(parameters, found, strict=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True)
         ]
         return torch.cat(flat).to("cpu", torch.float64)
 
@@ -302,8 +302,8 @@ class Adversary:
 
     def _values(self, points: Tensor) -> Tensor:
         """The critic's numbers (m,) of points (m, p) about the clip's centre."""
-        found: Tensor = self._pair.critic(points + self._task.experiment.clip.centre)
-        return found
+        values: Tensor = self._pair.critic(points + self._task.experiment.clip.centre)
+        return values
 
     def _between(self, points: Tensor, released: Tensor, round_: int, attempt: int) -> Tensor:
         """A point (m, p) between every pair, uniformly; public randomness."""
@@ -316,6 +316,6 @@ class Adversary:
         own = {id(parameter) for parameter in player.parameters()}
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         moving = [parameter for parameter in parameters if id(parameter) in own]
-        found = iter(torch.autograd.grad(loss, moving))
-        flat = [next(found) if id(each) in own else torch.zeros_like(each) for each in parameters]
+        gradients = iter(torch.autograd.grad(loss, moving))
+        flat = [next(gradients) if id(each) in own else torch.zeros_like(each) for each in parameters]
         return torch.cat([part.detach().reshape(-1) for part in flat]).to("cpu", torch.float64)

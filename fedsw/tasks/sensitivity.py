@@ -34,10 +34,10 @@ def _with_slack(
 ) -> tuple[Sensitivity, ...]:
     """The same in every round of one column, whose batches have one size."""
     if isinstance(objective, Composite):
-        found = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
+        sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     else:
-        found = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
-    return tuple(SLACK * each for each in found)
+        sensitivities = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
+    return tuple(SLACK * each for each in sensitivities)
 
 
 def planned_spreads(task: Problem) -> list[float]:

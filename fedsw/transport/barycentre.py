@@ -101,12 +101,16 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
     cost = np.concatenate([np.outer(weights, moved).ravel(), np.zeros(b)])
     equal, right = _marginals(distributions)
     within, limits = _ball(groups, b, radius)
-    found = linprog(cost, A_ub=within, b_ub=limits, A_eq=equal, b_eq=right, bounds=(0, None), method="highs")
-    if found.status != 0:
-        raise RuntimeError(f"the linear program of the fair maps has no solution: {found.message}")
-    couplings = np.clip(found.x[: groups * b * b].reshape(groups, b, b), 0.0, None)
+    solution = linprog(cost, A_ub=within, b_ub=limits, A_eq=equal, b_eq=right, bounds=(0, None), method="highs")
+    if solution.status != 0:
+        raise RuntimeError(f"the linear program of the fair maps has no solution: {solution.message}")
+    couplings = np.clip(solution.x[: groups * b * b].reshape(groups, b, b), 0.0, None)
     return FairMaps(
-        edges, _conditional(couplings), couplings.sum(axis=1), np.asarray(found.x[groups * b * b :]), float(found.fun)
+        edges,
+        _conditional(couplings),
+        couplings.sum(axis=1),
+        np.asarray(solution.x[groups * b * b :]),
+        float(solution.fun),
     )
 
 

@@ -79,8 +79,8 @@ def wavelet_denoise(
             asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation, p, rule)
             bands[name] = _shrink(band, asked)
     smooth: NDArray[np.float64] = pywt.waverecn(coefficients, wavelet, mode="periodization", axes=axes)
-    kept = (slice(None), *(slice(0, side) for _ in axes))
-    return torch.from_numpy(np.ascontiguousarray(smooth[kept]).reshape(n, p))
+    corner = (slice(None), *(slice(0, side) for _ in axes))
+    return torch.from_numpy(np.ascontiguousarray(smooth[corner]).reshape(n, p))
 
 
 def image_side(features: int) -> int:

@@ -82,8 +82,8 @@ def _haar(normals: Tensor) -> Tensor:
     """Orthonormal columns of standard normals (..., d, r), r at most d: uniform on the Stiefel manifold."""
     q, r = torch.linalg.qr(normals)
     signs = torch.where(torch.diagonal(r, dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(torch.float64)
-    found: Tensor = q * signs.unsqueeze(-2)
-    return found
+    rotations: Tensor = q * signs.unsqueeze(-2)
+    return rotations
 
 
 def spread(directions: Tensor) -> float:

@@ -94,7 +94,7 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
 
 
 def card(record: RunRecord) -> str:
-    """The card of a run that has ended, in Markdown."""
+    """Write the card of a run that has ended, in Markdown."""
     summary, experiment = record.summary, record.experiment
     columns = experiment.data.columns
     return render(

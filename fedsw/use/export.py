@@ -100,14 +100,14 @@ def _difference(answer: AnsweringModel, content: bytes, kind: Format, features: 
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             script: Any = torch.jit
-            found = script.load(io.BytesIO(content))(features).double().numpy()
+            exported = script.load(io.BytesIO(content))(features).double().numpy()
     elif importlib.util.find_spec("onnxruntime") is None:
         return 0.0
     else:
         runtime: Any = importlib.import_module("onnxruntime")
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = session.run(None, {"features": features.numpy()})[0]
-    return float(np.abs(found - wanted).max(initial=0.0)) if found.shape == wanted.shape else np.inf
+        exported = session.run(None, {"features": features.numpy()})[0]
+    return float(np.abs(exported - wanted).max(initial=0.0)) if exported.shape == wanted.shape else np.inf
 
 
 def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
@@ -176,18 +176,18 @@ def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
         return None
     if not isinstance(part, np.ndarray) and set(map(type, part)) != {str}:
         return None
-    found = _array(part)
-    return None if arrow.any(arrow.match_substring_regex(found, _QUOTED)).as_py() else found
+    array = _array(part)
+    return None if arrow.any(arrow.match_substring_regex(array, _QUOTED)).as_py() else array
 
 
 def _numbers(arrow: Any, values: NDArray[np.float64]) -> Any:
     size = np.abs(values)
     alike = (size >= _LEAST) & (size < _MOST) & (values != np.floor(values))
-    found = arrow.cast(_array(values), "string")
+    cells = arrow.cast(_array(values), "string")
     if alike.all():
-        return found
+        return cells
     others = _array([repr(value) for value in values[~alike].tolist()])
-    return arrow.replace_with_mask(found, _array(~alike), others)
+    return arrow.replace_with_mask(cells, _array(~alike), others)
 
 
 def _array(values: Any) -> Any:

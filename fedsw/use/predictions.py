@@ -177,12 +177,12 @@ def settle(
 def _by_rule(
     rule: str, experiment: Experiment, outputs: HeldOutOutputs | None, groups: tuple[str, ...], positive: str
 ) -> Thresholds:
-    found = _measured(rule, experiment, outputs)
-    scores, right, sensitive = found.values[:, 0], found.target == 1, found.sensitive
+    thresholds = _measured(rule, experiment, outputs)
+    scores, right, sensitive = thresholds.values[:, 0], thresholds.target == 1, thresholds.sensitive
     words = RULES[rule].format(repr(positive))
     source = f"{words}: found on {len(scores)} held-out records, which the guarantee does not cover"
     if rule == "best":
-        best = best_threshold(torch.from_numpy(scores), torch.from_numpy(found.target))
+        best = best_threshold(torch.from_numpy(scores), torch.from_numpy(thresholds.target))
         return Thresholds({}, best["threshold"], source)
     judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
     apart = [scores[judged & (sensitive == place)] for place in range(len(groups))]
@@ -200,11 +200,7 @@ def _by_rule(
 
 
 def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
-    """The held-out outputs that a rule may look at.
-
-    Raises:
-        ExperimentError: if there is no such rule, or no held-out records that hold nobody's private one.
-    """
+    """The held-out outputs that a rule may look at."""
     if rule not in RULES:
         raise ExperimentError(
             f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "

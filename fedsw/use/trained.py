@@ -62,13 +62,13 @@ class AnsweringModel(nn.Module):
         raw: Any = self.model(given)
         if self._kind == "adaptation":
             return part(raw, "classes", 1).softmax(dim=1)
-        found = self._problem.task.outputs(raw, Inputs(given, given[:, :0], self._problem.shape))
+        outputs = self._problem.task.outputs(raw, Inputs(given, given[:, :0], self._problem.shape))
         if self._kind == "classification":
-            return torch.cat([1 - found, found], dim=1) if self._problem.dimension == 1 else found
+            return torch.cat([1 - outputs, outputs], dim=1) if self._problem.dimension == 1 else outputs
         if self._kind == "regression":
             low, width = self.get_buffer("low"), self.get_buffer("width")
-            return low + width * found
-        return found
+            return low + width * outputs
+        return outputs
 
 
 def require_answers(problem: Problem) -> None:
@@ -180,10 +180,10 @@ class TrainedModel(Short):
         """
         import pandas
 
-        found = self.predictions(source, keep=keep)
-        rows = pandas.Index(found.pop("row"), name="row")
+        predictions = self.predictions(source, keep=keep)
+        rows = pandas.Index(predictions.pop("row"), name="row")
         index = source.index if isinstance(source, pandas.DataFrame) else rows
-        return pandas.DataFrame(found, index=index)
+        return pandas.DataFrame(predictions, index=index)
 
     def predictions(self, source: object, *, keep: Sequence[str] = ()) -> dict[str, Any]:
         """The same by column: `row`, as the table counts them, the columns of `keep`, and the predictions.
@@ -202,8 +202,8 @@ class TrainedModel(Short):
             )
         given = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
         values = self.outputs(given.features).numpy()
-        found = {"row": given.rows, **{name: cells for name, cells in given.kept.items()}}
-        return found | (self._of_classes(values, given) if answer.classifies else self._of_numbers(values))
+        columns = {"row": given.rows, **{name: cells for name, cells in given.kept.items()}}
+        return columns | (self._of_classes(values, given) if answer.classifies else self._of_numbers(values))
 
     def names(self) -> tuple[str, ...]:
         """Names of the k answers, in the order of the columns of `outputs`."""
@@ -227,12 +227,12 @@ class TrainedModel(Short):
         return said | {name: values[:, place] for place, name in enumerate(self.names())}
 
     def _of_numbers(self, values: NDArray[np.float64]) -> dict[str, Any]:
-        found: dict[str, Any] = {name: values[:, place] for place, name in enumerate(self.names())}
+        columns: dict[str, Any] = {name: values[:, place] for place, name in enumerate(self.names())}
         for number in self.columns.targets if self.columns is not None else ():
-            if number.kind == "date" and number.since is not None and f"predicted_{number.name}" in found:
-                days = np.rint(found[f"predicted_{number.name}"])
-                found[f"predicted_{number.name}"] = [number.since + datetime.timedelta(days=int(day)) for day in days]
-        return found
+            if number.kind == "date" and number.since is not None and f"predicted_{number.name}" in columns:
+                days = np.rint(columns[f"predicted_{number.name}"])
+                columns[f"predicted_{number.name}"] = [number.since + datetime.timedelta(days=int(day)) for day in days]
+        return columns
 
 
 def load(
@@ -279,10 +279,10 @@ def load(
         words = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise ValueError(f"{path} is not the model of this run's settings: {words}") from None
     classes = load_class_names(problem.experiment)
-    found = settle(thresholds, record.experiment, record.outputs, groups=problem.groups, classes=classes)
+    settled = settle(thresholds, record.experiment, record.outputs, groups=problem.groups, classes=classes)
     columns = record.experiment.data.columns
     return TrainedModel(
-        record.directory, record.experiment, record.summary, network.eval(), columns, classes, problem.groups, found,
+        record.directory, record.experiment, record.summary, network.eval(), columns, classes, problem.groups, settled,
         problem,
     )  # fmt: skip
 

@@ -352,8 +352,8 @@ def _as_row(cost: Cost) -> dict[str, Any]:
 
 def accounts_in(folder: Path) -> list[DatasetAccount]:
     """The accounts of a folder, by name."""
-    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
-    return [DatasetAccount(folder, path.stem) for path in found]
+    paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    return [DatasetAccount(folder, path.stem) for path in paths]
 
 
 def account_named(named: str | Path) -> DatasetAccount:

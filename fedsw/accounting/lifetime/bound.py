@@ -32,8 +32,8 @@ class Bound:
 def bind(place: Path, account: DatasetAccount, run: str) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
     files.new_folder(place.parent)
-    kept = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
-    files.replace(_beside(place), json.dumps(kept).encode())
+    content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
+    files.replace(_beside(place), json.dumps(content).encode())
 
 
 def unbind(place: Path) -> None:
@@ -44,19 +44,19 @@ def unbind(place: Path) -> None:
 def bound_to(place: Path) -> Bound | None:
     """The account that a ledger belongs to; None if it belongs to none."""
     try:
-        kept = json.loads(_beside(place).read_text(encoding="utf-8"))
+        content = json.loads(_beside(place).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Bound(DatasetAccount(Path(kept["folder"]), kept["data"]), kept["run"])
+    return Bound(DatasetAccount(Path(content["folder"]), content["data"]), content["run"])
 
 
 def bound_in(folder: Path) -> list[Path]:
     """The ledgers of a folder that belong to an account, whether they were begun or not."""
-    found = sorted(folder.glob(f"?*{_BOUND}"))
-    named = [json.loads(beside.read_text(encoding="utf-8")).get("ledger") for beside in found]
+    markers = sorted(folder.glob(f"?*{_BOUND}"))
+    named = [json.loads(beside.read_text(encoding="utf-8")).get("ledger") for beside in markers]
     return [
         beside.with_name(name or beside.name.removesuffix(_BOUND) + _LEDGER)
-        for beside, name in zip(found, named, strict=True)
+        for beside, name in zip(markers, named, strict=True)
     ]
 
 

@@ -46,12 +46,12 @@ def comparable(step: Step) -> Step:
 
 def counted(steps: Iterable[tuple[Step, int]]) -> dict[Step, int]:
     """Comparable steps with how often each is taken; those that cost nothing are left out."""
-    found: dict[Step, int] = {}
+    counts: dict[Step, int] = {}
     for step, times in steps:
         known = comparable(step)
         if times and not known.costless:
-            found[known] = found.get(known, 0) + times
-    return found
+            counts[known] = counts.get(known, 0) + times
+    return counts
 
 
 def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
@@ -137,7 +137,7 @@ def worst_of(groups: Iterable[Counts]) -> dict[Step, int]:
 
 def _joined(first: Counts, second: Counts) -> dict[Step, int]:
     """Steps that cover both: in pairs, the larger rate with the larger mu; the rest as it is."""
-    found: dict[Step, int] = {}
+    joined: dict[Step, int] = {}
     queues = [sorted(own.items(), key=lambda each: -each[0].mu) for own in (first, second)]
     while all(queues):
         (one, many), (other, more) = queues[0][0], queues[1][0]
@@ -145,12 +145,12 @@ def _joined(first: Counts, second: Counts) -> dict[Step, int]:
             break
         together = replace(one, sampling_rate=max(one.sampling_rate, other.sampling_rate), mu=max(one.mu, other.mu))
         times = min(many, more)
-        found = added(found, {together: times})
+        joined = added(joined, {together: times})
         for queue, step, count in ((queues[0], one, many), (queues[1], other, more)):
             queue[:1] = [(step, count - times)] if count > times else []
     for queue in queues:
-        found = added(found, dict(queue))
-    return found
+        joined = added(joined, dict(queue))
+    return joined
 
 
 def as_row(counts: Counts) -> list[dict[str, Any]]:
@@ -239,8 +239,8 @@ def _losses(reach: float) -> Tensor:
     """Where a table is made: even, and closer together near 0."""
     last = math.log10(reach)
     near = torch.logspace(last - _DECADES, last, _NEAR + 1, dtype=torch.float64)[:-1]
-    found: Tensor = torch.unique(torch.cat([torch.linspace(0.0, reach, _EVEN, dtype=torch.float64), near]))
-    return found
+    losses: Tensor = torch.unique(torch.cat([torch.linspace(0.0, reach, _EVEN, dtype=torch.float64), near]))
+    return losses
 
 
 _CLOSE = 1e-3

@@ -70,8 +70,8 @@ class Book:
     @property
     def client(self) -> str | None:
         """The client's number; None for the server's ledger."""
-        found = re.fullmatch(r"client-(\d+)", self.path.stem)
-        return found[1] if found else None
+        match = re.fullmatch(r"client-(\d+)", self.path.stem)
+        return match[1] if match else None
 
     @property
     def rounds(self) -> tuple[Row, ...]:
@@ -109,8 +109,8 @@ class Folder:
     @property
     def privacy(self) -> dict[str, Any]:
         """The settings of the guarantee."""
-        found: dict[str, Any] = self.experiment["privacy"]
-        return found
+        privacy: dict[str, Any] = self.experiment["privacy"]
+        return privacy
 
     @property
     def trust(self) -> str:
@@ -289,8 +289,8 @@ def ledgers(directory: Path) -> list[Path]:
     """The ledger files of a run."""
     if (directory / "ledger.sqlite").exists():
         return [directory / "ledger.sqlite"]
-    found = (*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite"))
-    return sorted(found, key=lambda path: (len(path.name), path.name))
+    paths = (*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite"))
+    return sorted(paths, key=lambda path: (len(path.name), path.name))
 
 
 def read_book(path: Path) -> Book:

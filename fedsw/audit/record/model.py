@@ -1,4 +1,4 @@
-"""Is what the folder holds what was written? Every row of every ledger, the checkpoint, the model, and their rounds."""
+"""Checks that a folder holds what was written: every row of every ledger, the checkpoint, the model and its rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAIN = "ledger chain"
 
 
 def check_chain(folder: Folder) -> Check:
-    """Every digest, the sequence, no attempt twice, and every remembered head.
+    """Check every digest, the sequence, that no attempt is there twice, and every remembered head.
 
     A copy of the whole folder from an earlier day is consistent in itself, and passes.
     """
@@ -38,8 +38,8 @@ def check_chain(folder: Folder) -> Check:
         last = folder.books[0].rows[-1].sequence if folder.books[0].rows else 0
         faults.require(ends.get("sequence") == last, f"the summary saw {ends.get('sequence')} rows, there are {last}")
     for client in sorted(folder.summary.get("epsilon_spent_by_client", {}) if folder.local else []):
-        held = {book.client for book in folder.books}
-        faults.require(client in held, f"client {client} reported what it spent, and has no ledger here")
+        with_ledger = {book.client for book in folder.books}
+        faults.require(client in with_ledger, f"client {client} reported what it spent, and has no ledger here")
     rows = {book.name: len(book.rows) for book in folder.books}
     return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {_ledgers(len(rows))}", rows=rows)
 
@@ -94,7 +94,7 @@ _TITLE = b"fedsw checkpoint 2 "
 
 
 def check(folder: Folder) -> Check:
-    """Parameters bit for bit; the rounds of checkpoint, metrics, ledger and summary."""
+    """Check the parameters bit for bit, and the rounds of checkpoint, metrics, ledger and summary."""
     if folder.sketch:
         return sensitivity.model(folder, NAME)
     stored = newest_checkpoint(folder.directory)
@@ -115,7 +115,7 @@ def check(folder: Folder) -> Check:
     if not str(folder.summary.get("status", "")).startswith(("completed", "stopped")):
         found = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
         return faults.check(NAME, found, round=round_)
-    off = _differing(_tensors(model), _released(folder, stored["average"]), folder)
+    off = _differing(sensitivity.tensors_of(model), _released(folder, stored["average"]), folder)
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")
     what = "averaged iterates" if averaged else "iterate"
     return faults.check(NAME, f"the model is the {what} of round {round_}, bit for bit", round=round_)
@@ -134,8 +134,8 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
     """What the newest whole checkpoint file holds; None if there is none."""
-    found = [stored for name in _FILES if (stored := read_checkpoint(directory / name)) is not None]
-    return max(found, key=lambda stored: int(stored["round"]), default=None)
+    checkpoints = [stored for name in _FILES if (stored := read_checkpoint(directory / name)) is not None]
+    return max(checkpoints, key=lambda stored: int(stored["round"]), default=None)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -179,7 +179,7 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
 
 def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> list[str]:
     """Names of parameters whose bits are not those of the flat vector, cast to their type, in the model's order."""
-    found, start = [], 0
+    names, start = [], 0
     for name, parameter in folder.task.build_model().named_parameters():
         if not parameter.requires_grad:
             continue
@@ -187,14 +187,7 @@ def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> lis
         start += parameter.numel()
         stored = model.get(name)
         if stored is None or stored.shape != parameter.shape or part.numel() != parameter.numel():
-            found.append(f"{name} is missing or of another shape")
+            names.append(f"{name} is missing or of another shape")
         elif not torch.equal(stored, part.reshape(parameter.shape).to(stored.dtype)):
-            found.append(name)
-    return [*found, *(["numbers left over"] if start != flat.numel() else [])]
-
-
-def _tensors(path: Path) -> Mapping[str, Tensor]:
-    from safetensors.torch import load_file
-
-    found: Mapping[str, Tensor] = load_file(path)
-    return found
+            names.append(name)
+    return [*names, *(["numbers left over"] if start != flat.numel() else [])]

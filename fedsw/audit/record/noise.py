@@ -147,7 +147,7 @@ _LARGEST = 2 * 10**6
 
 
 def check(folder: Folder) -> Check:
-    """Every row: sigma / Delta, Delta against the formulas for the settings, and p against the groups' sizes.
+    """Check every row: sigma / Delta, Delta against the formulas for the settings, and p against the groups' sizes.
 
     Where clients dropped out Delta and p may be larger than planned; p follows the rounded batch of the records that
     were there, which is looked for.
@@ -302,7 +302,7 @@ _LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
 
 
 def clips_scale(folder: Folder) -> float:
-    """What the clips of Jacobians and loss gradients are multiplied by, and Delta with them: 1 without moments."""
+    """Read what multiplies the clips of Jacobians and loss gradients, and Delta with them: 1 without moments."""
     return 1.0 if folder.preparation is None else folder.preparation.scale
 
 
@@ -324,7 +324,7 @@ def _rounded(size: int, fraction: float, fixed: int | None) -> int:
 
 @lru_cache(maxsize=4096)
 def batch_of(rate: float, size: int, fraction: float, fixed: int | None) -> int:
-    """The largest batch that has exactly this rate for some number of records, at most `size`; 0 if there is none."""
+    """Find the largest batch that has exactly this rate for some number of records, at most `size`; 0 if none has."""
     if size > _LARGEST:
         return _rounded(size, fraction, fixed)
     records = np.arange(1, size + 1)
@@ -362,7 +362,7 @@ def _metrics(folder: Folder, faults: Faults) -> None:
 
 
 def spreads_of(folder: Folder, row: Row) -> list[float]:
-    """lambda_max of every penalty's directions of an attempt: known for orthogonal blocks, else of the public draw."""
+    """Compute lambda_max of every penalty's directions: known for orthogonal blocks, else of the public draw."""
     goal, slicing = folder.experiment["objective"], folder.experiment["slicing"]
     widths = [folder.task.dimension, *(each.get("dimension") or folder.task.dimension for each in goal.get("also", ()))]
     k = int(slicing["directions"])

@@ -27,7 +27,7 @@ _NODES = 3001
 
 
 def require_said(folder: Folder, faults: Faults) -> None:
-    """Configuration, ledger, summary and sentence speak of the same selection, or all of them of none."""
+    """Require that configuration, ledger, summary and sentence speak of the same selection, or all of them of none."""
     said = {"config.json": folder.selection}
     said |= {f"{book.name}'s header": book.promise.get("selection") for book in folder.books}
     said |= {"summary.json": folder.summary.get("selection")} if folder.summary else {}
@@ -41,7 +41,7 @@ def require_said(folder: Folder, faults: Faults) -> None:
 
 
 def covers(stored: Stored, steps: Steps) -> bool:
-    """Whether one of the plans that the selection was charged for is no smaller than these steps."""
+    """Say whether one of the plans that the selection was charged for is no smaller than these steps."""
     plain = all(step.sampling == "without-replacement" and step.slices is None for step in steps)
     rate, mu = max((step.rate for step in steps), default=0.0), max((step.mu for step in steps), default=0.0)
     times = sum(steps.values())
@@ -49,12 +49,12 @@ def covers(stored: Stored, steps: Steps) -> bool:
 
 
 def replayed(stored: Stored, delta: float) -> float:
-    """Epsilon of the selection by fedsw's own code."""
+    """Compute epsilon of the selection by fedsw's own code."""
     return _replayed(json.dumps(stored), delta)
 
 
 def recomputed(stored: Stored, delta: float) -> float:
-    """Epsilon of the selection by the theorem, from divergences that are integrated here."""
+    """Compute epsilon of the selection by the theorem, from divergences that are integrated here."""
     return _recomputed(json.dumps(stored), delta)
 
 
@@ -68,11 +68,11 @@ def _replayed(stored: str, delta: float) -> float:
 
 @lru_cache(maxsize=16)
 def _recomputed(stored: str, delta: float) -> float:
-    found = json.loads(stored)
-    eta, gamma = real(found["eta"]), real(found["gamma"])
+    content = json.loads(stored)
+    eta, gamma = real(content["eta"]), real(content["gamma"])
     odds = (1 - gamma) / gamma
     mean = odds / math.log(1 / gamma) if eta == 0 else eta * odds / (1 - gamma**eta)
-    runs = [_divergences(Recorded(p["rate"], p["mu"], "without-replacement")) * p["times"] for p in found["plans"]]
+    runs = [_divergences(Recorded(p["rate"], p["mu"], "without-replacement")) * p["times"] for p in content["plans"]]
     run, a = np.max(runs, axis=0), _ORDERS
     second = np.min((1 - 1 / a) * run + math.log(1 / gamma) / a)
     best = run + (1 + eta) * second + math.log(mean) / (a - 1)
@@ -85,7 +85,7 @@ def _divergences(step: Recorded) -> Array:
     By x, where e = ln(1 + p(e^x - 1)), h is p times the profile of two normal laws at x.
     """
     p, mu = step.rate, step.mu
-    found = []
+    divergences = []
     for a in _ORDERS:
         x = np.linspace(0.0, mu * mu / 2 + a * mu * mu + 12 * mu, _NODES)
         e = np.log1p(p * np.expm1(x))
@@ -94,8 +94,8 @@ def _divergences(step: Recorded) -> Array:
         logs = np.logaddexp((a - 1) * e, -a * e) + log_h + math.log(p) + x - e
         weights = np.full(_NODES, x[1])
         weights[[0, -1]] /= 2
-        found.append(np.logaddexp(0.0, math.log(a * (a - 1)) + special.logsumexp(logs, b=weights)) / (a - 1))
-    return np.array(found)
+        divergences.append(np.logaddexp(0.0, math.log(a * (a - 1)) + special.logsumexp(logs, b=weights)) / (a - 1))
+    return np.array(divergences)
 
 
 NAME = "guarantee's words"
@@ -105,7 +105,7 @@ _DIGITS = 1.1e-2  # what three digits add to a number at most, rounded up
 
 
 def check(folder: Folder) -> Check:
-    """Epsilon, delta, accountant, nominal, trust and sampling, wherever each of them is written down."""
+    """Check epsilon, delta, accountant, nominal, trust and sampling, wherever each of them is written down."""
     if not folder.plan:
         return Check(NAME, not folder.metrics, "no plan.json: the run was refused before anything was spent")
     faults, records = Faults(), sum(folder.sizes.values())
@@ -137,13 +137,13 @@ def check(folder: Folder) -> Check:
 
 
 def resolved(delta: float | str, records: int) -> float:
-    """The number behind "c/n^k", or "auto": 1/n^2 and at least 1e-9."""
+    """Compute the number behind "c/n^k", or "auto": 1/n^2 and at least 1e-9."""
     if not isinstance(delta, str):
         return float(delta)
     if delta == "auto":
         return max(1e-9, 1 / math.pow(records, 2))
-    found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*([0-9.]+))?\s*", delta)
-    return float(found[1]) / math.pow(records, float(found[2] or 1)) if found else float(delta)
+    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*([0-9.]+))?\s*", delta)
+    return float(match[1]) / math.pow(records, float(match[2] or 1)) if match else float(delta)
 
 
 def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Faults) -> None:
@@ -158,8 +158,10 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     faults.require(
         float(own["delta"]) == delta, f"{where} has δ = {upward(own['delta'], 6)}, the settings {upward(delta, 6)}"
     )
-    asked = folder.accountant
-    faults.require(own["accountant"] == asked, f"{where} is kept by {own['accountant']}, the settings ask for {asked}")
+    accountant = folder.accountant
+    faults.require(
+        own["accountant"] == accountant, f"{where} is kept by {own['accountant']}, the settings ask for {accountant}"
+    )
     faults.require(own["nominal"] == seeded, f"{where} says nominal = {own['nominal']}, the seed {seeded}")
     name = folder.directory / "run.name"
     if folder.local and name.is_file():

@@ -1,4 +1,4 @@
-"""Is what must stay secret absent: counts, seconds, un-noised metrics, sampling secrets? Every key is on a list."""
+"""Checks that what must stay secret is absent: counts, seconds, un-noised metrics; every key must be on a list."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SECTIONS = ("held_out", "epsilon_by_client")
 
 
 def check(folder: Folder) -> Check:
-    """The keys of every published file against what may be there, and what the numbers themselves show."""
+    """Check the keys of every published file against what may be there, and what the numbers themselves show."""
     faults = Faults()
     unsafe = bool(folder.experiment.get("unsafe_metrics"))
     _require_keys("metrics.jsonl", folder.metrics, LINE | (UNSAFE if unsafe else frozenset()), faults)

@@ -50,12 +50,12 @@ def by_vector(n: int, own: tuple[float, float], other: tuple[float, float], spre
 
 def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, spread: float, bound: str) -> float:
     """The bound that the settings name; "auto" is the smallest."""
-    found = {
+    by_bound = {
         "paper": paper(n, own, other),
         "slice": by_slice(n, own, other),
         "vector": by_vector(n, own, other, spread),
     }
-    return min(found.values()) if bound == "auto" else found[bound]
+    return min(by_bound.values()) if bound == "auto" else by_bound[bound]
 
 
 def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]) -> dict[str, float]:
@@ -194,7 +194,7 @@ def model(folder: Folder, name: str) -> Check:
     faults.require(numbers == sorted(set(numbers)), "the steps of metrics.jsonl do not follow one another")
     most = (last - 1) * planned + step
     faults.require(max(numbers, default=0) <= most, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
-    released, kept = _tensors(path), stored["network"]
+    released, kept = tensors_of(path), stored["network"]
     off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
@@ -208,7 +208,7 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
     if not path.is_file():
         faults.require(not lines, "there are lines of metrics, and no sketch that they are about")
         return
-    sigma, _, clients, attempt, _ = _tensors(path)[_FACTS].tolist()
+    sigma, _, clients, attempt, _ = tensors_of(path)[_FACTS].tolist()
     for line in lines:
         where = f"step {line.get('round')} of metrics.jsonl"
         faults.require(math.isclose(float(line.get("sigma") or 0.0), sigma), f"{where} has another σ than the sketch")
@@ -249,8 +249,9 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and torch.equal(one, other)
 
 
-def _tensors(path: Path) -> Mapping[str, Tensor]:
+def tensors_of(path: Path) -> Mapping[str, Tensor]:
+    """Read a file of tensors by their names; each of its own shape."""
     from safetensors.torch import load_file
 
-    found: Mapping[str, Tensor] = load_file(path)
-    return found
+    tensors: Mapping[str, Tensor] = load_file(path)
+    return tensors

@@ -1,4 +1,4 @@
-"""Do the ledgers' rows cost what the run says, by fedsw's accountant and by another one?"""
+"""Checks that the ledgers' rows cost what the run says, by fedsw's accountant and by another one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LINES = 8
 
 
 def check_replay(folder: Folder) -> Check:
-    """The rows, by fedsw's own accountant: the summary's epsilon, and within the budget."""
+    """Account for the rows by fedsw's own accountant: the summary's epsilon, and within the budget."""
     if not folder.books:
         return _no_rows(REPLAY, folder)
     faults, found = Faults(), {}
@@ -78,7 +78,7 @@ def _along(folder: Folder, book: Book, faults: Faults) -> None:
 
 
 def check_independent(folder: Folder) -> Check:
-    """The rows, by dp_accounting; what is claimed may not be less than that by more than the grids account for."""
+    """Account for the rows by dp_accounting; a claim may not be less than that by more than the grids account for."""
     if not folder.books:
         return _no_rows(INDEPENDENT, folder)
     faults, details, notes = Faults(), [], []
@@ -109,37 +109,37 @@ def check_independent(folder: Folder) -> Check:
 
 
 def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
-    """What a ledger's planned releases cost, all rounds at its last row, with its moments; None before any round."""
+    """Compute what a ledger's planned releases cost: all rounds at its last row, and moments; None before any round."""
     if not book.rounds:
         return None
-    found = []
+    costs = []
     for group in groups_of(book):
         if group == HELD_OUT:
             continue
         last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
         planned.update(steps_of(book, group, book.moments[-1:]))
-        found.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
-    return max(found, key=lambda each: each.epsilon)
+        costs.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
+    return max(costs, key=lambda each: each.epsilon)
 
 
 def independent(book: Book, rows: int | None = None) -> Recomputed:
-    """Epsilon of the worst group of a ledger's first rows (all of them if not given), by `accountant.recomputed`.
+    """Compute epsilon of the worst group of a ledger's first rows, or of all, by `accountant.recomputed`.
 
     Of a run that is the best of several it is the selection's, by `selection.recomputed`.
     """
     if (stored := book.promise.get("selection")) is not None:
         how = "the theorem of private selection, its divergences integrated anew"
         return Recomputed(_selected(book, rows, promise.recomputed, stored), 0.0, how)
-    found = [
+    costs = [
         _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), float(book.promise["delta"]), _accountant(book))
         for group in groups_of(book)
     ]
-    return max(found, key=lambda each: each.epsilon)
+    return max(costs, key=lambda each: each.epsilon)
 
 
 def floor(book: Book) -> float:
-    """The largest lower bound of a ledger's groups; 0 for the accountants that have none, and for a selected run."""
+    """Compute the largest lower bound of a ledger's groups; 0 for accountants without one, and for a selected run."""
     if _accountant(book) not in ("pld", "rdp-wor") or book.promise.get("selection") is not None:
         return 0.0
     delta = float(book.promise["delta"])
@@ -147,7 +147,7 @@ def floor(book: Book) -> float:
 
 
 def replay(book: Book, rows: int | None = None) -> float:
-    """Epsilon of the worst group of a ledger's first rows, by the accountant of fedsw that it names.
+    """Compute epsilon of the worst group of a ledger's first rows, by the accountant of fedsw that it names.
 
     Of a run that is the best of several it is the selection's, which fedsw computes from the plans and the law.
     """
@@ -155,7 +155,7 @@ def replay(book: Book, rows: int | None = None) -> float:
         return _selected(book, rows, promise.replayed, stored)
     from fedsw.accounting import Slicing, Step, epsilon_by
 
-    found = [0.0]
+    epsilons = [0.0]
     for group in groups_of(book):
         steps = {
             Step(
@@ -165,8 +165,8 @@ def replay(book: Book, rows: int | None = None) -> float:
             for step, times in steps_of(book, group, book.rows[:rows]).items()
         }  # fmt: skip
         if steps:
-            found.append(epsilon_by(_accountant(book), steps, float(book.promise["delta"])))
-    return max(found)
+            epsilons.append(epsilon_by(_accountant(book), steps, float(book.promise["delta"])))
+    return max(epsilons)
 
 
 def _selected(
@@ -198,8 +198,8 @@ def _by(steps: frozenset[tuple[object, int]], delta: float, accountant: str) -> 
 
 @lru_cache(maxsize=64)
 def _lower(steps: frozenset[tuple[object, int]], delta: float) -> float:
-    found = Steps(dict(steps))  # type: ignore[arg-type]
-    return lower_bound(found, delta) if found and all(math.isfinite(step.mu) for step in found) else 0.0
+    fewer = Steps(dict(steps))  # type: ignore[arg-type]
+    return lower_bound(fewer, delta) if fewer and all(math.isfinite(step.mu) for step in fewer) else 0.0
 
 
 _REPLAYED, _RECOMPUTED = 40, 8
@@ -207,7 +207,7 @@ _REPLAYED, _RECOMPUTED = 40, 8
 
 @house_style()
 def draw(folder: Folder, book: Book) -> Figure:
-    """What the rows of a ledger cost after each release: above as a curve, below as the difference of the two."""
+    """Draw what the rows of a ledger cost after each release: above as a curve, below as the difference of the two."""
     count = len(book.rows)
     some = sorted({round(place) for place in np.linspace(1, count, _REPLAYED)})
     few = sorted({round(place) for place in np.linspace(1, count, _RECOMPUTED)})
@@ -235,5 +235,5 @@ def draw(folder: Folder, book: Book) -> Figure:
 
 
 def drawable(book: Book) -> bool:
-    """Whether there is a curve to draw."""
+    """Say whether there is a curve to draw."""
     return bool(book.rows) and all(0 < row.sigma < math.inf for row in book.rows)

@@ -52,7 +52,7 @@ Steps = Counter[Recorded]
 
 def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps:
     """The steps of a group by the rows of a ledger, all of them unless some are given."""
-    found: Steps = Counter()
+    counts: Steps = Counter()
     for row in book.rows if rows is None else rows:
         for charge in row.charges:
             if charge["group"] == group and charge["sampling_rate"] > 0 and charge["sensitivity"] > 0:
@@ -61,8 +61,8 @@ def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps
                 slices = (
                     None if reported is None else RandomDirections(reported["d"], reported["k"], reported["scheme"])
                 )
-                found[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
-    return found
+                counts[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
+    return counts
 
 
 def groups_of(book: Book) -> list[str]:
@@ -98,8 +98,8 @@ def profile(step: Recorded, epsilon: Array) -> Array:
     for mean, weight in zip(means, weights, strict=True):
         above += weight * _gaussian(inner, float(mean))
     above *= step.rate
-    found: Array = np.where(epsilon >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
-    return found
+    delta: Array = np.where(epsilon >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
+    return delta
 
 
 def _gaussian(epsilon: Array, mu: float) -> Array:
@@ -108,8 +108,8 @@ def _gaussian(epsilon: Array, mu: float) -> Array:
         return np.zeros_like(epsilon)
     first = special.ndtr(-epsilon / mu + mu / 2)
     second = np.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
-    found: Array = np.maximum(0.0, first - second)
-    return found
+    delta: Array = np.maximum(0.0, first - second)
+    return delta
 
 
 @lru_cache(maxsize=8)
@@ -230,11 +230,11 @@ def few(steps: Steps, *, up: bool = True) -> Steps:
     """The steps with rates and mu rounded, up or down by 1e-5 of themselves at most, where very many differ."""
     if len(steps) <= _MOST_DIFFERENT:
         return steps
-    found: Steps = Steps()
+    fewer: Steps = Steps()
     for step, times in steps.items():
         mu, rate = _rounded(step.mu, up), min(1.0, _rounded(step.rate, up))
-        found[replace(step, mu=mu, rate=rate)] += times
-    return found
+        fewer[replace(step, mu=mu, rate=rate)] += times
+    return fewer
 
 
 def _rounded(value: float, up: bool) -> float:
@@ -300,24 +300,28 @@ def _whole_batches(steps: Steps, delta: float) -> Recomputed:
     from dp_accounting.pld import pld_privacy_accountant
 
     mu = math.sqrt(sum(times * float(mixture(step)[0][0]) ** 2 for step, times in steps.items()))
-    found = []
+    mixtures = []
     for width in (2e-4 * min(1.0, mu), 1e-4 * min(1.0, mu)):
         one = pld_privacy_accountant.PLDAccountant(value_discretization_interval=width)
-        found.append(float(one.compose(dp_event.GaussianDpEvent(1 / mu)).get_epsilon(delta)))
-    return Recomputed(found[1], abs(found[0] - found[1]), "dp_accounting's PLD accountant of the Gaussian event")
+        mixtures.append(float(one.compose(dp_event.GaussianDpEvent(1 / mu)).get_epsilon(delta)))
+    return Recomputed(
+        mixtures[1], abs(mixtures[0] - mixtures[1]), "dp_accounting's PLD accountant of the Gaussian event"
+    )
 
 
 def _poisson(steps: Steps, delta: float) -> Recomputed:
     from dp_accounting import dp_event
     from dp_accounting.pld import pld_privacy_accountant
 
-    found = []
+    mixtures = []
     for width in (2e-4, 1e-4):
         one = pld_privacy_accountant.PLDAccountant(value_discretization_interval=width)
         for step, times in few(steps).items():
             one.compose(dp_event.PoissonSampledDpEvent(step.rate, dp_event.GaussianDpEvent(1 / step.mu)), times)
-        found.append(float(one.get_epsilon(delta)))
-    return Recomputed(found[1], abs(found[0] - found[1]), "dp_accounting's PLD accountant of the Poisson event")
+        mixtures.append(float(one.get_epsilon(delta)))
+    return Recomputed(
+        mixtures[1], abs(mixtures[0] - mixtures[1]), "dp_accounting's PLD accountant of the Poisson event"
+    )
 
 
 def _central_limit(steps: Steps, delta: float, accountant: str) -> Recomputed:

@@ -263,7 +263,7 @@ def serve(app: Any, *, host: str, port: int, **settings: Any) -> None:
     import uvicorn
 
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_SECONDS  # type: ignore[attr-defined]
-    kept = {name: value for name, value in settings.items() if name not in ("reload", "access_log")}
+    options = {name: value for name, value in settings.items() if name not in ("reload", "access_log")}
     config = uvicorn.Config(
         app,
         host,
@@ -273,7 +273,7 @@ def serve(app: Any, *, host: str, port: int, **settings: Any) -> None:
         access_log=False,  # it would be a line for every request
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         timeout_keep_alive=KEPT_SECONDS,
-        **kept,
+        **options,
     )
     by_address = int(os.environ.get(BY_ADDRESS, MOST_BY_ADDRESS))
     with door(host, port, min(MOST_CONNECTIONS, _files() - _SPARE_FILES), by_address) as listening:
@@ -282,11 +282,11 @@ def serve(app: Any, *, host: str, port: int, **settings: Any) -> None:
 
 def door(host: str, port: int, most: int, by_address: int, *, count_local: bool = False) -> Door:
     """A bound `Door`."""
-    found = Door(socket.AF_INET6 if ":" in host else socket.AF_INET, most, by_address, count_local=count_local)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind((host, port))
-    found.set_inheritable(False)
-    return found
+    listener = Door(socket.AF_INET6 if ":" in host else socket.AF_INET, most, by_address, count_local=count_local)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.set_inheritable(False)
+    return listener
 
 
 def _files() -> int:

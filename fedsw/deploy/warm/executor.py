@@ -84,8 +84,8 @@ def serve(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
-    asked = parser.parse_args(arguments)
-    key: Any = load_ssh_private_key(Path(asked.auth_supernode_private_key).read_bytes(), None)
+    options = parser.parse_args(arguments)
+    key: Any = load_ssh_private_key(Path(options.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
     enter, clients = connection.FleetHttpClient.__enter__, list[Any]()
 
@@ -99,7 +99,9 @@ def serve(arguments: list[str]) -> None:
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL = connection.HEARTBEAT_DEFAULT_INTERVAL = LEASE_SECONDS / patience
     worker = Worker()
     worker.wait_until_ready()
-    with connection.http_request_response(asked.superlink, False, asked.root_certificates, (key, key.public_key())) as (
+    with connection.http_request_response(
+        options.superlink, False, options.root_certificates, (key, key.public_key())
+    ) as (
         node_id,
         _,
         _,
@@ -108,7 +110,7 @@ def serve(arguments: list[str]) -> None:
         *_,
     ):
         log(INFO, "SuperNode ID: %s", node_id)
-        node = Node(clients[-1], node_id, parse_config_args([asked.node_config]), get_run, get_fab, worker)
+        node = Node(clients[-1], node_id, parse_config_args([options.node_config]), get_run, get_fab, worker)
         try:
             node.run()
         finally:
@@ -204,11 +206,7 @@ class Node:
         return self._opened(response, {get_object_id(content): content for content in objects})
 
     def _opened(self, response: Any, contents: dict[str, bytes]) -> Any:
-        """The message that came, if it is the server's to this node, as its header says.
-
-        Raises:
-            Unreadable: whatever else came; with the header, if it can be answered.
-        """
+        """The message that came, if it is the server's to this node, as its header says."""
         from flwr.app import Message, RecordDict
         from flwr.app.message import make_message
         from flwr.common.constant import SUPERLINK_NODE_ID
@@ -303,11 +301,7 @@ class Node:
             log(ERROR, "%s: %s", type(fault).__name__, fault)
 
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
-        """A run with its bundle and settings.
-
-        Raises:
-            BundleRefused: if it is not the bundle that was announced, or not the one that this node demands.
-        """
+        """A run with its bundle and settings."""
         from flwr.common.config import get_fused_config_from_fab
 
         if run_id not in self._runs:

@@ -114,11 +114,7 @@ def _reply(proto: Any, tree: Any, contents: dict[str, bytes]) -> Any:
 
 
 def _require_same(header: Any, inside: Any) -> None:
-    """Refuse a reply whose body names another sender or request than its header, which the SuperLink checked.
-
-    Raises:
-        ValueError: naming what differs.
-    """
+    """Refuse a reply whose body names another sender or request than its header, which the SuperLink checked."""
     for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "message_type"):
         if getattr(header, name) != getattr(inside, name):
             raise ValueError(f"{name} is not that of its header")

@@ -311,11 +311,7 @@ def revoke(arguments: list[str]) -> None:
 
 
 def _authenticated(request: Any, message: Any) -> Any:
-    """The SuperLink's state, for a request that is signed with the key of the node it names.
-
-    Raises:
-        HTTPException: 401, as Flower's own middleware does.
-    """
+    """The SuperLink's state, for a request that is signed with the key of the node it names."""
     from flwr.superlink.dependencies.linkstate import get_linkstate
     from flwr.superlink.routers.fleet.node_auth import authenticate_node
 

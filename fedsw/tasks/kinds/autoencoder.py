@@ -60,11 +60,11 @@ class Autoencoder(Task):
         """Codes (n, d) by label, and images (m, p): held out, reconstructed, or of the prior if a model decodes."""
         import torch
 
-        found = super().arrays(model, held_out)
-        found["images"] = held_out.inputs.features[:_MOST_IMAGES]
-        found["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES])
+        arrays = super().arrays(model, held_out)
+        arrays["images"] = held_out.inputs.features[:_MOST_IMAGES]
+        arrays["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES])
         decoded = held_out.decoded(_prior(held_out)[:_MOST_IMAGES])
-        return found if decoded is None else {**found, "samples": torch.sigmoid(decoded)}
+        return arrays if decoded is None else {**arrays, "samples": torch.sigmoid(decoded)}
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:

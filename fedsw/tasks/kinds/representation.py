@@ -54,11 +54,11 @@ def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:
 
     codes = latent.double()
     design = torch.cat([codes, codes.new_ones((len(codes), 1))], dim=1)
-    fit, held = design[::2], design[1::2]
+    fit, tested = design[::2], design[1::2]
     targets = torch.nn.functional.one_hot(labels[::2], classes).double()
     penalty = _RIDGE * torch.eye(design.shape[1], dtype=torch.float64, device=design.device)
     weights = torch.linalg.solve(fit.T @ fit / len(fit) + penalty, fit.T @ targets / len(fit))
-    return metrics.accuracy((held @ weights).argmax(dim=1), labels[1::2])
+    return metrics.accuracy((tested @ weights).argmax(dim=1), labels[1::2])
 
 
 TASK = Representation

@@ -54,12 +54,12 @@ class Synthesis(Task):
 
         target, classes = held_out.inputs.features, held_out.shape.classes
         features, labels = held_out.labelled()
-        found = {}
+        report = {}
         if labels is not None and classes > 1:
             with enable_grad():
-                found["accuracy"] = classifier_accuracy(features, labels, target, held_out.inputs.target)
+                report["accuracy"] = classifier_accuracy(features, labels, target, held_out.inputs.target)
         slices = held_out.slices(target.shape[1])
-        return {**found, "sw2": sliced_w2_to(features[: _most(held_out)], target, directions=slices)}
+        return {**report, "sw2": sliced_w2_to(features[: _most(held_out)], target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples (m, p), and held-out records (n, p) to see them beside."""
