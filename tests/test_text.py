@@ -26,6 +26,7 @@ DRAWN = {"annotate", "text", "bar_label", "set_xticks", "set_yticks"}
 NOT_PRINTED = {
     "simulations/papers/computed/noise.py",  # names of measured values, by the epsilons that a study asks for
     "simulations/papers/computed/postprocessing.py",
+    "simulations/papers/computed/stored.py",
     "simulations/papers/drawn/errors.py",  # ticks of an axis
     "fedsw/audit/canaries.py",
 }

@@ -18,7 +18,9 @@ from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, field
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
 from fedsw.federation.messages.table import trusts_of
+from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import Stage
 from tests.federations import numbers
 
 Sent = tuple[str, tuple[int, ...]]
@@ -90,6 +92,9 @@ class Inspector:
             self._sizes[client]["y"] = cells * k * self._experiment.local.bins
         if kind == "train.masked_sum":
             self._sizes[client]["y"] = self._task.parameters
+        if kind in ("train.records_sum", "train.sketch") and self._experiment.sketch.stages:
+            stage = Stage(message.content["config"]["round"])
+            self._sizes[client]["w"] = sketcher_of(self._task, stage).coordinates + 1
         self._compare(f"{kind} down", message.content, self._table[kind].down, client)
 
     def reply(self, message: Any, reply: Any, context: Any) -> None:

@@ -43,6 +43,7 @@ OWN = "data.records=30000"  # the default: records of one's own are as many as t
 SMALLEST = ("training.rounds=2", "data.records=300", "federation.clients=2")
 NOISE = "privacy.noise_multiplier=2"
 MOMENTS = "privacy.moments=0.2"
+STAGES = "sketch.stages=[{parts=[{kind='moments', columns=[0, 1], radius=3.0}]}]"
 RUNS = {
     "central": (SMALL, ("privacy.trust=central", NOISE)),
     "central, seeded": (SMALL, ("privacy.trust=central", NOISE, "seed=3")),
@@ -58,6 +59,8 @@ RUNS = {
     "local-release": (GENERATION, ("privacy.trust=local-release", "privacy.epsilon=10")),
     "sketch": (SKETCH, ()),
     "sketch-local": (SKETCH, (LOCAL,)),
+    "sketch, stages": (SKETCH, (STAGES,)),
+    "sketch-local, stages": (SKETCH, (LOCAL, STAGES)),
     "central, moments": (SMALL, ("privacy.trust=central", NOISE, MOMENTS)),
     "central, moments, no penalty": (SMALL, ("privacy.trust=central", NOISE, MOMENTS, "objective.alpha=0.0")),
     "local-gradient, moments": (SMALL, ("privacy.trust=local-gradient", NOISE, MOMENTS)),

@@ -83,7 +83,7 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     """The exchanges of an attempt."""
     trust, settings = node.task.experiment.privacy.trust, node.task.experiment
     if trust == "sketch-local":
-        return [(messages.SKETCH, messages.SketchAsked(1, attempt, 600))]
+        return [(messages.SKETCH, messages.SketchAsked(1, attempt, 600, None))]
     if trust == "local-release":
         return [(messages.RELEASE, messages.ReleaseAsked(1, attempt, 600))]
     if trust == "local-slices":

@@ -13,6 +13,7 @@ import fedsw.federation.trust.local_gradient.client
 import fedsw.federation.trust.local_slices.client
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
+from fedsw.privacy.noise import NOISES
 from fedsw.subnormal import flushes
 from fedsw.tasks.problem import Problem
 from tests.clients.test_messages import RUNS
@@ -46,15 +47,19 @@ class Watch:
         self._monkeypatch = monkeypatch
 
     def at(self, owner, attribute: str, name: str) -> None:
-        called = getattr(owner, attribute)
+        self._monkeypatch.setattr(owner, attribute, self._watching(getattr(owner, attribute), name))
 
+    def at_key(self, table, key: str, name: str) -> None:
+        self._monkeypatch.setitem(table, key, self._watching(table[key], name))
+
+    def _watching(self, called, name: str):
         def watching(*arguments, **settings):
             on = flushes()
             assert all_threads_flush() == on
             self.seen[name].add(on)
             return called(*arguments, **settings)
 
-        self._monkeypatch.setattr(owner, attribute, watching)
+        return watching
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -66,8 +71,8 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     watch.at(fedsw.federation.node.node, "record", "record")
     watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
-    for noise in ("noised", "laplace_noised"):
-        watch.at(fedsw.privacy.release, noise, "noised")
+    for noise in NOISES:
+        watch.at_key(NOISES, noise, "noised")
     if name == "local-gradient":
         watch.at(Problem, "projected", "projected")
     if name == "local-release":

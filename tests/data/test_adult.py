@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.data import Dataset, tabular
+from fedsw.data import Dataset, adult
 from fedsw.data.tabular import CATEGORIES, COLUMNS, NUMERIC, read_rows
 
 ROW = (
@@ -43,7 +43,7 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def real(folder: Path) -> Dataset:
-    return tabular(folder)
+    return adult(folder)
 
 
 def changed(column: str, value: str, row: str = ROW) -> str:
@@ -53,7 +53,7 @@ def changed(column: str, value: str, row: str = ROW) -> str:
 
 
 def test_a_row_is_encoded_by_hand_computed_values(tiny: Path) -> None:
-    dataset = tabular(tiny)
+    dataset = adult(tiny)
     assert len(dataset.train) + len(dataset.test) == 16
     row = int((dataset.train.sensitive == 1).nonzero()[0])
     seen = dict(zip(dataset.feature_names, dataset.train.features[row].tolist(), strict=True))
@@ -78,7 +78,7 @@ def test_a_row_is_encoded_by_hand_computed_values(tiny: Path) -> None:
 
 
 def test_the_sensitive_attribute_is_no_input_and_the_inputs_are_102(tiny: Path) -> None:
-    dataset = tabular(tiny)
+    dataset = adult(tiny)
     assert dataset.groups == ("Female", "Male")
     assert dataset.train.features.shape[1] == len(dataset.feature_names) == 102
     assert not any(name.startswith("sex=") for name in dataset.feature_names)
@@ -88,11 +88,11 @@ def test_the_sensitive_attribute_is_no_input_and_the_inputs_are_102(tiny: Path) 
 
 
 def test_the_encoding_depends_on_no_other_record(tiny: Path) -> None:
-    before = tabular(tiny)
+    before = adult(tiny)
     text = (tiny / "adult.data").read_text().splitlines()
     text[1] = changed("age", "90", changed("capital-gain", "99999", changed("native-country", "Laos")))
     (tiny / "adult.data").write_text("\n".join(text))
-    after = tabular(tiny)
+    after = adult(tiny)
     for old, new in ((before.train, after.train), (before.test, after.test)):
         others = old.ids != 1
         torch.testing.assert_close(old.features[others], new.features[others], rtol=0, atol=0)
@@ -107,7 +107,7 @@ def test_numbers_beyond_their_public_range_are_clamped() -> None:
 
 
 def test_ids_are_places_in_the_files_with_incomplete_rows_counted(tiny: Path) -> None:
-    dataset = tabular(tiny)
+    dataset = adult(tiny)
     ids = torch.cat([dataset.train.ids, dataset.test.ids]).sort().values
     assert ids.tolist() == [*range(1, 9), *range(10, 18)]
 
@@ -141,11 +141,11 @@ def test_a_malformed_row_is_refused_by_line_and_column(tmp_path: Path, row: str,
 
 def test_too_few_rows_and_an_unknown_sensitive_attribute_are_refused(tiny: Path) -> None:
     with pytest.raises(ValueError, match="sensitive 'age' is unknown: choose 'sex' or 'race'"):
-        tabular(tiny, sensitive="age")
+        adult(tiny, sensitive="age")
     (tiny / "adult.test").write_text("")
     (tiny / "adult.data").write_text(MISSING + "\n" + ROW + "\n")
     with pytest.raises(ValueError, match="1 of 2 rows are complete"):
-        tabular(tiny)
+        adult(tiny)
 
 
 def test_the_published_counts(real: Dataset) -> None:
@@ -183,10 +183,10 @@ def test_the_encoding_agrees_with_pandas_indicators(folder: Path, real: Dataset)
 
 def test_race_gives_five_groups_and_makes_sex_an_input(tiny: Path) -> None:
     with pytest.raises(ValueError, match="no record of group .*Amer-Indian-Eskimo"):
-        tabular(tiny, sensitive="race")
+        adult(tiny, sensitive="race")
     rows = [changed("race", race) for race in CATEGORIES["race"]] * 12
     (tiny / "adult.data").write_text("\n".join(rows))
-    dataset = tabular(tiny, sensitive="race")
+    dataset = adult(tiny, sensitive="race")
     assert len(dataset.groups) == 5
     assert {"sex=Female", "sex=Male"} <= set(dataset.feature_names)
     assert not any(name.startswith("race=") for name in dataset.feature_names)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw.data import law_school, tabular
+from fedsw.data import communities, law_school
 
 HEAD = "lsat,zfygpa,zgpa,male,parttime,fam_inc,tier,race1,ugpa"
 STUDENT = "44,1.75,-7.0,1,0,5,4,white,3.5"
@@ -74,7 +74,7 @@ def test_a_student_out_of_range_is_refused(tmp_path, row, words):
 
 
 def test_a_community_keeps_its_complete_columns_and_its_group_is_no_input(tmp_path):
-    dataset = tabular(community_files(tmp_path))
+    dataset = communities(community_files(tmp_path))
     assert dataset.train.features.shape == (14, 98) and "racepctblack" not in dataset.feature_names
     assert not {"c1", "c3", "c30", "c101", "c127"} & set(dataset.feature_names)
     row = int((dataset.train.ids == dataset.train.ids[0]).nonzero()[0])
@@ -85,12 +85,12 @@ def test_a_community_keeps_its_complete_columns_and_its_group_is_no_input(tmp_pa
 @pytest.mark.parametrize(("place", "value"), [(127, "1.5"), (5, "?"), (50, "x")])
 def test_a_community_out_of_range_is_refused(tmp_path, place, value):
     with pytest.raises(ValueError, match=r"communities.data, line 4, column .* is not a number from 0 to 1"):
-        tabular(community_files(tmp_path, (place, value)))
+        communities(community_files(tmp_path, (place, value)))
 
 
 @pytest.mark.parametrize(
     "load",
-    [lambda f, s: law_school(law_file(f), split_seed=s), lambda f, s: tabular(community_files(f), split_seed=s)],
+    [lambda f, s: law_school(law_file(f), split_seed=s), lambda f, s: communities(community_files(f), split_seed=s)],
 )
 def test_the_split_is_the_seeds_and_holds_out_three_tenths(tmp_path, load):
     first, again, other = load(tmp_path, 0), load(tmp_path, 0), load(tmp_path, 1)
@@ -105,7 +105,7 @@ def test_the_published_counts_of_law_school():
 
 
 def test_the_published_counts_of_communities():
-    dataset = tabular(real("communities", "communities.data"))
+    dataset = communities(real("communities", "communities.data"))
     both = dataset.train.sensitive.bincount() + dataset.test.sensitive.bincount()
     assert both.tolist() == [1024, 970]  # Xian and others, communities.ipynb
     assert dataset.train.features.shape[1] == 98

@@ -86,7 +86,8 @@ def test_moments_and_all_rounds_compose_to_the_promised_epsilon(share, rate, ask
     if rate == 1.0:  # squares of mu add
         total = 1 / found.moments**2 + 40 / found.rounds**2
         assert 1 / found.moments**2 / total == pytest.approx(share, rel=1e-3)
-    split = budget_split(chosen, rate=rate, delta=1e-5)
+    own = small(*LOCAL, f"privacy.moments={share}", asked, "training.rounds=40")
+    split = budget_split(own, rate=rate, delta=1e-5)
     assert (split.moments, split.multiplier, split.epsilon) == (found.moments, found.rounds, found.epsilon)
 
 

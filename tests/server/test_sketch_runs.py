@@ -348,7 +348,10 @@ def test_settings_that_do_not_go_together_say_what_would(settings, words):
 
 
 def test_a_sketch_section_without_a_sketch_is_refused():
-    with pytest.raises(ExperimentError, match=r"sketch\.pairs is about trust 'sketch'"):
+    with pytest.raises(
+        ExperimentError,
+        match="pairs is 10, which has no meaning under privacy.trust 'central'",
+    ):
         small("sketch.pairs=10")
 
 

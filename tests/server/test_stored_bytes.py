@@ -54,7 +54,9 @@ class Transport:
     def _pass(self, kind: str, way: str, client: int, content: Any) -> None:
         objects = get_all_nested_objects(content)
         for name, record in content.items():
-            public = way == "down" and (kind in ("query.hello", "query.sizes") or name in PUBLIC or _shared(record))
+            public = way == "down" and (
+                kind in ("query.hello", "query.sizes", "query.ready") or name in PUBLIC or _shared(record)
+            )
             if not public and any(each in self._seen for each in get_all_nested_objects(record)):
                 self.repeated.add(f"{kind} {way}: {name}")
         self._seen |= objects.keys()
@@ -69,8 +71,8 @@ class Transport:
 
 
 def _shared(record: Any) -> bool:
-    """Of the local trust models: settings that follow from public numbers alone, and the broadcast tables."""
-    return "records" in record or "tables" in record
+    """Of the local trust models: settings that follow from public numbers alone, the broadcast tables, the cohort."""
+    return "records" in record or "tables" in record or "cohort" in record
 
 
 CENTRAL = {

@@ -414,7 +414,7 @@ def test_a_server_that_cannot_ask_needs_the_columns(module):
     ("source", "data", "reason"),
     [
         ("adlt", {}, "source 'adlt' is unknown; nearest: 'adult'; choose one of synthetic"),
-        ("object", {"data_dir": "/x"}, "data.data_dir is where files are"),
+        ("object", {"data_dir": "/x"}, "data: data_dir is where files are"),
         ("synthetic", {"objects": [{"kind": "a", "records": 1}]}, "objects is written by a run of Python objects"),
     ],
 )

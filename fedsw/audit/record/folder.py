@@ -179,8 +179,13 @@ class Folder:
 
     @property
     def accountant(self) -> str:
-        """The accountant that the settings ask for."""
-        return self.model.accountant(self._written)
+        """The accountant that the settings ask for; by its bare name where this process does not know it."""
+        from fedsw.settings import ExperimentError
+
+        try:
+            return self.model.accountant(self._written)
+        except ExperimentError:
+            return str(self.privacy["accountant"])
 
     @cached_property
     def plan(self) -> dict[str, Any]:

@@ -20,6 +20,11 @@ from simulations.papers.store import Measured
 _FRESH, _JUDGING, _SHOWN = 10_000, 100, 1500
 
 
+def distance_at(epsilon: float) -> str:
+    """The name of the measured distance at an epsilon."""
+    return f"sw2_{epsilon:g}"
+
+
 def ring_once(
     *, epsilons: Sequence[float], records: int, sampled: int, directions: int, steps: int, batch: int, rate: float,
     radius: float, seed: int = 0,
@@ -43,7 +48,7 @@ def ring_once(
         stream = Stream.seeded(seed, "stored slices", place)
         slices = _noised(own[:sampled], theta, multiplier * 2 * radius, stream)
         found = _learnt(slices, steps=steps, batch=batch, rate=rate, stream=stream, seed=seed)
-        values[f"sw2_{epsilon:g}"] = math.sqrt(float(sliced_w2(found, fresh, judging)))
+        values[distance_at(epsilon)] = math.sqrt(float(sliced_w2(found, fresh, judging)))
         values[f"sigma_{epsilon:g}"] = slices.sigma
         points[place] = found[:_SHOWN].float().numpy()
     return Measured(

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsw.report.figures import draw_cloud, new_panels
 from fedsw.text import number, upward
+from simulations.papers.computed.stored import distance_at
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.study import Result, Study
 
@@ -49,7 +50,8 @@ def stored(study: Study) -> Mapping[str, Figure]:
     for axes, epsilon, points in zip(panels, epsilons, result.arrays["points"], strict=True):
         draw_cloud(axes, points, result.arrays["target"])
         axes.set(xlim=(-_MARGIN, _MARGIN), ylim=(-_MARGIN, _MARGIN), xticks=[], yticks=[])
-        axes.set_title(f"{name_of('epsilon', epsilon)}\nSW₂ {number(result.values[f'sw2_{epsilon:g}'])}", fontsize=8)
+        distance = result.values[distance_at(epsilon)]
+        axes.set_title(f"{name_of('epsilon', epsilon)}\nSW₂ {number(distance)}", fontsize=8)
     figure.suptitle(f"{study.figure.source}: held-out records (grey) and samples")
     return {"": figure}
 
