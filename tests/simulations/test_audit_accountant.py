@@ -102,7 +102,7 @@ def test_a_delta_in_the_number_of_records_is_read():
 
 
 def test_the_independent_part_imports_nothing_that_it_audits():
-    """Of model.py, all but what puts prepared parameters back: ledgers are followed, and rounds compared, by no code of runs."""
+    """Of model.py, all but what puts prepared parameters back: no code of runs follows ledgers or compares rounds."""
     folder = Path(record.__file__).parent
     for name in ("steps.py", "sensitivity.py", "model.py"):
         tree = ast.parse((folder / name).read_text(encoding="utf-8"))
