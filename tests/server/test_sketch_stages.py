@@ -230,7 +230,8 @@ def test_the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_
     changed["sigma"] *= 0.9
     said = json.dumps(changed, sort_keys=True, separators=(",", ":"))
     change_ledger(path, f"UPDATE rows SET body = '{said}' WHERE body = '{body}'")
-    assert noise.NAME in failed(audit(directory))
+    found = audit(directory)
+    assert noise.NAME in failed(found) and "its stages cost more than one release" in str(found.rows)
 
 
 def test_a_stage_that_was_charged_is_not_released_again_where_its_file_is_lost(tmp_path):
