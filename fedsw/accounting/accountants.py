@@ -65,10 +65,10 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
 
 def _require_above(name: str, function: Own) -> None:
     for steps in _TRIED:
-        told, least = function(steps, 1e-5), lower_epsilon(steps, 1e-5)
-        if not told >= least * (1 - 1e-6):
+        stated, least = function(steps, 1e-5), lower_epsilon(steps, 1e-5)
+        if not stated >= least * (1 - 1e-6):
             raise ValueError(
-                f"accountant {name!r} says epsilon = {told} at delta = 1e-5 for {list(steps)}, and none is below "
+                f"accountant {name!r} says epsilon = {stated} at delta = 1e-5 for {list(steps)}, and none is below "
                 f"{least:.6g}: it is no upper bound"
             )
 
@@ -104,10 +104,10 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
     assert own.epsilon is not None
-    told = float(own.epsilon(counts, delta, device))
-    if not told >= 0.0:
-        raise ValueError(f"accountant {accountant} says epsilon = {told}; an epsilon is at least 0, or infinite.")
-    return told
+    stated = float(own.epsilon(counts, delta, device))
+    if not stated >= 0.0:
+        raise ValueError(f"accountant {accountant} says epsilon = {stated}; an epsilon is at least 0, or infinite.")
+    return stated
 
 
 def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:

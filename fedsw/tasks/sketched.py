@@ -186,8 +186,8 @@ def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
         try:
             made = made(**spec.map_arguments)
         except Exception as fault:  # a user's own code
-            told = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
-            raise ExperimentError(f"{told} ({type(fault).__name__}: {fault})") from fault
+            problem = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
+            raise ExperimentError(f"{problem} ({type(fault).__name__}: {fault})") from fault
     if not isinstance(made, FeatureMap):
         raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
     return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)

@@ -44,14 +44,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def cells(asked: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     """Every run: its name in the results, the experiment, and the settings."""
-    for (task, told), clients, method, seed in itertools.product(
+    for (task, study), clients, method, seed in itertools.product(
         asked["task"].items(), asked["clients"], asked["methods"], asked["seeds"]
     ):
-        overrides = [*told["set"], f"privacy.trust={method}", f"federation.clients={clients}", "federation.sites=1"]
-        overrides += [f"{name}={seed}" for name in told["seeds"]]
+        overrides = [*study["set"], f"privacy.trust={method}", f"federation.clients={clients}", "federation.sites=1"]
+        overrides += [f"{name}={seed}" for name in study["seeds"]]
         if method == "distributed":
             overrides.append(f"local.colluding={clients // 4}")
-        yield f"{task}/{method}/{clients}/{seed}", told["experiment"], overrides
+        yield f"{task}/{method}/{clients}/{seed}", study["experiment"], overrides
 
 
 def page(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ def uniform(numbers) -> bool:
 
 def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: bytes = b"") -> list[np.ndarray]:
     """What the colluder knows of the honest sites' masks: it has its own key."""
-    told = {
+    request = {
         "run": RUN,
         "experiment": sites.experiment.model_dump_json(exclude={"metrics"}),
         "round": 1,
@@ -39,7 +39,7 @@ def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: byte
         "table": table,
     }
     key = sites.keys[COLLUDER]
-    return [-key.mask([sites.keys[site].public], digest_of(told), length) for site in HONEST]
+    return [-key.mask([sites.keys[site].public], digest_of(request), length) for site in HONEST]
 
 
 @pytest.mark.parametrize("sum_", ["table", "contribution"])
@@ -96,8 +96,8 @@ def test_different_requests_to_two_halves_give_uniform_numbers(tmp_path, what):
     if what == "records":
         other = cohort.model_copy(update={"records": cohort.records + 1})
     if what in ("nonce", "sizes"):  # of a site that the second half is not
-        told = {"nonce": "00" * 32} if what == "nonce" else {"sizes": [[each + 5 for each in sites.sizes[0]]]}
-        first = cohort.parties[0].model_copy(update=told)
+        changes = {"nonce": "00" * 32} if what == "nonce" else {"sizes": [[each + 5 for each in sites.sizes[0]]]}
+        first = cohort.parties[0].model_copy(update=changes)
         other = Cohort(records=cohort.records + 100, parties=[first, *cohort.parties[1:]])
     if what == "table":
         for site in range(4):
@@ -164,10 +164,10 @@ def test_fewer_clients_than_the_noise_is_for_are_refused(sites):
     refused(sites, lambda: sites.table(0, cohort), "3 clients are in the sum, fewer than the 4")
 
 
-def changed(sites: Sites, place: int, **told) -> Cohort:
+def changed(sites: Sites, place: int, **changes) -> Cohort:
     """A cohort in which the server says something else of one site."""
     parties = sites.cohort().parties
-    parties[place] = parties[place].model_copy(update=told)
+    parties[place] = parties[place].model_copy(update=changes)
     return Cohort(records=10 * sites.records, parties=parties)
 
 
@@ -185,8 +185,8 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_cohort_that_is_not_the_federations_is_refused_before_anything_is_charged(sites, lie):
-    place, told, match = LIES[lie]
-    cohort = changed(sites, place, **told(sites))
+    place, changes, match = LIES[lie]
+    cohort = changed(sites, place, **changes(sites))
     refused(sites, lambda: sites.table(0, cohort), match)
 
 

@@ -163,7 +163,7 @@ def test_a_hostile_network_changes_nothing_but_the_result(name, layer, kind):
 
 
 class Given:
-    """A map that returns what it is told to."""
+    """A map that returns rows given beforehand."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -172,10 +172,10 @@ class Given:
         return self.rows.shape[1]
 
     def built(self, features: int, stream) -> nn.Module:
-        return Told(self.rows)
+        return SameRows(self.rows)
 
 
-class Told(nn.Module):
+class SameRows(nn.Module):
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         self.rows = rows

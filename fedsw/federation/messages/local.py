@@ -36,6 +36,19 @@ BatchSizes = Annotated[
 ]
 
 
+SlotMeans = Annotated[
+    Broadcast | None,
+    BroadcastValues(
+        record="arrays",
+        name="tables",
+        seen=Seen.NOISED,
+        about="slot means that the server made of the summed noised histograms; a client clamps them",
+        shape=("c", "k", "B"),
+        when=WITH_TABLES,
+    ),
+]
+
+
 @dataclass(frozen=True, eq=False)
 class TableAsked(Message):
     """`local-gradient`, first exchange of an attempt."""
@@ -53,17 +66,7 @@ class LocalGradientAsked(Message):
     """`local-gradient`, second exchange of an attempt; the only one without a penalty."""
 
     theta: Theta
-    tables: Annotated[
-        Broadcast | None,
-        BroadcastValues(
-            record="arrays",
-            name="tables",
-            seen=Seen.NOISED,
-            about="slot means that the server made of the summed noised histograms; a client clamps them",
-            shape=("c", "k", "B"),
-            when=WITH_TABLES,
-        ),
-    ]
+    tables: SlotMeans
     round: Round
     attempt: Attempt
     sizes: BatchSizes

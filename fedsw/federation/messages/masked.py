@@ -7,15 +7,14 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
+from fedsw.federation.messages.arrays import WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
 from fedsw.federation.messages.fields import Limits, Seen, Text
-from fedsw.federation.messages.terms import WITH_TABLES
+from fedsw.federation.messages.local import SlotMeans
 
 _MOST_OF_A_COHORT = 2**24
 """Letters: a hundred thousand clients fit."""
-_DIGITS = "[0-9a-f]{64}"
 
 Sites = Annotated[
     str,
@@ -27,6 +26,19 @@ Sites = Annotated[
         most=_MOST_OF_A_COHORT,
     ),
 ]
+
+
+def _digits(name: str, about: str) -> Text:
+    """A field of 64 hexadecimal digits, which anybody may see."""
+    return Text(
+        record="config",
+        name=name,
+        seen=Seen.PUBLIC,
+        about=about,
+        most=64,
+        pattern="[0-9a-f]{64}",
+        form="64 hexadecimal digits",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,30 +53,8 @@ class ReadyAsked(Message):
 class Ready(Message):
     """A site that can be asked: its public key, and a nonce that it never had before."""
 
-    key: Annotated[
-        str,
-        Text(
-            record="config",
-            name="key",
-            seen=Seen.PUBLIC,
-            about="the site's public key; the others know it from their rosters",
-            most=64,
-            pattern=_DIGITS,
-            form="64 hexadecimal digits",
-        ),
-    ]
-    fresh: Annotated[
-        str,
-        Text(
-            record="config",
-            name="fresh",
-            seen=Seen.PUBLIC,
-            about="the site's nonce of this attempt",
-            most=64,
-            pattern=_DIGITS,
-            form="64 hexadecimal digits",
-        ),
-    ]
+    key: Annotated[str, _digits("key", "the site's public key; the others know it from their rosters")]
+    fresh: Annotated[str, _digits("fresh", "the site's nonce of this attempt")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,17 +72,7 @@ class MaskedSumAsked(Message):
     """Second masked sum of an attempt, or the only one: contributions of the same sample."""
 
     theta: Theta
-    tables: Annotated[
-        Broadcast | None,
-        BroadcastValues(
-            record="arrays",
-            name="tables",
-            seen=Seen.NOISED,
-            about="slot means that the server made of the first masked sum; a client clamps them",
-            shape=("c", "k", "B"),
-            when=WITH_TABLES,
-        ),
-    ]
+    tables: SlotMeans
     round: Round
     attempt: Attempt
     cohort: Sites

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from fedsw import files
 from fedsw.report.facts import Facts
-from fedsw.report.page.beside import beside
 from fedsw.report.page.content import Article, article, shareable
+from fedsw.report.page.side_by_side import beside
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, upward

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedsw.report.facts import Facts
-from fedsw.report.page.drawn import draw_rates
+from fedsw.report.page.pictures import draw_rates
 from fedsw.report.page.svg import Picture, picture
 from fedsw.runs.accounts import spent_by
 from fedsw.runs.files import PLAN, found_json

@@ -186,7 +186,7 @@ def _masked(
 ) -> Tensor:
     """The site's numbers: its share of noise, rounded to the common grid, and its mask for this very request."""
     node = here.node
-    told: dict[str, bytes | str | int] = {
+    request: dict[str, bytes | str | int] = {
         "run": node.run,
         "experiment": node.settings,
         "round": asked.round,
@@ -197,7 +197,7 @@ def _masked(
         "table": b"" if table is None else _bytes_of(table),
     }
     length = int(np.prod(bounded.shape))
-    mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(told), length)
+    mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(request), length)
     stream = node.own_stream(asked.round, asked.attempt, f"share of {name}")
     share = here.attempt.shares(name)[here.place]
     numbers = release_share(bounded, here.paid, name, share, mask, stream)

@@ -1,4 +1,4 @@
-"""Who is in a masked sum, as all of its sites are told in one text; what a site checks of it before it is charged."""
+"""Who is in a masked sum, in one text that all of its sites get; what a site checks of it before it is charged."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ def require_honest(experiment: Experiment, colluding: int) -> None:
         raise _refused(f"of {least(experiment)} clients {planned} may collude: nobody is left")
 
 
-def require_alike(told: str, before: str) -> None:
+def require_alike(cohort: str, before: str) -> None:
     """Refuse a second masked sum of an attempt among other sites, or of other batches, than the first.
 
     Raises:
         RuntimeError: if it is.
     """
-    if told != before:
+    if cohort != before:
         raise RuntimeError("the cohort is not that of the attempt's first sum; the server must start a fresh attempt")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.content import verdict
-from fedsw.report.page.drawn import draw_runs
+from fedsw.report.page.pictures import draw_runs
 from fedsw.report.page.svg import Picture, picture
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.record import RunRecord
