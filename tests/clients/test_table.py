@@ -243,7 +243,7 @@ def test_every_trust_model_is_in_the_table_and_a_field_is_optional_exactly_where
 
 def test_the_documents_show_the_table_that_the_product_has():
     document = DOCUMENT.read_text(encoding="utf-8")
-    assert table.written(document) == document, "run python -m fedsw.federation.messages.table docs/reference/messages.md"
+    assert table.written(document) == document, f"run python -m fedsw.federation.messages.table {DOCUMENT}"
 
 
 def test_a_field_that_is_not_in_the_documents_is_noticed(tmp_path, capsys):
