@@ -67,12 +67,12 @@ class View:
 
     @property
     def exact(self) -> Tensor:
-        """The sum without noise."""
+        """The sum without noise, (r,)."""
         return torch.stack([each.vector for each in self.parts]).sum(dim=0)
 
     @property
     def held(self) -> Tensor:
-        """The sum as it is held, by the theorem on masks: they have cancelled."""
+        """The sum (r,) as it is held, by the theorem on masks: they have cancelled."""
         return summed((each.numbers for each in self.parts), self.parts[0].share.step)
 
     def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
@@ -182,12 +182,12 @@ class Direction:
 
     @staticmethod
     def places(along: Tensor) -> Tensor:
-        """The coordinates that it moves: noise of the others tells nothing."""
+        """The coordinates (p,) that it moves: noise of the others tells nothing."""
         return torch.nonzero(along.abs() > 0).reshape(-1)
 
 
 def scores_of(views: Sequence[View], direction: Direction, count: int) -> NDArray[np.float64]:
-    """Scores of `count` releases of the same sums."""
+    """Scores (count,) of as many releases of the same sums."""
     places = [direction.places(along) for along in direction.along]
     each = max(1, NUMBERS // max(1, sum(map(len, places))))
     found = [
