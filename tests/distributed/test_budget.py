@@ -173,7 +173,7 @@ def test_a_prior_in_a_larger_ball_moves_a_contribution_further():
     claimed = tables.pulled_sensitivity(prior.part, [n], prior.clip, cell=0, spread=1.0).value
     assert claimed == pytest.approx(2 * float(q)) == pytest.approx(4 * 0.2 * (1 + 2) / n)
     alone = contribution_sensitivity(task.objective.parts[0], found.batch, task.clip, cell=0, spread=1.0).value
-    whole = ranked.contribution_sensitivity(task, found.batch, [1.0, 1.0], 0).value
+    whole = ranked.sensitivity_of_contributions(task, found.batch, [1.0, 1.0], 0).value
     assert whole == pytest.approx(alone + claimed - 0.2 * 2 * task.clip.loss / n)
 
 

@@ -120,7 +120,7 @@ def test_replacing_one_record_moves_all_tables_together_by_at_most_their_sensiti
     task, draw = problem(kind, "local.bins=200"), torch.Generator().manual_seed(0)
     directions, strata = task.all_directions(1, 0), len(task.objective.cells)
     drawn = [4] * strata
-    claimed, largest = ranked.table_sensitivity(directions).value, 0.0
+    claimed, largest = ranked.sensitivity_of_tables(directions).value, 0.0
     assert claimed == pytest.approx(math.sqrt(2 * sum(each.shape[1] for each in directions)))
     for trial in range(100):
         before = points(draw, task, sum(drawn), edge=bool(trial % 2))
@@ -150,7 +150,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
         return ranked.cotangents(task, rows, drawn, batch, directions, means)
 
     for stratum in range(strata):
-        claimed, largest = ranked.contribution_sensitivity(task, batch, spreads, stratum).value, 0.0
+        claimed, largest = ranked.sensitivity_of_contributions(task, batch, spreads, stratum).value, 0.0
         place = 3 * stratum
         for trial in range(60):
             before = points(draw, task, sum(drawn), edge=bool(trial % 2))
@@ -181,7 +181,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
             largest = max(largest, own + 2 * weight * task.clip.loss)
         assert 0.6 * claimed < largest <= claimed * (1 + 1e-12)
     assert bound_of(task, batch, spreads).value == pytest.approx(
-        SLACK * max(ranked.contribution_sensitivity(task, batch, spreads, each).value for each in range(strata))
+        SLACK * max(ranked.sensitivity_of_contributions(task, batch, spreads, each).value for each in range(strata))
     )
 
 

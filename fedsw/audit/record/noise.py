@@ -240,7 +240,7 @@ def _contributions(folder: Folder, faults: Faults) -> str:
 
 
 def _masked(folder: Folder, faults: Faults) -> str:
-    """Every client's row is at least that of what the contribution, or a table alone, costs; its rate is the batch's."""
+    """Every client's row is at least that of the contribution, or of tables alone; its rate is the batch's."""
     fraction = folder.experiment["training"]["batch_fraction"]
     largest = {group: max(1, math.floor(fraction * size)) for group, size in folder.sizes.items()}
     for book in folder.books:

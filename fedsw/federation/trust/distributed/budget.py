@@ -131,7 +131,7 @@ def noise_of(
         math.sqrt(share) / multiplier,
         math.sqrt(1 - share) / multiplier,
     )
-    return split.together(divided, ranked.table_sensitivity(directions) if share else None, bound)
+    return split.together(divided, ranked.sensitivity_of_tables(directions) if share else None, bound)
 
 
 def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
@@ -139,7 +139,7 @@ def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> S
     if not ranked.contributes(task):
         return Sensitivity(0.0, "own terms")
     strata = range(len(batch))
-    return SLACK * worst(ranked.contribution_sensitivity(task, batch, spreads, stratum) for stratum in strata)
+    return SLACK * worst(ranked.sensitivity_of_contributions(task, batch, spreads, stratum) for stratum in strata)
 
 
 def table_share(task: Problem, batch: Sequence[int], bound: Sensitivity, directions: Sequence[Tensor]) -> float:

@@ -72,12 +72,12 @@ def contributes(task: Problem) -> bool:
     return task.private_parameters
 
 
-def table_sensitivity(directions: Sequence[Tensor]) -> Sensitivity:
+def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
     """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all directions of all penalties."""
     return tables.table_sensitivity(sum(each.shape[1] for each in directions))
 
 
-def contribution_sensitivity(
+def sensitivity_of_contributions(
     task: Problem, batch: Sequence[int], spreads: Sequence[float], stratum: int
 ) -> Sensitivity:
     """How far a replaced record of a stratum moves the contributions, given all noised tables of its attempt.
@@ -190,12 +190,11 @@ class Ranks:
     """What the server makes of noised tables, all of it post-processing: slot means, and a public side's gradient."""
 
     def __init__(self, task: Problem) -> None:
-        self._task, self._prior, self._learner = task, None, None
-        if isinstance(task.objective, Matching):
-            if task.objective.other_side == "prior":
-                self._prior = public_side_of(task)
-            else:
-                self._learner: Learner | None = learner_of(task)
+        self._task = task
+        matching = task.objective if isinstance(task.objective, Matching) else None
+        prior = matching is not None and matching.other_side == "prior"
+        self._prior = public_side_of(task) if prior else None
+        self._learner: Learner | None = None if matching is None or prior else learner_of(task)
 
     def of(
         self,
