@@ -120,6 +120,7 @@ def noise_of(
 
     Args:
         spreads: of the directions of every penalty, or more than they are.
+        directions: of every penalty, (d, k).
     """
     multiplier, epsilon = multiplier_of(task.experiment, delta)
     bound = bound_of(task, batch, spreads)
@@ -150,6 +151,10 @@ def table_share(task: Problem, batch: Sequence[int], bound: Sensitivity, directi
     contributions are all that leaves, they have all of it.
 
     Post-processing is all that it decides on: no guarantee rests on it.
+
+    Args:
+        bound: of the contributions.
+        directions: of every penalty, (d, k).
     """
     if not ranked.compares(task):
         return 0.0

@@ -73,7 +73,7 @@ def contributes(task: Problem) -> bool:
 
 
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
-    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all directions of all penalties."""
+    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all directions (d, k) of all penalties."""
     return tables.table_sensitivity(sum(each.shape[1] for each in directions))
 
 
@@ -129,7 +129,7 @@ _ALIGNED = 0.25
 
 
 def length_of(task: Problem, directions: Sequence[Tensor]) -> int:
-    """How many numbers all tables of an attempt have."""
+    """How many numbers all tables of an attempt with these directions, each (d, k), have."""
     bins = task.experiment.own(MaskedSettings).bins
     counts = [len(r.part.cells) * each.shape[1] for r, each in zip(ranked_by(task), directions, strict=True)]
     return bins * sum(counts)
