@@ -73,7 +73,7 @@ def contributes(task: Problem) -> bool:
 
 
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
-    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all directions (d, k) of all penalties."""
+    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
     return tables.table_sensitivity(sum(each.shape[1] for each in directions))
 
 
