@@ -21,7 +21,7 @@ def table_sensitivity(k: int) -> Sensitivity:
     (k, bins) of two batches that differ in one record of the cell differ by at most this in l2 norm; it is attained
     when the record changes bins in every direction. The cell's size stays public.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
     if k < 1:
         raise ValueError(f"k = {k} directions; a table needs at least 1.")
@@ -169,7 +169,7 @@ def contribution_sensitivity(
         clip: the norms M, L and C.
         spread: of the directions; 1 in dimension 1.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
     public = objective.sensitivities(sizes, clip, d=1)[cell].public
     pulled = cotangent_bound(objective, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)

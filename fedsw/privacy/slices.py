@@ -121,7 +121,7 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
     Raises:
         ValueError: if the directions are not of that kind, or as in `fresh_slices`.
 
-    Source: docs/guarantees.md, "Noised slices".
+    Source: docs/guarantees/slices.md.
     """
     rows = _in_the_ball(features, radius=radius, centre=centre)
     theta = directions.detach().to(rows)
