@@ -14,7 +14,7 @@ STATED = "stated by the user"
 """What the bound of a user's own penalty is called."""
 
 SLACK = 1.001
-"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees.md, "Floating point"."""
+"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees/sampling.md."""
 
 SIZES = "the sizes of the groups and of their batches"
 

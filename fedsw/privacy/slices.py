@@ -90,7 +90,7 @@ def fresh_slices(
         TypeError: if `directions_stream` is not a DirectionStream.
         ValueError: if the radius is not finite and above 0, k is below 1, or there is no record.
 
-    Source: RR (mechanism); docs/guarantees.md, "Random slicing" (profile).
+    Source: RR (mechanism); docs/guarantees/accounting.md (profile).
     """
     if not isinstance(directions_stream, DirectionStream):
         raise TypeError(
