@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import sys
 import time
 from typing import Any
@@ -26,10 +27,9 @@ class NotebookBar:
 
     def started(self, plan: dict[str, Any]) -> None:
         """Draw the bar."""
-        from IPython.display import DisplayHandle
-
+        notebook: Any = importlib.import_module("IPython.display")
         self._plan, self._round, self._held_out, self._drawn, self._said = plan, 0, "", 0.0, "begins"
-        self._display = DisplayHandle()
+        self._display = notebook.DisplayHandle()
         self._display.display({"text/html": self._bar()}, raw=True)
 
     def round_done(self, record: dict[str, Any]) -> None:
