@@ -26,13 +26,13 @@ class Distributed(Served):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
-    compares = frozenset(("groups",))
+    compares = frozenset(("groups", "prior", "generator", "domain"))
     local = True
     gradients = True
     masked = True
     law = "masked sum"
     sections = {"local": MaskedSettings}
-    why_not = "its masked tables rank the outputs of private groups against each other"
+    why_not = "its masked sums are of tables of outputs and of contributions"
     trusted_with = "that at most local.colluding clients are on the server's side"
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,14 +15,13 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets import split
 from fedsw.federation.messages import Broadcast, MaskedNumbers, MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.account import Due, paid_together
 from fedsw.federation.node.answers import answered, ledgers_of, node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.node.roster import Keyring, keyring_of
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Attempt,
     Name,
@@ -30,7 +29,6 @@ from fedsw.federation.trust.distributed.budget import (
     attempts,
     delta_of,
     multiplier_of,
-    objective_of,
     promise_of,
 )
 from fedsw.federation.trust.distributed.cohort import (
@@ -41,7 +39,6 @@ from fedsw.federation.trust.distributed.cohort import (
     require_alike,
     require_honest,
 )
-from fedsw.objectives import histograms as tables
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.subnormal import flushing_to_zero
@@ -62,7 +59,7 @@ class _Answering:
     ring: Keyring
     cohort: Cohort
     attempt: Attempt
-    directions: Tensor
+    directions: Sequence[Tensor]
     place: int
     counts: NDArray[np.int64]
     paid: list[Paid]
@@ -80,7 +77,7 @@ def ready(message: Message, context: Context) -> Message:
 def masked_tables(message: Message, context: Context) -> Message:
     """First masked sum of an attempt: a fresh secret batch, charged; histograms of its outputs."""
     node, asked = node_of(messages.MASKED_TABLES, message, context)
-    if not split.asks_tables(node.task.experiment):
+    if not ranked.compares(node.task):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
     try:
@@ -99,6 +96,8 @@ def masked_tables(message: Message, context: Context) -> Message:
 def masked_sum(message: Message, context: Context) -> Message:
     """Second masked sum of an attempt, or the only one: the clipped contribution of the batch."""
     node, asked = node_of(messages.MASKED_SUM, message, context)
+    if not ranked.contributes(node.task):
+        raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
     try:
         begin = _charged if asked.tables is None else _charged_before
@@ -124,8 +123,8 @@ def _charged(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Cont
     """Check what all sites are asked, charge the attempt to every client, and settle the key of the sample."""
     here = _checked(node, asked, context, state)
     experiment, attempt = node.task.experiment, here.attempt
-    for name in ("table", "contribution") if attempt.noise.of_table is not None else ("contribution",):
-        attempt.shares(name)  # what has no grid is refused before it is charged
+    for part in attempt.parts:
+        attempt.shares(cast(Name, part.name))  # what has no grid is refused before it is charged
     positions = np.flatnonzero(np.isin(node.clients, here.cohort.parties[here.place].clients)).tolist()
     promise = promise_of(experiment, node.run, delta_of(experiment, here.cohort.records))
     dues = [
@@ -169,7 +168,7 @@ def _checked(node: Node, asked: MaskedTableAsked | MaskedSumAsked, context: Cont
     ring, cohort = _ring(node, context), Cohort.read(asked.cohort)
     own = Own(int(node.clients[0]), node.clients.tolist(), node.held, bytes(state["nonce"]).hex())
     party = own_party(cohort, node.task.experiment, ring, own)
-    directions = node.task.directions(asked.round, asked.attempt)
+    directions = node.task.all_directions(asked.round, asked.attempt)
     attempt = attempt_of(node.task, cohort, directions)
     place = cohort.parties.index(party)
     counts = np.zeros_like(node.held)
@@ -206,35 +205,28 @@ def _masked(
 
 @flushing_to_zero
 def _tables(here: _Answering, theta: Tensor, round_: int, attempt: int, state: State) -> Tensor:
-    """Histograms (c, k, bins) of a fresh batch, over all clients of the site in the sum; float64."""
+    """All histograms of a fresh batch, over all clients of the site in the sum, flat; float64."""
     node, task = here.node, here.node.task
     records = node.draw(bytes(state["key"]), here.counts)
-    _, outputs = node.forward(theta, records, round_, attempt)
-    by_cell = here.counts.sum(axis=0)
-    cell = torch.from_numpy(np.repeat(np.arange(len(by_cell)), by_cell))
-    bins = task.experiment.own(MaskedSettings).bins
-    return tables.histograms_by(outputs, cell, len(by_cell), here.directions, task.clip.output, bins)
+    if ranked.contributes(task):
+        _, outputs = node.forward(theta, records, round_, attempt)
+    else:
+        outputs = task.fixed_outputs(records)
+    return ranked.counted(task, outputs, here.counts.sum(axis=0).tolist(), here.directions)
 
 
 @flushing_to_zero
 def _contribution_of(
-    here: _Answering, theta: Tensor, round_: int, attempt: int, table: Tensor | None, state: State
+    here: _Answering, theta: Tensor, round_: int, attempt: int, means: Tensor | None, state: State
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
-    node, task, objective = here.node, here.node.task, objective_of(here.node.task)
+    node, task = here.node, here.node.task
     batch, outputs = _batch(here, theta, round_, attempt, state)
-    q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
-    if table is not None:
-        cells = torch.split(outputs, here.counts.sum(axis=0).tolist())
-        q = torch.cat(
-            [
-                tables.cotangents(
-                    own, here.directions, table[cell], objective, cell=cell, size=size, radius=task.clip.output
-                )
-                for cell, (own, size) in enumerate(zip(cells, here.attempt.batch, strict=True))
-            ]
-        )
-    vector, _ = node.contribution(batch, q, objective.task_weight(sum(here.attempt.batch)))
+    q = task.no_cotangents(len(batch.records))
+    if means is not None:
+        drawn = here.counts.sum(axis=0).tolist()
+        q = ranked.cotangents(task, outputs, drawn, here.attempt.batch, here.directions, means)
+    vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(here.attempt.batch)))
     node.batch = None
     return vector
 

@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import (
@@ -28,6 +25,7 @@ from fedsw.federation.messages import (
 )
 from fedsw.federation.trust.collect import Collector
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Attempt,
     Name,
@@ -35,16 +33,14 @@ from fedsw.federation.trust.distributed.budget import (
     delta_of,
     multiplier_of,
     noise_of,
-    objective_of,
-    planned_spread,
 )
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan
-from fedsw.objectives import histograms as tables
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.shares import summed
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import planned_spreads
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -65,8 +61,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
             )
     delta = delta_of(experiment, sum(sizes))
     multiplier, epsilon = multiplier_of(experiment, delta)
-    covered, k = planned_spread(task)
-    noise = noise_of(task, batch, delta, covered=covered, k=k)
+    directions = task.all_directions(0, 0)
+    noise = noise_of(task, batch, delta, spreads=planned_spreads(task), directions=directions)
     return Plan.of(
         task,
         sizes=sizes,
@@ -100,7 +96,7 @@ class MaskedRounds:
         self._context, self._plan, self._task = context, context.plan, context.plan.task
         self._spending = context.availability.spending
         self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
-        self._rounds = set[int]()
+        self._rounds, self._ranks = set[int](), ranked.Ranks(context.plan.task)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
@@ -122,24 +118,27 @@ class MaskedRounds:
         cohort = self._cohort(round_, attempt, present)
         if cohort is None:
             return None
-        directions = task.directions(round_, attempt)
+        directions = task.all_directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
-        terms = Terms.of(task, k=directions.shape[1])
-        model, found = Broadcast.of(theta, terms), None
-        if split.asks_tables(task.experiment):
+        length = ranked.length_of(task, directions)
+        model, means, moved = Broadcast.of(theta, Terms.of(task)), None, None
+        if ranked.compares(task):
             asked = MaskedTableAsked(model, round_, attempt, text)
-            length = len(agreed.batch) * directions.shape[1] * task.experiment.own(MaskedSettings).bins
             counts = self._sum(messages.MASKED_TABLES, "table", present, asked, agreed, length)
             if counts is None:
                 return None
-            shape = (len(agreed.batch), directions.shape[1], task.experiment.own(MaskedSettings).bins)
-            found = Broadcast.of(self._slot_means(counts.reshape(shape), agreed), terms)
-        last = MaskedSumAsked(model, found, round_, attempt, text)
-        vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters)
+            found, moved = self._ranks.of(counts, agreed.batch, directions, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task, x=length))
+        clients = sum(agreed.clients)
+        if not ranked.contributes(task):
+            assert moved is not None
+            return Outcome(moved, None, self.epsilon(), attempt, clients)
+        last = MaskedSumAsked(model, means, round_, attempt, text)
+        vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters, x=length)
         if vector is None:
             return None
-        sigma = agreed.noise.contribution * math.sqrt(sum(agreed.clients) / agreed.honest)
-        return Outcome(vector, sigma, self.epsilon(), attempt, sum(agreed.clients))
+        sigma = agreed.sigma * math.sqrt(clients / agreed.honest)
+        return Outcome(vector if moved is None else vector + moved, sigma, self.epsilon(), attempt, clients)
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -160,10 +159,11 @@ class MaskedRounds:
         asked: MaskedTableAsked | MaskedSumAsked,
         agreed: Attempt,
         length: int,
+        **sizes: int,
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
         ask: Callable[..., dict[int, MaskedNumbers]] = self._collector.ask
-        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
+        terms = [Terms.of(self._task, S=len(each.here), y=length, **sizes) for each in present]
         answers = ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
@@ -180,11 +180,6 @@ class MaskedRounds:
         except FederationError as fault:
             return str(fault)
         return None
-
-    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
-        """Slot means (c, k, bins) from the noised histograms of everybody; nothing but post-processing."""
-        cells = [tables.monotone(cell, total) for cell, total in zip(counts, agreed.batch, strict=True)]
-        return torch.stack(tables.matched(cells, objective_of(self._task), self._task.clip.output))
 
     def epsilon(self) -> float:
         """The largest epsilon that a client reported as spent so far."""
