@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -30,12 +31,19 @@ extensions = [
     "mathml",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_ext", "examples/gallery", "gallery/*.py", "gallery/*.ipynb", "papers/sheets", "**/.ipynb_checkpoints"]
+exclude_patterns = [
+    "_ext",
+    "examples/gallery",
+    "gallery/*.py",
+    "gallery/*.ipynb",
+    "papers/sheets",
+    "**/.ipynb_checkpoints",
+]
 root_doc = "index"
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!fedsw\.).*"),  # of other libraries, whose pages are not here
-    (r"py:.*", r"fedsw\.(?!__).*"),
+    (r"py:class", r"fedsw\.\w+\..*"),  # types of the inside; public names are links in any case
 ]
 
 # Pages
@@ -44,7 +52,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block",
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 myst_links_external_new_tab = False
-suppress_warnings = ["mystnb.unknown_mime_type"]
+suppress_warnings = ["mystnb.unknown_mime_type", "ref.python"]  # short names of types that several modules have
 
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
@@ -53,25 +61,42 @@ nb_execution_raise_on_error = True
 nb_merge_streams = True
 
 OUTSIDE = {
-    "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "SECURITY.md": "security-policy.md",
-    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security-policy",
+    "CHANGELOG.md": "changelog",
+    "README.md": "start",
 }
-"""Documents that stand at the repository's root, and the pages of the site that have their text."""
-
+"""Documents at the repository's root, and the pages that stand for them: the first three have their text."""
 
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', flags=re.MULTILINE)
-_ANCHORS = frozenset(name for path in (ROOT / "docs").rglob("*.md") for name in _ANCHOR.findall(path.read_text("utf-8")))
+_ANCHORS = frozenset(
+    name for path in (ROOT / "docs").rglob("*.md") for name in _ANCHOR.findall(path.read_text("utf-8"))
+)
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([\w./-]*)(#[\w-]+)?\)")
 
 
 def as_myst(app: Sphinx, name: str, source: list[str]) -> None:
-    """Make of anchors and links that GitHub shows too what MyST knows: targets, and pages that stand here."""
-    text = _ANCHOR.sub(r"(\1)=", source[0])
-    text = re.sub(r"\]\([\w./-]*#([\w-]+)\)", lambda link: f"](#{link[1]})" if link[1] in _ANCHORS else link[0], text)
-    for file, page in OUTSIDE.items():
-        text = re.sub(rf"\]\((?:\.\./)+{re.escape(file)}", f"]({'../' * name.count('/')}{page}", text)
-    source[0] = text
+    """Make of anchors and links as GitHub shows them what the site knows."""
+    page, place = source[0], (ROOT / "docs" / name).parent
+    for file, stem in OUTSIDE.items():
+        if name == stem and file != "README.md":
+            page, place = (ROOT / file).read_text("utf-8"), ROOT
+
+    def link(found: re.Match[str]) -> str:
+        picture, words, path, anchor = found[1], found[2], found[3], found[4] or ""
+        target = (place / path).resolve() if path else None
+        if anchor[1:] in _ANCHORS:
+            return f"[{words}]({anchor})"
+        if target is None or not target.exists() or picture:
+            return found[0]
+        if target.is_dir():
+            return words
+        if target.parent == ROOT and target.name in OUTSIDE:
+            target = ROOT / "docs" / f"{OUTSIDE[target.name]}.md"
+            anchor = "" if target.stem == "start" else anchor
+        return f"[{words}]({os.path.relpath(target, (ROOT / 'docs' / name).parent)}{anchor})"
+
+    source[0] = _LINK.sub(link, _ANCHOR.sub(r"(\1)=", page))
 
 
 # Reference

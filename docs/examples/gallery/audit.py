@@ -2,8 +2,9 @@
 An attack on a guarantee
 ========================
 
-Whoever knows every record but one sees a noised sum, and tries to tell which of two values that one record has. The line is the most that the
-guarantee allows at any threshold; the dots are what the best attacker reaches, in 4000 real releases.
+Whoever knows every record but one sees a noised sum, and tries to tell which of two values that one record has. The
+line is the most that the guarantee allows at any threshold; the dots are what the best attacker reaches, in 4000
+real releases.
 """
 
 import matplotlib.pyplot as plt
@@ -11,8 +12,7 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
-from fedsw.accounting import epsilon, noise_multiplier
-from fedsw.audit import epsilon_of_rates
+from fedsw.accounting import noise_multiplier
 
 delta, allowed = 1e-5, 1.0
 multiplier = noise_multiplier(allowed, delta, sampling_rate=1.0, steps=1)

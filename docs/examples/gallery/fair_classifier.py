@@ -2,8 +2,8 @@
 A fair classifier
 =================
 
-Four clients, a trusted server, ε = 3. The penalty is the squared Wasserstein distance between the two groups' predicted probabilities:
-with more weight α on it the groups are drawn together.
+Four clients, a trusted server, ε = 3. The penalty is the squared Wasserstein distance between the two groups'
+predicted probabilities: with more weight α on it the groups are drawn together.
 """
 
 from pathlib import Path
@@ -26,6 +26,12 @@ for alpha, panel in zip((0.0, 0.75), panels, strict=True):
         panel.hist(outputs, bins=np.linspace(0, 1, 40), density=True, alpha=0.5, label=f"group {group}")
     found = result.summary["held_out"]
     panel.set(xlabel="predicted probability", title=f"α = {alpha:g}")
-    panel.text(0.02, 0.97, f"accuracy {found['accuracy']:.2f}\nDI {found['disparate_impact']:.2f}", va="top", transform=panel.transAxes)
+    panel.text(
+        0.02,
+        0.97,
+        f"accuracy {found['accuracy']:.2f}\nDI {found['disparate_impact']:.2f}",
+        va="top",
+        transform=panel.transAxes,
+    )
 panels[0].legend(loc="upper right")
 plt.show()

@@ -2,8 +2,8 @@
 A fair regression
 =================
 
-Two numbers are predicted for each record. The penalty compares the two groups' predictions in the plane, along random directions: a sliced
-Wasserstein distance.
+Two numbers are predicted for each record. The penalty compares the two groups' predictions in the plane, along
+random directions: a sliced Wasserstein distance.
 """
 
 from pathlib import Path

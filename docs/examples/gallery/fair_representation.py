@@ -2,8 +2,8 @@
 A fair representation
 =====================
 
-Records become codes of two numbers, from which a later model may predict whatever it likes. The codes of the two groups are pulled onto each
-other, so that no later model finds the group in them.
+Records become codes of two numbers, from which a later model may predict whatever it likes. The codes of the two
+groups are pulled onto each other, so that no later model finds the group in them.
 """
 
 from pathlib import Path

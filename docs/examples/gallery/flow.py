@@ -2,8 +2,8 @@
 A flow of particles
 ===================
 
-Particles follow the gradient of a sliced Wasserstein distance to records of which only noisy slices were released: projections onto a few
-random directions, with noise in every one. There is no network.
+Particles follow the gradient of a sliced Wasserstein distance to records of which only noisy slices were released:
+projections onto a few random directions, with noise in every one. There is no network.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A generator, by one noised sketch
 =================================
 
-All records leave once, as one noised sum of cosines and sines. A generator is trained on that sum for as long as one likes, at no further
-cost in privacy.
+All records leave once, as one noised sum of cosines and sines. A generator is trained on that sum for as long as
+one likes, at no further cost in privacy.
 """
 
 from pathlib import Path
@@ -33,7 +33,9 @@ fedsw.fit_generator(sketch, network, FitSettings(steps=500), sketcher=sketcher)
 generated, _ = fedsw.generate(network, sketch.proportions, 2000)
 
 figure, panels = plt.subplots(1, 2, figsize=(7, 3.5), sharex=True, sharey=True, layout="constrained")
-for panel, points, title in zip(panels, (records[:2000], generated), ("private records", "generated, ε = 2"), strict=True):
+for panel, points, title in zip(
+    panels, (records[:2000], generated), ("private records", "generated, ε = 2"), strict=True
+):
     panel.scatter(*points.T, s=3, alpha=0.5)
     panel.set(title=title, aspect="equal")
 plt.show()

@@ -2,8 +2,8 @@
 A private autoencoder
 =====================
 
-Codes of images are pulled to a prior, and the decoder draws new images from that prior. The private images are scikit-learn's 8×8 digits,
-at four clients, ε = 10.
+Codes of images are pulled to a prior, and the decoder draws new images from that prior. The private images are
+scikit-learn's 8×8 digits, at four clients, ε = 10.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 import fedsw
 
-settings = "training.rounds=80 privacy.epsilon=10 seed=1".split()
+settings = ["training.rounds=80", "privacy.epsilon=10", "seed=1"]
 result = fedsw.run("swae-digits", *settings, runs=Path(mkdtemp()))
 held_out = np.load(Path(result.directory, "outputs.npz"))
 figure, panels = plt.subplots(3, 12, figsize=(9, 2.6), layout="constrained")
