@@ -12,6 +12,7 @@ from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
 from fedsw.federation.messages.fields import Limits, Seen, Text
 from fedsw.federation.messages.local import SlotMeans
+from fedsw.federation.messages.sketched import Learnt
 
 _MOST_OF_A_COHORT = 2**24
 """Letters: a hundred thousand clients fit."""
@@ -75,6 +76,16 @@ class MaskedSumAsked(Message):
     tables: SlotMeans
     round: Round
     attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSketchAsked(Message):
+    """The masked sum of a stage of a sketch, over all records; the round is the stage."""
+
+    round: Round
+    attempt: Attempt
+    learnt: Learnt
     cohort: Sites
 
 
