@@ -68,7 +68,11 @@ def trusts_of(exchange: Exchange[Message, Message]) -> tuple[str, ...]:
         return tuple(models)
     if exchange is SIZES:
         return names_of(gradients=True)
-    return tuple(name for name, model in models.items() if exchange.kind in model.exchanges())
+    return tuple(
+        name
+        for name, model in models.items()
+        if any(exchange.kind in each.exchanges() for each in (model, model.sketching) if each is not None)
+    )
 
 
 def _row(way: str, field: Field) -> tuple[str, ...]:
