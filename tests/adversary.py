@@ -12,19 +12,27 @@ from fedsw.transport import sliced
 
 @dataclass(frozen=True)
 class Attack:
-    """Two samples, and a record of the first that is replaced by another one at its position."""
+    """Two samples, and a record of the first that is replaced by another one, in its row or in a row that is given."""
 
     own: Tensor
     other: Tensor
     index: int
     record: Tensor
     directions: Tensor
+    row: int | None = None
 
     def replaced(self) -> Attack:
-        """The neighbouring data set."""
-        own = self.own.clone()
-        own[self.index] = self.record
+        """The neighbouring data set: the records that stay keep their order."""
+        own = torch.empty_like(self.own)
+        stay, new = self.staying()
+        own[new] = self.own[stay]
+        own[~new] = self.record
         return replace(self, own=own)
+
+    def staying(self) -> tuple[Tensor, Tensor]:
+        """Which rows are those of the records that stay, before and after."""
+        rows = torch.arange(len(self.own))
+        return rows != self.index, rows != (self.index if self.row is None else self.row)
 
 
 def movement(attack: Attack, own_l: float, other_l: float, *, ties: sliced.Ties = "shared") -> float:
@@ -158,10 +166,10 @@ def _cotangent_changes(attack: Attack, ties: sliced.Ties) -> tuple[Tensor, Tenso
     """Changes of the own rows that stay, the replaced row before and after (1, d), changes of the others."""
     own, other = sliced.cotangents(attack.own, attack.other, attack.directions, ties=ties)
     new_own, new_other = sliced.cotangents(attack.replaced().own, attack.other, attack.directions, ties=ties)
-    i = attack.index
-    moved = own - new_own
-    moved[i] = 0
-    return moved, own[i : i + 1], new_own[i : i + 1], other - new_other
+    stay, new = attack.staying()
+    moved = torch.zeros_like(own)
+    moved[stay] = own[stay] - new_own[new]
+    return moved, own[~stay], new_own[~new], other - new_other
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -250,6 +250,8 @@ def test_replacing_one_record_never_exceeds_a_bound(
     sides = Side(n, own_radius, norms[0]), Side(m, other_radius, norms[1])
     allowed = swd_sensitivity(*sides, spread=sliced.spread(theta)).value * (1 + 1e-9)
     assert movement(attack, *norms, ties=ties) <= allowed
+    elsewhere = dataclasses.replace(attack, row=int(torch.randint(0, n, (1,), generator=generator)))
+    assert movement(elsewhere, *norms, ties=ties) <= allowed
     random = random_jacobians(attack, *norms, r=d + 1, generator=generator)
     assert explicit_movement(attack, random) <= allowed
 
@@ -319,6 +321,9 @@ def tied_attack() -> Attack:
 def test_ties_cost_nothing() -> None:
     for ties in ("shared", "stable"):
         assert 41 * movement(tied_attack(), 1, 1, ties=ties) <= 8
+        for row in (0, 20):
+            moves_through_the_block = dataclasses.replace(tied_attack(), index=39, record=column(1.0)[0], row=row)
+            assert 41 * movement(moves_through_the_block, 1, 1, ties=ties) <= 8
 
 
 def test_breaking_ties_by_the_data_breaks_the_bound_unless_ties_share(

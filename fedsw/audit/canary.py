@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.status import Status
 from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.audit import Attack, epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
-from fedsw.audit.finding import Finding
-from fedsw.audit.neighbours import TrialRun, require_room, worst_neighbours
+from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, masked, rate_at_least, shown_epsilon
+from fedsw.audit.finding import AttackResult, Claim, Finding
+from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun, require_room, worst_neighbours
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.budgets import split
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
@@ -83,51 +85,13 @@ def _epsilons(axes: Axes, found: Mapping[str, Any]) -> None:
 _BINS = 80
 
 
-@dataclass(frozen=True)
-class Claim:
-    """What the experiment's plan says of the canary's cell: rate, sensitivity, sigma, rounds, epsilon at delta."""
-
-    rate: float
-    sensitivity: float
-    sigma: float
-    rounds: int
-    epsilon: float
-    delta: float
-
-    @property
-    def mu(self) -> float:
-        """Sensitivity / sigma of one round."""
-        return self.sensitivity / self.sigma
-
-
-@dataclass(frozen=True)
-class AttackResult:
-    """What the attacker found.
-
-    Attributes:
-        shift: how far the canary moves the un-noised sum, in the round that showed least.
-        rounds: real rounds of both neighbours.
-        present: of them, with the canary in the batch.
-        attack: the test of single releases with the canary in the batch, judged.
-        drawn: (times, trials) that the canary was drawn; None where every record is.
-        repeated: releases made one by one that are equal to an earlier one.
-        scores: of either neighbour, in units of sigma, 0 and shift / sigma where the noise is.
-    """
-
-    shift: float
-    rounds: int
-    present: int
-    attack: Attack
-    drawn: tuple[int, int] | None
-    repeated: int
-    scores: tuple[NDArray[np.float64], NDArray[np.float64]]
-
-
-def finding(subject: str, cell: str, why: str, claim: Claim, measured: AttackResult, confidence: float) -> Finding:
+def finding(
+    experiment: Experiment, cell: str, why: str, claim: Claim, measured: AttackResult, confidence: float
+) -> Finding:
     """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
 
     Args:
-        subject: the experiment.
+        experiment: what was attacked.
         cell: the canary's group.
         why: what is worst about the neighbours.
         confidence: of everything together.
@@ -153,10 +117,10 @@ def finding(subject: str, cell: str, why: str, claim: Claim, measured: AttackRes
         ("one draw", _drawn(claim, measured, rate)),
     ]
     details = _details(cell, claim, measured, rates, mu, rate)
-    details.update(instance_epsilon=instance, bracket_lower=lower, instance_share=share)
+    details.update(trust=experiment.privacy.trust, instance_epsilon=instance, bracket_lower=lower, instance_share=share)
     return Finding(
         "canary",
-        subject,
+        experiment.name,
         claim.epsilon,
         claim.delta,
         shown,
@@ -208,7 +172,6 @@ def _details(
     # Error rates at other thresholds, for the figure only: the bound rests on the one fixed in advance.
     thresholds = np.quantile(np.concatenate([scores[:100_000], others[:100_000]]), np.linspace(0.02, 0.98, 25))
     return {
-        "trust": "central",
         "cell": cell,
         "rounds": claim.rounds,
         "sampling_rate": claim.rate,
@@ -237,8 +200,6 @@ def _details(
 
 
 def _drawing(claim: Claim, measured: AttackResult, details: dict[str, Any], shown: float) -> Figure:
-    pass
-
     return draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown})
 
 
@@ -246,9 +207,6 @@ TRIALS = 10_000_000
 CONFIDENCE = 0.9999
 DRAWS = 100_000
 SINGLE = 500
-ROUNDS = 20
-
-_PRESENT = 20.0  # rounds without the canary until its absence is reported: exp(-20) by chance
 
 
 def audit(
@@ -263,7 +221,8 @@ def audit(
     """Attack the releases of an experiment by whoever knows everything but one record.
 
     Args:
-        experiment: of trust `central`; its seed is left out, so that sampling and noise are drawn for real.
+        experiment: of trust `central` or `distributed`; its seed is left out, so that sampling and noise are drawn for
+            real.
         trials: releases of each neighbour; `TRIALS` unless given.
         show: whether to say what is going on.
         confidence: of everything that the shown epsilon rests on, together.
@@ -276,38 +235,64 @@ def audit(
     """
     attacked = _attackable(experiment)
     status = Console(stderr=True, quiet=not show).status("sizes and plan")
+    draws, singly = draws or DRAWS, SINGLE if singly is None else singly
     with tempfile.TemporaryDirectory() as folder, status:
-        with TrialRun(attacked, None, Path(folder) / "sizes", canary=False) as plain:
-            require_room(plain.task)
-            cell, claim = _claim(plain)
-            neighbours = worst_neighbours(plain.task, cell, plain.holder(cell))
-        with (
-            TrialRun(attacked, neighbours, Path(folder) / "with", canary=True) as one,
-            TrialRun(attacked, neighbours, Path(folder) / "without", canary=False) as other,
-        ):
-            status.update("real rounds on both neighbours")
-            aggregates, shift, rounds, present = _real_rounds(one, other, claim)
-            status.update("releases with real noise")
-            releases = trials or TRIALS
-            singly = min(SINGLE if singly is None else singly, releases)
-            scores, repeated = _scores((one, other), aggregates, claim, shift, (singly, releases - singly))
-            attack = judged(*scores, threshold=shift / claim.sigma / 2)
-            drawn = None
-            if claim.rate < 1.0:
-                status.update("draws of batches")
-                draws = draws or DRAWS
-                drawn = (one.times_drawn(neighbours, draws), draws)
-        cell_name = one.task.objective.cells[cell]
-    measured = AttackResult(shift, rounds, present, attack, drawn, repeated, scores)
-    return finding(experiment.name, cell_name, neighbours.why, claim, measured, confidence)
+        if trust_model(experiment.privacy.trust).masked:
+            numbers = _Numbers(trials or masked.TRIALS, draws, singly)
+            tables = split.asks_tables(attacked)
+            found = _measured(attacked, masked.MaskedTrial, masked.attack, numbers, Path(folder), status, tables=tables)
+        else:
+            numbers = _Numbers(trials or TRIALS, draws, singly)
+            found = _measured(attacked, TrialRun, _attack, numbers, Path(folder), status)
+    return finding(experiment, *found, confidence)
+
+
+class _Numbers(NamedTuple):
+    """How often something is tried: releases, draws of batches, and releases that are made one by one."""
+
+    releases: int
+    draws: int
+    singly: int
+
+
+_Trial = TypeVar("_Trial", bound=Trial)
+_Attack = Callable[[_Trial, _Trial, Claim, tuple[int, int], Status], AttackResult]
+
+
+def _measured(
+    attacked: Experiment,
+    trial: type[_Trial],
+    attack: _Attack[_Trial],
+    numbers: _Numbers,
+    folder: Path,
+    status: Status,
+    *,
+    tables: bool = False,
+) -> tuple[str, str, Claim, AttackResult]:
+    """The canary's group, what is worst about the neighbours, the claim, and what the attack found."""
+    with trial(attacked, None, folder / "sizes", canary=False) as plain:
+        require_room(plain.task)
+        cell, claim = _claim(plain)
+        neighbours = worst_neighbours(plain.task, cell, plain.holder(cell), tables=tables)
+    with (
+        trial(attacked, neighbours, folder / "with", canary=True) as one,
+        trial(attacked, neighbours, folder / "without", canary=False) as other,
+    ):
+        singly = min(numbers.singly, numbers.releases)
+        found = attack(one, other, claim, (singly, numbers.releases - singly), status)
+        if claim.rate < 1.0:
+            status.update("draws of batches")
+            found = replace(found, drawn=(one.times_drawn(neighbours, numbers.draws), numbers.draws))
+        return one.task.objective.cells[cell], neighbours.why, claim, found
 
 
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
-    if privacy.local or not trust_model(privacy.trust).gradients or not privacy.noisy:
+    model = trust_model(privacy.trust)
+    if (model.local and not model.masked) or not model.gradients or not privacy.noisy:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
-            "server of trust 'central' releases with noise"
+            "server of trust 'central' releases with noise, and the sums of trust 'distributed'"
         )
     if goal.also:
         raise ExperimentError(
@@ -322,15 +307,26 @@ def _attackable(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"seed": None, "unsafe_metrics": False, "data": data})
 
 
-def _claim(plain: TrialRun) -> tuple[int, Claim]:
+def _claim(plain: Trial) -> tuple[int, Claim]:
     """The cell that decides the experiment's epsilon, and what is claimed of its records."""
-    plan, rounds = plain.plan, plain.task.experiment.training.rounds
+    plan, rounds = plain.plan, plain.steps
     claims = [
         Claim(rate, bound.value, plain.sigma, rounds, plan.epsilon, plan.delta)
         for rate, bound in zip(plan.rates, plan.sensitivities, strict=True)
     ]
-    cell = max(range(len(claims)), key=lambda j: epsilon({Step(claims[j].rate, claims[j].mu): rounds}, plan.delta))
+    spent = [epsilon({Step(claim.rate, claim.mu): rounds}, plan.delta) for claim in claims]
+    cell = max(range(len(claims)), key=lambda j: (spent[j], -plan.batch[j]))
     return cell, claims[cell]
+
+
+def _attack(one: TrialRun, other: TrialRun, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
+    """On what a trusted server releases."""
+    status.update("real rounds on both neighbours")
+    aggregates, shift, rounds, present = _real_rounds(one, other, claim)
+    status.update("releases with real noise")
+    scores, repeated = _scores((one, other), aggregates, claim, shift, releases)
+    judgement = judged(*scores, threshold=shift / claim.sigma / 2)
+    return AttackResult(shift, rounds, present, judgement, None, repeated, scores)
 
 
 def _real_rounds(one: TrialRun, other: TrialRun, claim: Claim) -> tuple[tuple[Aggregate, Aggregate], float, int, int]:
@@ -341,7 +337,7 @@ def _real_rounds(one: TrialRun, other: TrialRun, claim: Claim) -> tuple[tuple[Ag
     """
     enough = 1 if claim.rate == 1.0 else 3
     least, pair, present = math.inf, None, 0
-    for rounds in range(1, math.ceil(_PRESENT / claim.rate) + ROUNDS + 1):
+    for rounds in range(1, math.ceil(ABSENT / claim.rate) + ROUNDS + 1):
         round_ = (rounds - 1) % claim.rounds + 1
         sums = one.sum(round_), other.sum(round_)
         shift = float((sums[0].vector - sums[1].vector).norm())

@@ -9,17 +9,60 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fedsw import files
+from fedsw.audit import Attack
 from fedsw.text import downward, json_text, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Kind = Literal["canary", "one-run", "record"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the experiment's plan says of the canary's cell: rate, sensitivity, sigma, rounds, epsilon at delta."""
+
+    rate: float
+    sensitivity: float
+    sigma: float
+    rounds: int
+    epsilon: float
+    delta: float
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity / sigma of one round."""
+        return self.sensitivity / self.sigma
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What the attacker found.
+
+    Attributes:
+        shift: how far the canary moves the un-noised sum, in the round that showed least.
+        rounds: real rounds of both neighbours.
+        present: of them, with the canary in the batch.
+        attack: the test of single releases with the canary in the batch, judged.
+        drawn: (times, trials) that the canary was drawn; None where every record is.
+        repeated: releases made one by one that are equal to an earlier one.
+        scores: of either neighbour, in units of sigma, 0 and shift / sigma where the noise is.
+    """
+
+    shift: float
+    rounds: int
+    present: int
+    attack: Attack
+    drawn: tuple[int, int] | None
+    repeated: int
+    scores: tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,8 @@ from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import server as central
 from fedsw.federation.trust.central.rounds import Aggregate, Rounds
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.plan import draw, make_plan
+from fedsw.federation.trust.model import served
+from fedsw.federation.trust.plan import draw
 from fedsw.models import flatten
 from fedsw.objectives.matching import Matching
 from fedsw.runs.directory import RunDirectory
@@ -111,11 +112,13 @@ class Neighbours:
         cell: the canary's.
         client: who holds it; `canary_rows` says which it is there.
         why: what is worst about them, in words.
+        turned: whether it is the canary's Jacobian that is turned round; else its output is at the other pole.
     """
 
     cell: int
     client: int
     why: str
+    turned: bool = True
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
@@ -124,11 +127,12 @@ class Neighbours:
         m = task.clip.output
         for cell, rows in enumerate(task.cells_of(genuine)):
             own = cell == self.cell
-            features[rows] = _row(task, strength, m if own else -m, towards=-1.0)
+            features[rows] = _row(task, strength, m if own else -m, jacobian=-1.0, loss=-1.0)
             if own and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
                 at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
-                features[canary_rows(genuine, rows)] = _row(task, strength, at, towards=1.0)
+                at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
+                features[canary_rows(genuine, rows)] = _row(task, strength, at, jacobian=jacobian, loss=1.0)
         return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
 
 
@@ -144,11 +148,18 @@ def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(unit == names[counts.argmax()])
 
 
-def worst_neighbours(task: Problem, cell: int, client: int) -> Neighbours:
+def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = False) -> Neighbours:
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
+
+    Args:
+        tables: whether ranks come from a table that the attacker writes: then it has the canary's output in another
+            bin, and pulls it the other way.
 
     Source: docs/guarantees.md, Theorem 5.
     """
+    if tables:
+        why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
+        return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)
     if isinstance(task.objective, Matching):
         why = "all codes at one pole of the ball, the canary's a little below and its Jacobian turned round"
     else:
@@ -180,9 +191,9 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
         with (
-            _exchanged(node, "held_records", held),
-            _exchanged(problems, "of_shape", build),
-            _exchanged(problems, "task_of", task_of),
+            exchanged(node, "held_records", held),
+            exchanged(problems, "of_shape", build),
+            exchanged(problems, "task_of", task_of),
         ):
             yield
     finally:
@@ -203,18 +214,19 @@ def require_room(task: Problem) -> None:
         )
 
 
-def _row(task: Problem, strength: float, along: float, *, towards: float) -> Tensor:
-    """A record whose output is `along` the first axis, about the centre, and whose gradients go `towards` a side."""
+def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss: float) -> Tensor:
+    """A record whose output is `along` the first axis, about the centre, and the sides that its gradients go to."""
     row, d = torch.zeros(task.features), task.dimension
-    row[_PULL], row[_PUSH] = strength, towards
+    row[_PULL], row[_PUSH] = strength, loss
     row[_FIRST : _FIRST + d] = task.experiment.clip.centre
     row[_FIRST] += along
-    row[_FIRST + d] = towards
+    row[_FIRST + d] = jacobian
     return row
 
 
 @contextmanager
-def _exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
+def exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Let a name of a module stand for something else meanwhile."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -223,19 +235,26 @@ def _exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-_NUMBERS = 2**21  # of one release of many copies
+ROUNDS = 20
+"""Real rounds of a trial, where its records are in every batch."""
+
+ABSENT = 20.0
+"""Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
+
+NUMBERS = 2**21
+"""Of one release of many copies."""
 
 
-class TrialRun:
-    """One data set behind the real apps: ServerApp and ClientApp code, messages, and a throw-away ledger.
+class Trial:
+    """One data set behind the real apps: ServerApp and ClientApp code, messages, and throw-away ledgers.
 
     A context manager. Its rounds are all at the initial model, which nothing released moves.
 
     Args:
-        experiment: of trust `central`, without a seed: sampling and noise are drawn for real.
+        experiment: without a seed: sampling and noise are drawn for real.
         neighbours: whose records the clients hold; None for the experiment's own, to learn sizes from.
         canary: which of the two data sets.
-        folder: for the ledger.
+        folder: for the ledgers.
     """
 
     def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
@@ -253,47 +272,28 @@ class TrialRun:
                 experiment = settled_among(self._grid, experiment, self._name, traffic)
                 self.task = Problem.from_experiment(experiment)
                 self.sites, _ = gather(self._grid, self.task, self._name, traffic)
-                self.plan = make_plan(self.task, self.sites)
-                self._theta = flatten(self.task.build_model())
+                self.plan = served(experiment).plan(self.task, self.sites)
+                self.theta = flatten(self.task.build_model())
                 availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
                 self._attempts = Counter[int]()
-                self._rounds = Rounds(Context(self._grid, self.plan, self.sites, availability, traffic, self._begin))
-            self._ledger = Ledger.create(
-                folder / LEDGER,
-                groups=self.task.objective.cells,
-                delta=self.plan.delta,
-                epsilon=math.inf,
-                accountant=experiment.privacy.accountant,
-                nominal=False,
-            )
+                self.context = Context(self._grid, self.plan, self.sites, availability, traffic, self.begin)
         except BaseException:
             self._grid.close()
             raise
+
+    @property
+    def steps(self) -> int:
+        """As many rounds as the noise is for."""
+        return self.task.experiment.training.rounds
 
     @property
     def sigma(self) -> float:
         """What the plan says of the noise's standard deviation."""
         return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
 
-    def sum(self, round_: int) -> Aggregate:
-        """The un-noised sum of one real round, both exchanges, at a fresh attempt."""
-        return self._rounds.run(round_, self._theta)
-
-    def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """`count` independent releases of a sum by `trust.central.server.release`, in parts (n, r), each call charged.
-
-        Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
-        law of as many releases of it.
-        """
-        while count > 0:
-            copies = min(count, max(1, _NUMBERS // aggregate.vector.numel()))
-            yield self._release(aggregate, copies)
-            count -= copies
-
-    def release_singly(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """The same in parts (1, r), with one call and one row of the ledger for each."""
-        for _ in range(count):
-            yield self._release(aggregate, 1)
+    def holder(self, cell: int) -> int:
+        """The client with most records of a cell."""
+        return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
 
     def times_drawn(self, neighbours: Neighbours, trials: int) -> int:
         """In how many of so many draws, by server and client, the canary is in the batch."""
@@ -302,23 +302,25 @@ class TrialRun:
         canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[neighbours.cell])]
         drawn = 0
         for trial in range(trials):
-            counts = draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
-            records = node.draw(batch_key(self.task, 1, trial), counts)
+            records = node.draw(batch_key(self.task, 1, trial), self.counts(place, trial))
             drawn += int(torch.isin(records.ids, canary).any())
         return drawn
 
-    def holder(self, cell: int) -> int:
-        """The client with most records of a cell."""
-        return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
+    def counts(self, place: int, trial: int) -> NDArray[np.int64]:
+        """How many records a site draws of each of its clients and cells in a trial, (S, c)."""
+        return draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
 
-    def __enter__(self) -> TrialRun:
+    def begin(self, round_: int) -> int:
+        """A fresh attempt of a round."""
+        self._attempts[round_] += 1
+        return self._attempts[round_]
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):
-            self._ledger.close()
         self._grid.close()
 
     def _node(self, client: int) -> Node:
@@ -326,14 +328,53 @@ class TrialRun:
         settings = self.task.experiment.model_dump_json()
         return join(settings, self._name, self._grid.run_id, self._configs[client])
 
-    def _begin(self, round_: int) -> int:
-        self._attempts[round_] += 1
-        return self._attempts[round_]
+
+class TrialRun(Trial):
+    """A `Trial` of trust `central`, where the server has the ledger and adds the noise."""
+
+    def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
+        super().__init__(experiment, neighbours, folder, canary=canary)
+        self._rounds = Rounds(self.context)
+        self._ledger = Ledger.create(
+            folder / LEDGER,
+            groups=self.task.objective.cells,
+            delta=self.plan.delta,
+            epsilon=math.inf,
+            accountant=experiment.privacy.accountant,
+            nominal=False,
+        )
+
+    def sum(self, round_: int) -> Aggregate:
+        """The un-noised sum of one real round, both exchanges, at a fresh attempt."""
+        return self._rounds.run(round_, self.theta)
+
+    def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
+        """`count` independent releases of a sum by `trust.central.server.release`, in parts (n, r), each call charged.
+
+        Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
+        law of as many releases of it.
+        """
+        while count > 0:
+            copies = min(count, max(1, NUMBERS // aggregate.vector.numel()))
+            yield self._release(aggregate, copies)
+            count -= copies
+
+    def release_singly(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
+        """The same in parts (1, r), with one call and one row of the ledger for each."""
+        for _ in range(count):
+            yield self._release(aggregate, 1)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._ledger.close()
+        super().__exit__(kind, error, trace)
 
     def _release(self, aggregate: Aggregate, copies: int) -> NDArray[np.float64]:
         size = aggregate.vector.numel()
         many = dataclasses.replace(
-            aggregate, vector=aggregate.vector.repeat(copies), attempt=self._begin(aggregate.round)
+            aggregate, vector=aggregate.vector.repeat(copies), attempt=self.begin(aggregate.round)
         )
         released = central.release(many, self.plan, self._ledger).value
         return torch.as_tensor(released).reshape(copies, size).numpy()

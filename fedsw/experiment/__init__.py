@@ -1,6 +1,13 @@
 """What an experiment is: every setting of a run, validated before anything is spent."""
 
-from fedsw.experiment.load import FULL_EVALUATION, Experiment, load_experiment, parse_experiment, planned_releases
+from fedsw.experiment.load import (
+    FULL_EVALUATION,
+    Experiment,
+    load_experiment,
+    parse_experiment,
+    planned_releases,
+    planned_stages,
+)
 from fedsw.experiment.sections import (
     Clip,
     Data,
@@ -40,6 +47,7 @@ __all__ = [
     "load_experiment",
     "parse_experiment",
     "planned_releases",
+    "planned_stages",
     "read_delta",
     "resolve_delta",
 ]

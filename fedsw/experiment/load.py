@@ -251,6 +251,11 @@ def planned_releases(experiment: Experiment) -> int:
     return experiment.privacy.model.releases(experiment)
 
 
+def planned_stages(experiment: Experiment) -> int:
+    """In how many stages a sketch is released, each of all records; 1 where a sketch has none, or nothing is one."""
+    return len(experiment.sketch.shares) if experiment.privacy.sketch else 1
+
+
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:
     section = raw.get("privacy")
     overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}

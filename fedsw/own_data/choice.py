@@ -55,12 +55,12 @@ WHEN_NOT: tuple[str, ...] = (
     "One organisation holds all records and there is no group to compare: train with Opacus, or with "
     "`fedsw.PrivateTrainer` on one machine; a federation brings nothing.",
     "Nothing leaves the organisation, neither model nor numbers: differential privacy protects against readers, and "
-    "there are none. Access control is what is needed.",
-    "The loss is a mean over records and nothing compares distributions (alpha = 0): plain DP-SGD in a federation is "
-    "what larger frameworks do as well.",
+    "there are none. Use access control.",
+    "The loss is a mean over records and nothing compares distributions (alpha = 0): larger frameworks do plain DP-SGD "
+    "in a federation as well.",
     "Exact results are needed (a clinical trial's table, a balance sheet): noise is in everything that leaves here.",
     "There are fewer records than the line on data asks for: no method learns at this ε what so few records hold. Ask "
-    "a smaller question (one proportion, one mean), share fewer columns, or let analysts come to the data instead.",
+    "a smaller question (one proportion, one mean), share fewer columns, or let analysts come to the data.",
     "People are in several clients' data and this cannot be found out: each client's guarantee then holds for its own "
     "rows alone.",
 )
@@ -198,36 +198,50 @@ def _enough(strength: float) -> str:
     return f"not enough: {ratio}, and {_FELT:g} times is the least from which something is learnt"
 
 
+MEASURED: tuple[tuple[str, str, str, str, str], ...] = (
+    ("million-rows", "800,000", "+0.0", "-0.0", "-0.0"),
+    ("adult", "33,916", "+0.8", "+0.2", "+0.0"),
+    ("law-school", "15,388", "+0.9", "+0.7", "+0.2"),
+    ("communities", "1,396", "+32.6", "+10.6", "+3.3"),
+    ("breast-cancer", "427", "+23.0", "+14.1", "+2.3"),
+    ("wine", "134", "+53.0", "+42.4", "+1.5"),
+)
+"""Points lost on public data sets at ε = 0.5, 1 and 4; the rows of docs/own-data-results.md, which a test compares."""
+
 _MORE = """\
-- Traffic is watched (`counts = watched`), and the trust model is `central`: add `privacy.sampling = "stratified"`.
-  Batches then have a fixed size at each client, and the largest sampling rate is charged. The other models draw batches
-  at the clients, or none.
+- Nobody is trusted, sites are few and stay up, and their operators can exchange public keys:
+  [`distributed`](threat-models.md#distributed) keeps the promise of `local-gradient` at about the noise of one server.
+- Traffic is watched (`counts = watched`) and the trust model is `central`: add `privacy.sampling = "stratified"`.
+  Batches then have a fixed size at each client. The other models draw batches at the clients, or none.
 - A person has several rows: name the column with `--unit`. All rows of a person at one client are then protected
-  together; [data](data.md#whose-privacy-several-rows-of-a-person) says what that covers."""
+  [together](data.md#whose-privacy-several-rows-of-a-person)."""
 
 
 def page() -> str:
     """The decision page of the documentation."""
     parts = [
-        "# Which trust model?",
-        "Five questions decide it. `fedsw choose` asks them, and says what to type; this page is its text "
-        "(`fedsw choose --page`). Where nobody is there to ask, what no option answers is taken as cautiously as can "
-        "be (`nobody`, `watched`, `several`); every answer and number that nobody gave is listed as assumed.",
+        "# Is it for you?",
+        "For whoever has records and must decide whether fedsw fits. `fedsw choose` asks the five questions below and "
+        "says what to type; this page is its text (`fedsw choose --page`).",
+        "## When not to use it",
+        "\n".join(f"- {reason}" for reason in WHEN_NOT),
+        "## Have I enough data?",
+        _enough_page(),
+        "## Which trust model? Five questions",
     ]
     for count, (question, answers) in enumerate(QUESTIONS.values(), start=1):
-        parts.append(f"**{count}. {question}**")
-        if answers:
-            parts.append("\n".join(f"- `{name}`: {meaning}" for name, meaning in answers.items()))
-    parts.append("## What follows")
+        meanings = "".join(f"\n   - `{name}`: {meaning}" for name, meaning in answers.items())
+        parts.append(f"{count}. **{question}**{meanings}")
+    parts.append(
+        "What nobody answers is taken as cautiously as can be (`nobody`, `watched`, `several`), and listed as assumed."
+    )
     rows = []
     for product, sums in itertools.product(get_args(Product), get_args(Sees)):
         trust = _fitting(sums, product)
         linked = f"[`{trust.name}`](threat-models.md#{trust.name})"
         rows.append([f"`{sums}`", f"`{product}`", linked, trust.covers, trust.uncovered])
-    parts.append(table(["sums", "product", "trust model", "ε protects", "it does not protect"], rows))
+    parts.append(table(["1. sums", "4. product", "trust model", "ε protects", "it does not protect"], rows))
     parts.append(_MORE)
-    parts += ["## Are the data enough?", _enough_page()]
-    parts += ["## When not to use fedsw", "\n".join(f"- {reason}" for reason in WHEN_NOT)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -238,13 +252,18 @@ def _enough_page() -> str:
         who = "a server adds it" if sums == "server" else f"{clients} clients add it, each its own"
         rows.append([who, *(f"{each:,.0f} {_word(each)}" for each in found)])
     headings = ["noise", *(f"n = {size:,}" for size in sizes)]
+    measured = table(["data", "records", "ε = 0.5", "ε = 1", "ε = 4"], MEASURED)
     return (
-        f"How many times the noise the signal can be at most, for {Answers().columns} columns at ε = 1. Twice the ε is "
-        "about twice the ratio, four times the columns are half of it, and under `local-gradient` a penalty takes a "
-        f"part of it. From {_CLEAR:g} on noise is small; below {_FELT:g} nothing is learnt. `fedsw plan` says more, "
-        "from public twins of your columns.\n\n" + table(headings, rows)
+        "Points of accuracy that privacy took on public data, of a linear model with a trusted server and nothing but "
+        "columns, bounds and ε declared (of R² where a number is predicted; "
+        f"[how it was measured](own-data-results.md)):\n\n{measured}\n\n"
+        "Before there are data: how many times the noise the signal can be at most, for "
+        f"{Answers().columns} columns at ε = 1, and whether that is enough. From {_CLEAR:g} on noise is small; below "
+        f"{_FELT:g} nothing is learnt. Twice the ε is about twice the ratio, four times the columns half of it.\n\n"
+        f"{table(headings, rows)}\n\n"
+        "`fedsw plan` says more, from [public twins of your columns](plan.md), at no cost in privacy."
     )
 
 
 def _word(strength: float) -> str:
-    return "(probably enough)" if strength >= _CLEAR else "(felt)" if strength >= _FELT else "(not enough)"
+    return "(probably)" if strength >= _CLEAR else "(felt)" if strength >= _FELT else "(not enough)"

@@ -346,7 +346,7 @@ def release_share(
 
     Guarantee: to whoever lacks one key of the mask the result is uniform. In the sum with the sites whose masks cancel
     it has noise of its own, N(0, scale^2 m / H) of the part's scale, so that with those of any H honest clients the
-    sum is released with Gaussian noise of that scale (docs/guarantees.md, "Masked sums").
+    sum is released with Gaussian noise of that scale (docs/guarantees/distributed.md, Theorem M1).
 
     Args:
         bounded: the site's vector, over all of its clients; any shape. Beyond `share.most` a coordinate is cut.

@@ -2,8 +2,8 @@
 
 A site with m clients adds N(0, sigma^2 m / H) to its vector and rounds to multiples of a step that all sites have in
 common. Of any H honest clients the noise adds up to N(0, sigma^2). Rounding costs nothing: the sum of the rounded
-vectors has, up to e^-300 in total variation, the law of one rounding of the noised sum (docs/guarantees.md, "Masked
-sums").
+vectors has, up to e^-250 in total variation, the law of one rounding of the noised sum (docs/guarantees/distributed.md,
+Theorem M1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedsw.privacy.masks import Whole
 from fedsw.privacy.noise import spacing
 
 LEAST_STEPS = 8.0
-"""The least standard deviation of a site's noise, in steps of the grid: sums are then within e^-300 of their law."""
+"""The least standard deviation of a site's noise, in steps of the grid: sums are then within e^-250 of their law."""
 
 _DEVIATIONS = 40
 """More standard deviations than noise ever has: its uniforms have at most 256 bits, and its radius is below 19."""

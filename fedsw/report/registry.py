@@ -82,8 +82,9 @@ def _require_promise(record: RunRecord, epsilon: float | None) -> None:
 def _composition(summary: Mapping[str, Any]) -> str:
     guarantee = summary["guarantee"]
     account = "was kept" if summary.get("account") else "was not kept: other releases are not counted"
+    count = summary.get("released_rounds")
     return (
-        f"{summary.get('released_rounds')} rounds were released and charged in a ledger before they left, composed by "
+        f"{count} {'release was' if count == 1 else 'releases were'} charged in a ledger before leaving, composed by "
         f"the accountant {guarantee['accountant']!r}; sampling: {guarantee['sampling']}. An account of all runs on the "
         f"data set {account}."
     )

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.catalogue import of_unit
 from fedsw.experiment.kinds import model_kind
 from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
@@ -212,10 +212,11 @@ def _gone(record: RunRecord) -> int:
 
 
 def _rounds(experiment: Experiment, gone: int) -> str:
-    """How many of the planned rounds are over, and whether they all learn from what was released once."""
-    rounds = experiment.training.rounds
+    """How many of the planned rounds are over, and whether they all learn from one release or sketch."""
+    rounds, stages = experiment.training.rounds, planned_stages(experiment)
     if experiment.privacy.sketch:
-        return f"{gone} of {rounds} steps on one sketch" if gone < rounds else f"{rounds} steps on one sketch"
+        steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
+        return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
     words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
     return f"{words} on one release" if _once(experiment) else words
 

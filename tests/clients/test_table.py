@@ -29,7 +29,7 @@ from tests.federations import Federation, Saboteur, array_record, small
 from tests.fuzz.test_messages import arrays, metrics, require_declared, texts
 
 NUMBER = Whole(record="config", name="x", seen=Seen.PUBLIC, about="a number", limits=Limits(0))
-DOCUMENT = Path(__file__).parents[2] / "docs" / "threat-models.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def test_every_trust_model_is_in_the_table_and_a_field_is_optional_exactly_where
 
 def test_the_documents_show_the_table_that_the_product_has():
     document = DOCUMENT.read_text(encoding="utf-8")
-    assert table.written(document) == document, "run python -m fedsw.federation.messages.table docs/threat-models.md"
+    assert table.written(document) == document, f"run python -m fedsw.federation.messages.table {DOCUMENT}"
 
 
 def test_a_field_that_is_not_in_the_documents_is_noticed(tmp_path, capsys):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsw.clipping import record
+from fedsw.clipping import columns, record
 from fedsw.subnormal import flushes
 from tests.clipping.layers import NAMES, make
 
@@ -131,3 +133,25 @@ def test_a_record_and_the_one_in_its_stead_elsewhere_move_a_sum_by_their_parts_a
         tape.gram(head)
         sums.append(tape.pull_back([(head, torch.ones(len(each), dtype=torch.float64))]))
     assert float((sums[0] - sums[1]).norm()) <= 1e-9
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_a_batch_of_records_at_their_reach_is_summed_far_below_one_records_limit(sites, monkeypatch):
+    """Every record's products are as large as its limit lets them be, cancel, and move by a row."""
+    original, n = columns._forms, 20_000
+    monkeypatch.setattr(columns, "_forms", lambda call, deltas, _, room: original(call, deltas, "factored", room=room))
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = 1 + torch.rand(sites, generator=generator, dtype=torch.float64)
+        pull = torch.randn(sites, generator=generator, dtype=torch.float64)
+        pull = pull - (pull @ inputs) / inputs.square().sum() * inputs
+        pull *= 0.7 * min(2.0**25.5 / math.sqrt(2 * sites), 2.0**40 / (n * sites)) / float(pull.norm() * inputs.norm())
+        x, q = inputs.reshape(1, sites, 1).repeat(n, 1, 1), pull.repeat(n, 1)
+        sums = []
+        for other in (x, torch.cat([x[1:], torch.ones_like(x[:1])])):
+            tape = record(nn.Linear(1, 1, bias=False).double(), other)
+            head = tape.raw.reshape(n, sites)
+            tape.gram(head)
+            gone = torch.cat([q[1:], torch.zeros_like(q[:1])]) if other is not x else q
+            sums.append(tape.pull_back([(head, gone)], torch.ones(n, dtype=torch.float64)))
+        assert float((sums[0] - sums[1]).norm()) <= 1e-4

@@ -11,7 +11,7 @@ import pytest
 from fedsw.cli.app import main
 from fedsw.experiment import load_experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.own_data.choice import _FELT, QUESTIONS, Answers, choose, page, strength_of
+from fedsw.own_data.choice import _FELT, MEASURED, QUESTIONS, Answers, choose, page, strength_of
 from tests.owndata.test_init import folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +71,11 @@ def test_commands_are_printed_in_one_line_each_and_one_client_is_no_clients(caps
 
 def test_the_decision_page_is_the_commands_text():
     assert (ROOT / "docs" / "choose.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_measured_numbers_of_the_page_are_the_committed_results():
+    text = (ROOT / "docs" / "own-data-results.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in text.split("<!-- accuracy -->")[1].splitlines()]
+    lost = {(row[0], row[2]): (row[1], row[7].split()[0]) for row in cells if len(row) == 9}
+    for name, records, *points in MEASURED:
+        assert [lost[name, epsilon] for epsilon in ("0.5", "1", "4")] == [(records, each) for each in points]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.audit.bounds import shown_epsilon, shown_mu
-from fedsw.audit.record import noise
+from fedsw.audit.record import noise, promise, spent
 from fedsw.audit.recorded import audit
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.sketches import sketch_budget
@@ -24,7 +24,9 @@ from fedsw.federation.trust.sketch.server import stage_with
 from fedsw.models.initial import count_parameters, flatten
 from fedsw.privacy.noise import noised
 from fedsw.randomness import Stream
+from fedsw.report.facts import description
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.record import read_run
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.sketches import learnt
 from fedsw.sketches.learnt import flat_bytes
@@ -34,7 +36,7 @@ from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of
 from tests.federations import Federation, Saboteur, numbers
 from tests.server.sketch_runs import LOCAL, NOISELESS, all_records, sketched
-from tests.simulations.test_audit_recorded import change_ledger, failed
+from tests.simulations.test_audit_recorded import change_ledger, change_lines, failed
 
 TWO = "sketch.stages=[{}]"
 THREE = (
@@ -232,6 +234,31 @@ def test_the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_
     change_ledger(path, f"UPDATE rows SET body = '{said}' WHERE body = '{body}'")
     found = audit(directory)
     assert noise.NAME in failed(found) and "its stages cost more than one release" in str(found.rows)
+
+
+@pytest.mark.parametrize("trust", [(), (LOCAL,)])
+def test_whatever_says_the_guarantee_of_a_run_in_stages_speaks_of_all_of_them(tmp_path, trust):
+    directory = tmp_path / "run"
+    guarantee = Federation(tmp_path).run(staged(THREE, *trust), directory=directory)["guarantee"]
+    words = "of all 3 stages of the sketch together, noise multiplier sigma/Delta = "
+    assert words in guarantee["statement"] and guarantee["statement"].endswith("of one release that costs as much.")
+    assert guarantee["sampling"] == "none: all records, once a stage"
+    assert "9 steps on a sketch of 3 stages" in description(read_run(directory))
+    assert failed(audit(directory)) == []
+    path = directory / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["guarantee"]["statement"] = guarantee["statement"].replace(
+        "all 3 stages of the sketch together", "the one release"
+    )
+    path.write_text(json.dumps(summary))
+    assert failed(audit(directory)) == [promise.NAME]
+
+
+def test_a_line_that_says_less_than_the_stages_so_far_cost_is_named(tmp_path):
+    directory = tmp_path / "run"
+    Federation(tmp_path).run(staged(TWO), directory=directory)
+    change_lines(directory / "metrics.jsonl", lambda line: line.update(epsilon=line["epsilon"] / 2))
+    assert failed(audit(directory)) == [spent.REPLAY]
 
 
 def test_a_stage_that_was_charged_is_not_released_again_where_its_file_is_lost(tmp_path):

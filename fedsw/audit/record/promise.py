@@ -199,7 +199,8 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     faults.require(same, f"summary: ε is {upward(claim, 6)}, planned or spent {upward(least, 6)}")
     by_client = [real(value) for value in reported.get("epsilon_spent_by_client", {}).values()]
     faults.require(max(by_client, default=0.0) <= claim * (1 + _SAME), "summary: a client spent more than is claimed")
-    reader = math.inf if folder.experiment.get("unsafe_metrics") else claim
+    private = folder.experiment.get("data", {}).get("held_out_overlap") == "allow"
+    reader = math.inf if folder.experiment.get("unsafe_metrics") or private else claim
     faults.require(
         real(reported["epsilon_of_reader"]) == reader, f"summary: ε of the reader is not {upward(reader, 6)}"
     )
@@ -208,7 +209,7 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
 
 def _sampling(folder: Folder) -> str:
     if folder.sketch:
-        return "none: all records, once"
+        return "none: all records, once" + (" a stage" if folder.experiment["sketch"]["stages"] else "")
     return "each client's own" if folder.local else str(folder.privacy["sampling"])
 
 
@@ -261,4 +262,8 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
         told = f"read off the records: which {' and '.join(sorted(folder.experiment['data']['read_off']))} occur."
         faults.require(told in words, f"the sentence does not say that it is public which {each} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
-    faults.require(f"= {ratio}." in words, f"the sentence does not say the noise multiplier {ratio}")
+    stages = 1 + len(folder.experiment["sketch"]["stages"]) if folder.sketch else 1
+    whole = f"= {ratio} of one release that costs as much." if stages > 1 else f"= {ratio}."
+    faults.require(whole in words, f"the sentence does not say the noise multiplier {ratio}")
+    all_of_them = f"of all {stages} stages of the sketch together"
+    faults.require(stages == 1 or all_of_them in words, f"the sentence does not say {all_of_them!r}")

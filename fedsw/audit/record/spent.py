@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,9 +70,14 @@ def check_replay(folder: Folder) -> Check:
 def _along(folder: Folder, book: Book, faults: Faults) -> None:
     """A few lines of metrics.jsonl, the last among them: epsilon there is that of the rows up to its attempt's."""
     place = {(row.round, row.attempt): position for position, row in enumerate(book.rows, start=1)}
-    lines = [line for line in folder.metrics if (line.get("round"), line.get("attempt")) in place]
-    for line in lines[:: -max(1, len(lines) // _LINES)]:
-        cost, said = replay(book, place[line["round"], line["attempt"]]), real(line.get("epsilon"))
+    steps = int(folder.experiment["training"]["rounds"]) if folder.sketch else 1  # of a stage, whose row has its number
+
+    def row(line: Mapping[str, Any]) -> int | None:
+        return place.get((-(-int(line.get("round") or 0) // steps), int(line.get("attempt") or 0)))
+
+    lines = [(line, found) for line in folder.metrics if (found := row(line)) is not None]
+    for line, found in lines[:: -max(1, len(lines) // _LINES)]:
+        cost, said = replay(book, found), real(line.get("epsilon"))
         fault = f"round {line['round']} of metrics.jsonl says ε = {upward(said, 6)}, its rows cost {upward(cost, 6)}"
         faults.require(cost == said or math.isclose(cost, said, rel_tol=_SAME), fault)
 

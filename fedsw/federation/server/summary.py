@@ -16,7 +16,7 @@ import torch
 from fedsw.accountants import accountant_named
 from fedsw.accounting.selection import Selection
 from fedsw.errors import FederationError
-from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.held_out import PUBLIC
@@ -202,7 +202,7 @@ def within(experiment: Experiment) -> str:
 def _sampling(experiment: Experiment) -> str:
     privacy = experiment.privacy
     if privacy.sketch:
-        return "none: all records, once"
+        return "none: all records, once" + (" a stage" if planned_stages(experiment) > 1 else "")
     return "each client's own" if privacy.local else privacy.sampling
 
 
@@ -238,8 +238,10 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         return "No privacy: epsilon = infinity (non-private reference)."
     accountant = local_accountant(experiment)
     kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
-    releases = planned_releases(experiment)
+    releases, stages = planned_releases(experiment), planned_stages(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
+    if stages > 1:
+        what = f"all {stages} stages of the sketch together"
     if experiment.privacy.moments:
         what += " and one release of moments before them"
     if selection is not None:
@@ -250,7 +252,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     neighbours = f"replacement of {replaced}{within(experiment)}{apart}"
     words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
-        f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}."
+        f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}"
+        f"{' of one release that costs as much' if stages > 1 else ''}."
     )
     if experiment.data.occurring:
         words += f" Public, for nobody declared it and it was read off the records: {experiment.data.occurring}."

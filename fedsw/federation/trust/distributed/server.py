@@ -111,25 +111,29 @@ class MaskedSums(ABC):
         self._rounds = set[int]()
 
     @abstractmethod
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
-        """One attempt of a cohort; None if one of its sites was lost."""
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        """What an attempt of a cohort comes to; None if one of its sites was lost."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
-        for attempt, everybody in self._collector.attempts(round_):
-            present = [each for each in everybody if each.count]
-            cohort = self._cohort(round_, attempt, present)
-            sites = partial(self._sum, present)
-            found = None if cohort is None else self._attempt(round_, attempt, theta, cohort, sites)
-            if found is not None:
+        for attempt, present in self._collector.attempts(round_):
+            outcome = self._attempt(round_, attempt, theta, [each for each in present if each.count])
+            if outcome is not None:
                 self._rounds.add(round_)
-                return found
+                return outcome
             if self._collector.exhausted:
                 raise BudgetExhausted(
                     "a client's ledger allows no further attempt. Attempts that failed were charged, too: "
                     "local.failing says how many the budget is for"
                 )
         raise self._collector.gave_up(round_)
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
+        """One attempt with these sites; None if one of them was lost."""
+        cohort = self._cohort(round_, attempt, present)
+        if cohort is None:
+            return None
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present))
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -187,7 +191,7 @@ class MaskedSums(ABC):
 class MaskedRounds(MaskedSums):
     """Rounds of one or two masked sums."""
 
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         task = self._task
         directions = task.directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
