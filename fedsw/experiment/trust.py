@@ -179,6 +179,15 @@ def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
     return found.sketching if sketch and found.sketching is not None else found
 
 
+def answering(exchange: str) -> tuple[str, ...]:
+    """The names of trust models under which clients answer a type of message, for whatever task."""
+    return tuple(
+        name
+        for name, model in trust_models().items()
+        if any(exchange in each.exchanges() for each in (model, model.sketching) if each is not None)
+    )
+
+
 def names_of(
     *, gradients: bool | None = None, local: bool | None = None, comparison: Comparison | None = None
 ) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.experiment.trust import trust_models
+from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node.account import Due, ledger_path, paid_together
@@ -150,9 +150,9 @@ def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
     node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
     agreed = node.task.experiment.privacy
     if exchange.kind not in agreed.model.exchanges():
-        trusts = " or ".join(name for name, each in trust_models().items() if exchange.kind in each.exchanges())
-        for_others = f"trust {trusts}" if trusts != agreed.trust else "tasks of another kind"
-        raise RuntimeError(f"this message belongs to {for_others}; this node agreed to {agreed.trust}")
+        trusts = answering(exchange.kind)
+        of = "tasks of another kind" if agreed.trust in trusts else f"trust {' or '.join(trusts)}"
+        raise RuntimeError(f"this message belongs to {of}; this node agreed to {agreed.trust}")
     return node
 
 

@@ -71,7 +71,10 @@ class Distributed(Served):
         if (found := nobody_honest(settings)) is not None:
             return found
         if settings.sketch != Sketch():
-            return f"[sketch] is set, and objective.task {settings.objective.task!r} learns from none: leave it out"
+            return (
+                "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not "
+                f"for objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
+            )
         if settings.privacy.moments:
             return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"
         if settings.data.held_out_released:

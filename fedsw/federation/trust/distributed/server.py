@@ -32,6 +32,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,
+    Attempt,
     attempt_of,
     delta_of,
     multiplier_of,
@@ -106,25 +107,29 @@ class MaskedSums(ABC):
         self._rounds = set[int]()
 
     @abstractmethod
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
-        """One attempt of a cohort; None if one of its sites was lost."""
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        """What an attempt of a cohort comes to; None if one of its sites was lost."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
-        for attempt, everybody in self._collector.attempts(round_):
-            present = [each for each in everybody if each.count]
-            cohort = self._cohort(round_, attempt, present)
-            sites = partial(self._sum, present)
-            found = None if cohort is None else self._attempt(round_, attempt, theta, cohort, sites)
-            if found is not None:
+        for attempt, present in self._collector.attempts(round_):
+            outcome = self._attempt(round_, attempt, theta, [each for each in present if each.count])
+            if outcome is not None:
                 self._rounds.add(round_)
-                return found
+                return outcome
             if self._collector.exhausted:
                 raise BudgetExhausted(
                     "a client's ledger allows no further attempt. Attempts that failed were charged, too: "
                     "local.failing says how many the budget is for"
                 )
         raise self._collector.gave_up(round_)
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
+        """One attempt with these sites; None if one of them was lost."""
+        cohort = self._cohort(round_, attempt, present)
+        if cohort is None:
+            return None
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present))
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -186,7 +191,7 @@ class MaskedRounds(MaskedSums):
         super().__init__(context)
         self._ranks = ranked.Ranks(context.plan.task)
 
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         task = self._task
         directions = task.all_directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
@@ -197,7 +202,7 @@ class MaskedRounds(MaskedSums):
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
-            found, moved = self._ranks.of(counts, agreed.batch, directions, theta, round_, attempt)
+            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
             means = Broadcast.of(found, Terms.of(task))
         if not ranked.contributes(task):
             assert moved is not None
@@ -208,6 +213,12 @@ class MaskedRounds(MaskedSums):
             return None
         vector = vector if moved is None else vector + moved
         return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        return self._ranks.of(counts, agreed.batch, agreed.directions, theta, round_, attempt)
 
 
 def summed_scale(agreed: Agreed) -> float:

@@ -36,7 +36,7 @@ class MaskedSketch(MaskedSums):
         """Empty: their sum alone is known."""
         return {}
 
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         task, stage = self._task, trusted.stage_with(round_, theta)
         agreed, sketcher = sketch_client.sum_of(task, cohort, stage), sketcher_of(task, stage)
         asked = MaskedSketchAsked(round_, attempt, trusted.broadcast(task, theta), cohort.model_dump_json())
