@@ -25,7 +25,7 @@ _EXACT = 1e-9
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves the sums (docs/guarantees.md, "Records kept out of training").
+    """How far a replaced record moves the sums (docs/guarantees/units.md).
 
     Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
     of 1 each, and the counts of one prediction besides.
@@ -94,7 +94,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
 
     That rows cost no more than epsilon is checked with all others. A record's vector is at most 1 long, so that its
-    replacement moves the sums by sqrt(2) (docs/guarantees.md, "Moments first").
+    replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
     """
     if not folder.share_of_moments:
         faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")

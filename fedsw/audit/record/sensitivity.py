@@ -151,7 +151,7 @@ _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
 def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1) -> float:
-    """How far a replaced record moves the sum of a stage (docs/guarantees.md, K1): within a cell, or between two.
+    """How far a replaced record moves the sum of a stage (docs/guarantees/sketches.md, K1): in a cell, or between two.
 
     Waves of norm 1 are up to 2 apart; codes, of which no number is negative, and moments up to sqrt(2); each with its
     part of the squared norm.
