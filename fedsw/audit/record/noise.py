@@ -353,10 +353,8 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
-        if folder.model.law == "masked sum" and rows:  # every row has the noise of the honest clients together
-            settings = folder.experiment["federation"]
-            honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
-            total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)
+        if folder.model.masked and rows:
+            total = folder.masked_sigma(rows[0], line.get("clients", 0))
         if folder.model.law == "masked sum" and not folder.task.private_parameters:
             continue  # what is released is a gradient made of noised tables; nothing of it has one standard deviation
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
