@@ -36,7 +36,7 @@ class Scaler(NamedTuple):
 
 
 # Fixed constants: none is a statistic that is recomputed from private records at run time. The clamps of age and of the
-# two capital columns were chosen by cross-validation on the training part (docs/data.md), as settings are:
+# two capital columns were chosen by cross-validation on the training part (docs/datasets.md), as settings are:
 # outside the guarantee. A tax return with a gain or a loss below the clamp counts as one without.
 NUMERIC: Mapping[str, Scaler] = MappingProxyType(
     {
