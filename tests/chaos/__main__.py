@@ -1,4 +1,4 @@
-"""python -m tests.chaos [--deployed | --masked] --seed 0 --rounds 200 --out DIR: one scripted run; prints its audit as JSON.
+"""python -m tests.chaos [--deployed | --masked] --seed 0 --rounds 200 --out DIR: a scripted run, and its audit as JSON.
 
 Without --deployed in one process at a time, whose clients are spoiled and which is killed at named places; with it on a
 SuperLink and five SuperNodes on loopback, whose processes are killed, stopped and started again at random moments. With

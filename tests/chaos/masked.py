@@ -53,7 +53,7 @@ def script(seed: int, rounds: int) -> list[Injection]:
 
 
 def run_masked(seed: int, rounds: int, directory: Path) -> dict[str, Any]:
-    """Run `rounds` rounds on a SuperLink and five SuperNodes, and say what the ledgers say; a run that stops is resumed.
+    """Run `rounds` rounds on a SuperLink and five SuperNodes, and audit all ledgers; a run that stops is resumed.
 
     Raises:
         ChaosFailed: naming the first thing that is wrong.
