@@ -105,7 +105,7 @@ def draw(asked: Mapping[str, Any], found: Mapping[str, Any]) -> Figure:
                 )
                 for clients in asked["clients"]
             ]
-            look = {"color": COLOURS[place], "marker": MARKERS[place]}
+            look: dict[str, Any] = {"color": COLOURS[place], "marker": MARKERS[place]}
             axes.plot([each for each, own in runs if own], [mean(own) for _, own in runs if own], label=method, **look)
             for clients, own in runs:
                 axes.plot([clients] * len(own), own, linestyle="none", alpha=0.35, **look)
