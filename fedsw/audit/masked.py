@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +21,11 @@ from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Neighbours, Trial, e
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.cohort import Present
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import client, site
-from fedsw.federation.trust.distributed.budget import Attempt, attempts
+from fedsw.federation.trust.distributed.budget import attempts
 from fedsw.federation.trust.distributed.cohort import least, own_counts
+from fedsw.federation.trust.distributed.ranked import Ranks
 from fedsw.federation.trust.distributed.server import MaskedRounds
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
@@ -87,21 +90,29 @@ class View:
         return found
 
 
+class _Poles(Ranks):
+    """Slot means that pull every pole to the other one, whatever was counted."""
+
+    def of(self, counts: Tensor, *given: Any) -> tuple[Tensor, Tensor | None]:
+        radius, bins = self._task.clip.output, self._task.experiment.own(MaskedSettings).bins
+        upper = torch.arange(bins) >= bins // 2
+        return torch.where(upper, -radius, radius).to(torch.float64).repeat(len(counts) // bins), None
+
+
 class _Lying(MaskedRounds):
     """A server that asks as few clients as it may, and sends a table that pulls every pole to the other one."""
 
     holder = 0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ranks = _Poles(context.plan.task)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
         fewest = least(self._task.experiment)
         others = [each for each in present if int(each.site.clients[0]) != self.holder]
         own = [each for each in present if int(each.site.clients[0]) == self.holder]
         return super()._attempt(round_, attempt, theta, [*own, *others][:fewest])
-
-    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
-        radius, bins = self._task.clip.output, counts.shape[-1]
-        upper = torch.arange(bins) >= bins // 2
-        return torch.where(upper, -radius, radius).to(torch.float64).expand(counts.shape).contiguous()
 
 
 class MaskedTrial(Trial):

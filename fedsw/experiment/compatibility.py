@@ -93,8 +93,8 @@ def _misfit_of_task(settings: Settings, kind: TaskKind) -> str | None:
 
 def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
     trust, task = settings.privacy.trust, settings.objective.task
-    if settings.objective.also and settings.privacy.local:
-        return f"objective.also has more penalties, and trust {trust!r} takes one: use 'central' or 'none'"
+    if settings.objective.also and settings.privacy.local and not trust_model(trust).masked:
+        return f"objective.also has more penalties, and trust {trust!r} takes one: use 'central' or 'distributed'"
     if settings.objective.also and kind.facts.other_side not in (None, "prior"):
         return f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
     if kind.facts.sketched and not settings.privacy.sketch and trust in kind.facts.trusts:

@@ -81,6 +81,15 @@ def test_no_choice_of_groups_by_what_was_released_before_shows_more():
     assert max(chosen_as_one_goes(first, parts, fixed) for first in parts) > 1.002 * delta
 
 
+def test_a_cost_that_is_chosen_by_what_was_released_shows_more_than_the_limit():
+    """Why an account asks that costs are planned: either second run is admitted, and the choice between them is not."""
+    loss, delta, first = 1.0, 1e-6, Step(1.0, 0.166)
+    second = [Step(1.0, 0.166), Step(0.01, 1.257)]
+    for step in second:
+        assert composed_epsilon([{first: 1}, {step: 1}] if step != first else [{first: 2}], delta) <= loss
+    assert chosen_as_one_goes(first, second, loss) > 1.5 * delta
+
+
 RATES = st.sampled_from([0.01, 0.1, 0.5, 1.0])
 PARTS = st.lists(
     st.dictionaries(st.builds(Step, RATES, st.floats(0.05, 2.0)), st.integers(1, 40), min_size=1, max_size=2),

@@ -91,7 +91,7 @@ class Inspector:
             self._sizes[client]["P"] = message.content["config"]["rows"]
         if kind == "train.masked_tables":
             cells, k = len(self._task.objective.cells), self._sizes[client]["k"]
-            self._sizes[client]["y"] = cells * k * self._experiment.local.bins
+            self._sizes[client]["x"] = self._sizes[client]["y"] = cells * k * self._experiment.local.bins
         if kind == "train.masked_sum":
             self._sizes[client]["y"] = self._task.parameters
         if kind == "train.masked_sketch":

@@ -24,7 +24,7 @@ from fedsw.federation.messages import (
     Terms,
 )
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
-from fedsw.federation.trust.distributed import sketch_client
+from fedsw.federation.trust.distributed import ranked, sketch_client
 from fedsw.federation.trust.distributed.budget import attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
 from fedsw.federation.trust.sketch.server import stage_with
@@ -117,16 +117,17 @@ class Sites:
 
     def table(self, site: int, cohort: Cohort, round_: int = 1, attempt: int = 0, theta=None):
         """A site's part (y,) of the masked sum of tables, mod 2^64."""
-        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
+        terms = Terms.of(self.task, S=1)
         model = Broadcast.of(self.theta if theta is None else theta, terms)
         asked = MaskedTableAsked(model, round_, attempt, cohort.model_dump_json())
         return self._ask(messages.MASKED_TABLES, site, asked, terms).values.numpy().view(np.uint64)
 
     def contribution(self, site: int, cohort: Cohort, table=None, round_: int = 1, attempt: int = 0):
-        """A site's part (r,) of the masked sum of contributions, mod 2^64; for a table of zeros."""
-        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
-        if self.experiment.objective.alpha > 0 and table is None:
-            table = torch.zeros(self.shape(round_, attempt), dtype=torch.float64)
+        """A site's part (r,) of the masked sum of contributions, mod 2^64; for slot means of zero."""
+        length = self.length(round_, attempt)
+        terms = Terms.of(self.task, S=1, x=length)
+        if self.task.objective.alpha > 0 and table is None:
+            table = torch.zeros(length, dtype=torch.float64)
         sent = None if table is None else Broadcast.of(table, terms)
         asked = MaskedSumAsked(Broadcast.of(self.theta, terms), sent, round_, attempt, cohort.model_dump_json())
         return self._ask(messages.MASKED_SUM, site, asked, terms).values.numpy().view(np.uint64)
@@ -147,10 +148,11 @@ class Sites:
         )
 
     def directions(self, round_: int, attempt: int):
-        return self.task.directions(round_, attempt)
+        return self.task.all_directions(round_, attempt)
 
-    def shape(self, round_: int = 1, attempt: int = 0) -> tuple[int, int, int]:
-        return len(self.task.objective.cells), self.directions(round_, attempt).shape[1], self.experiment.local.bins
+    def length(self, round_: int = 1, attempt: int = 0) -> int:
+        """Numbers of all tables."""
+        return ranked.length_of(self.task, self.directions(round_, attempt))
 
     def attempt(self, cohort: Cohort, round_: int = 1, attempt: int = 0):
         return attempt_of(self.task, cohort, self.directions(round_, attempt))

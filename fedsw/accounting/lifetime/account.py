@@ -82,12 +82,13 @@ class DatasetAccount:
 
     Guarantee: with a limit (epsilon, delta), whatever was released by runs that were reserved for here satisfies it
     together, for the replacement of one record within its groups, as long as no run releases more than its reservation
-    or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen.
+    or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen. What runs
+    cost must not be chosen by what earlier ones released; everything else may be.
 
     Attributes:
         newest: the last row of every run's ledger.
 
-    Source: docs/guarantees.md, "One account for one data set".
+    Source: docs/guarantees/ledger.md.
     """
 
     def __init__(self, folder: Path, data: str) -> None:

@@ -103,19 +103,37 @@ def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], s
 
 def _cell(stratum: str, penalty: str) -> str:
     """The cell of a penalty that a stratum "Y=1,A=0" or "A=0" is in."""
-    if penalty == "prior-matching":
+    if penalty in ("prior-matching", "distribution-matching"):
         return "all"
     return stratum if penalty == "equality-of-odds" else stratum.split(",")[-1]
 
 
-def of_contribution(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spread: float) -> dict[str, float]:
-    """Delta of every group of a client's contribution, given the noised tables (section 8), SLACK included."""
+def of_contribution(
+    experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]
+) -> dict[str, float]:
+    """Delta of every stratum of a contribution, given the noised tables (section 8), SLACK included.
+
+    Of every penalty it is 4 L w (lambda M + sqrt(lambda) A) / n, A the radius of what its outputs are compared with.
+
+    Args:
+        spreads: of the directions of every penalty.
+    """
     goal, clip = experiment["objective"], experiment["clip"]
-    alpha, radius = goal["alpha"], clip["output"]
-    weight = comparisons(batch, odds=goal["penalty"] == "equality-of-odds")
-    task = (1 - alpha) * 2 * clip["loss"] / sum(batch.values())
-    pulled = alpha * weight * 2 * (spread * radius + math.sqrt(spread) * radius)
-    return {group: SLACK * (2 * clip["jacobian"] * pulled / n + task) for group, n in batch.items()}
+    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
+    left = max(0.0, 1 - sum(each["weight"] for each in penalties))
+    task = 0.0 if goal["penalty"] == "distribution-matching" else left * 2 * clip["loss"] / sum(batch.values())
+    total = dict.fromkeys(batch, SLACK * task)
+    for each, spread in zip(penalties, spreads, strict=True):
+        radius, jacobian = each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"]
+        reach = each["prior_radius"] if each["penalty"] == "prior-matching" else radius
+        cell_of = {name: _cell(name, each["penalty"]) for name in batch}
+        cells = {cell: sum(n for name, n in batch.items() if cell_of[name] == cell) for cell in cell_of.values()}
+        alone = each["penalty"] in ("prior-matching", "distribution-matching")
+        times = 1.0 if alone else comparisons(cells, odds=each["penalty"] == "equality-of-odds")
+        pulled = 4 * jacobian * each["weight"] * times * (spread * radius + math.sqrt(spread) * reach)
+        for name, cell in cell_of.items():
+            total[name] += SLACK * pulled / cells[cell]
+    return total
 
 
 def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:
@@ -133,7 +151,7 @@ _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
 def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1) -> float:
-    """How far a replaced record moves the sum of a stage (docs/guarantees.md, K1): within a cell, or between two.
+    """How far a replaced record moves the sum of a stage (docs/guarantees/sketches.md, K1): in a cell, or between two.
 
     Waves of norm 1 are up to 2 apart; codes, of which no number is negative, and moments up to sqrt(2); each with its
     part of the squared norm.

@@ -228,8 +228,7 @@ class Privacy(Section):
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
 
     `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
-    inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees.md, "Moments
-    first").
+    inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
     """
 
     trust: str = "central"

@@ -27,13 +27,13 @@ class Distributed(Served):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
-    compares = frozenset(("groups", "sketch"))
+    compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     local = True
     gradients = True
     masked = True
     law: ClassVar[Law | None] = "masked sum"
     sections = {"local": MaskedSettings, "sketch": Sketch}
-    why_not = "its masked tables rank the outputs of private groups against each other"
+    why_not = "its masked sums are of tables of outputs and of contributions"
     trusted_with = "that at most local.colluding clients are on the server's side"
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"
@@ -72,8 +72,8 @@ class Distributed(Served):
             return found
         if settings.sketch != Sketch():
             return (
-                "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not for "
-                f"objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
+                "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not "
+                f"for objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
             )
         if settings.privacy.moments:
             return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"

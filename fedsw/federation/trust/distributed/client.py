@@ -1,33 +1,24 @@
-"""Trust model `distributed` in rounds at a site: a table of its batch, and the batch's contribution."""
+"""Trust model `distributed` in rounds at a site: tables of its batch, and the batch's contribution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from flwr.app import Context, Error, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets import split
 from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
-from fedsw.federation.trust.distributed.budget import (
-    Attempt,
-    attempt_of,
-    attempts,
-    multiplier_of,
-    objective_of,
-)
+from fedsw.federation.trust.distributed import ranked
+from fedsw.federation.trust.distributed.budget import Attempt, attempt_of, attempts, multiplier_of
 from fedsw.federation.trust.distributed.cohort import Cohort, rate_of, require_alike
 from fedsw.federation.trust.distributed.site import Answering, State, charged, checked, masked, masked_reply
-from fedsw.objectives import histograms as tables
 from fedsw.privacy.release import Bounded, Paid
 from fedsw.subnormal import flushing_to_zero
 
@@ -37,7 +28,7 @@ Request = MaskedTableAsked | MaskedSumAsked
 def masked_tables(message: Message, context: Context) -> Message:
     """First masked sum of an attempt: a fresh secret batch, charged; histograms of its outputs."""
     node, asked = node_of(messages.MASKED_TABLES, message, context)
-    if not split.asks_tables(node.task.experiment):
+    if not ranked.compares(node.task):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
     try:
@@ -56,6 +47,8 @@ def masked_tables(message: Message, context: Context) -> Message:
 def masked_sum(message: Message, context: Context) -> Message:
     """Second masked sum of an attempt, or the only one: the clipped contribution of the batch."""
     node, asked = node_of(messages.MASKED_SUM, message, context)
+    if not ranked.contributes(node.task):
+        raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
     try:
         begin = _charged if asked.tables is None else _charged_before
@@ -101,7 +94,7 @@ def _charged_before(node: Node, asked: Request, context: Context, state: State) 
 
 def _agree(node: Node, asked: Request) -> Callable[[Cohort], Attempt]:
     """What all sites of a cohort work out alike of a round's attempt."""
-    return lambda cohort: attempt_of(node.task, cohort, node.task.directions(asked.round, asked.attempt))
+    return lambda cohort: attempt_of(node.task, cohort, node.task.all_directions(asked.round, asked.attempt))
 
 
 def _counts(here: Answering[Attempt]) -> NDArray[np.int64]:
@@ -113,35 +106,28 @@ def _counts(here: Answering[Attempt]) -> NDArray[np.int64]:
 
 @flushing_to_zero
 def _tables(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, state: State) -> Tensor:
-    """Histograms (c, k, bins) of a fresh batch, over all clients of the site in the sum; float64."""
+    """All histograms of a fresh batch, over all clients of the site in the sum, flat; float64."""
     node, task, counts = here.node, here.node.task, _counts(here)
     records = node.draw(bytes(state["key"]), counts)
-    _, outputs = node.forward(theta, records, round_, attempt)
-    by_cell = counts.sum(axis=0)
-    cell = torch.from_numpy(np.repeat(np.arange(len(by_cell)), by_cell))
-    bins = task.experiment.own(MaskedSettings).bins
-    return tables.histograms_by(outputs, cell, len(by_cell), here.attempt.directions, task.clip.output, bins)
+    if ranked.contributes(task):
+        _, outputs = node.forward(theta, records, round_, attempt)
+    else:
+        outputs = task.fixed_outputs(records)
+    return ranked.counted(task, outputs, counts.sum(axis=0).tolist(), here.attempt.directions)
 
 
 @flushing_to_zero
 def _contribution_of(
-    here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, table: Tensor | None, state: State
+    here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, means: Tensor | None, state: State
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
-    node, task, objective = here.node, here.node.task, objective_of(here.node.task)
+    node, task = here.node, here.node.task
     batch, outputs = _batch(here, theta, round_, attempt, state)
-    q = torch.zeros((len(batch.records), task.dimension), dtype=torch.float64)
-    if table is not None:
-        cells = torch.split(outputs, _counts(here).sum(axis=0).tolist())
-        q = torch.cat(
-            [
-                tables.cotangents(
-                    own, here.attempt.directions, table[cell], objective, cell=cell, size=size, radius=task.clip.output
-                )
-                for cell, (own, size) in enumerate(zip(cells, here.attempt.batch, strict=True))
-            ]
-        )
-    vector, _ = node.contribution(batch, q, objective.task_weight(sum(here.attempt.batch)))
+    q = task.no_cotangents(len(batch.records))
+    if means is not None:
+        drawn = _counts(here).sum(axis=0).tolist()
+        q = ranked.cotangents(task, outputs, drawn, here.attempt.batch, here.attempt.directions, means)
+    vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(here.attempt.batch)))
     node.batch = None
     return vector
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import (
@@ -32,23 +29,21 @@ from fedsw.federation.messages import (
 )
 from fedsw.federation.trust.collect import Collector
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,
-    Attempt,
     attempt_of,
     delta_of,
     multiplier_of,
     noise_of,
-    objective_of,
-    planned_spread,
 )
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan
-from fedsw.objectives import histograms as tables
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.shares import summed
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import planned_spreads
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -69,8 +64,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
             )
     delta = delta_of(experiment, sum(sizes))
     multiplier, epsilon = multiplier_of(experiment, delta)
-    covered, k = planned_spread(task)
-    noise = noise_of(task, batch, delta, covered=covered, k=k)
+    directions = task.all_directions(0, 0)
+    noise = noise_of(task, batch, delta, spreads=planned_spreads(task), directions=directions)
     return Plan.of(
         task,
         sizes=sizes,
@@ -83,8 +78,17 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
-Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | None]
-"""One masked sum of an attempt: of an exchange, its request, the step of the grid, and how many numbers."""
+class Sums(Protocol):
+    """One masked sum of an attempt."""
+
+    def __call__(
+        self, kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int, **sizes: int
+    ) -> Tensor | None:
+        """What the sites answer to a request, added up, (length,) float64; None if one of them was lost.
+
+        Args:
+            step: of the grid. sizes: lengths of the request that the task does not say.
+        """
 
 
 class _Asking(Collector):
@@ -147,10 +151,16 @@ class MaskedSums(ABC):
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
-        self, present: Sequence[Present], kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int
+        self,
+        present: Sequence[Present],
+        kind: Exchange[Any, MaskedNumbers],
+        asked: Message,
+        step: float,
+        length: int,
+        **sizes: int,
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
-        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
+        terms = [Terms.of(self._task, S=len(each.here), y=length, **sizes) for each in present]
         answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
@@ -191,29 +201,32 @@ class MaskedSums(ABC):
 class MaskedRounds(MaskedSums):
     """Rounds of one or two masked sums."""
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ranks = ranked.Ranks(context.plan.task)
+
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
-        task = self._task
-        directions = task.directions(round_, attempt)
+        task, directions = self._task, self._task.all_directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
-        terms = Terms.of(task, k=directions.shape[1])
-        model, found = Broadcast.of(theta, terms), None
-        if split.asks_tables(task.experiment):
-            shape = (len(agreed.batch), directions.shape[1], task.experiment.own(MaskedSettings).bins)
-            table = MaskedTableAsked(model, round_, attempt, text)
-            counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, math.prod(shape))
+        length = ranked.length_of(task, directions)
+        model, means, moved = Broadcast.of(theta, Terms.of(task)), None, None
+        if ranked.compares(task):
+            asked, step = MaskedTableAsked(model, round_, attempt, text), agreed.shares("table")[0].step
+            counts = sites(messages.MASKED_TABLES, asked, step, length)
             if counts is None:
                 return None
-            found = Broadcast.of(self._slot_means(counts.reshape(shape), agreed), terms)
-        last, step = MaskedSumAsked(model, found, round_, attempt, text), agreed.shares("contribution")[0].step
-        vector = sites(messages.MASKED_SUM, last, step, task.parameters)
+            found, moved = self._ranks.of(counts, agreed.batch, directions, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task, x=length))
+        clients = sum(agreed.clients)
+        if not ranked.contributes(task):
+            assert moved is not None
+            return Outcome(moved, None, self.epsilon(), attempt, clients)
+        last, step = MaskedSumAsked(model, means, round_, attempt, text), agreed.shares("contribution")[0].step
+        vector = sites(messages.MASKED_SUM, last, step, task.parameters, x=length)
         if vector is None:
             return None
-        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, sum(agreed.clients))
-
-    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
-        """Slot means (c, k, bins) from the noised histograms of everybody; nothing but post-processing."""
-        cells = [tables.monotone(cell, total) for cell, total in zip(counts, agreed.batch, strict=True)]
-        return torch.stack(tables.matched(cells, objective_of(self._task), self._task.clip.output))
+        whole = vector if moved is None else vector + moved
+        return Outcome(whole, summed_scale(agreed), self.epsilon(), attempt, clients)
 
 
 def summed_scale(agreed: Agreed) -> float:
