@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +20,9 @@ from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Neighbours, Trial, e
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.cohort import Present
-from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import client, site
-from fedsw.federation.trust.distributed.budget import attempts
+from fedsw.federation.trust.distributed.budget import Attempt, attempts
 from fedsw.federation.trust.distributed.cohort import least, own_counts
-from fedsw.federation.trust.distributed.ranked import Ranks
 from fedsw.federation.trust.distributed.server import MaskedRounds
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
@@ -90,13 +87,8 @@ class View:
         return found
 
 
-class _Poles(Ranks):
-    """Slot means that pull every pole to the other one, whatever was counted."""
-
-    def of(self, counts: Tensor, *given: Any) -> tuple[Tensor, Tensor | None]:
-        radius, bins = self._task.clip.output, self._task.experiment.own(MaskedSettings).bins
-        upper = torch.arange(bins) >= bins // 2
-        return torch.where(upper, -radius, radius).to(torch.float64).repeat(len(counts) // bins), None
+_BEYOND = 1e6
+"""Further than any output is."""
 
 
 class _Lying(MaskedRounds):
@@ -104,15 +96,19 @@ class _Lying(MaskedRounds):
 
     holder = 0
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._ranks = _Poles(context.plan.task)
-
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
         fewest = least(self._task.experiment)
         others = [each for each in present if int(each.site.clients[0]) != self.holder]
         own = [each for each in present if int(each.site.clients[0]) == self.holder]
         return super()._attempt(round_, attempt, theta, [*own, *others][:fewest])
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        bins = self._task.experiment.own(MaskedSettings).bins
+        upper = torch.arange(bins) >= bins // 2
+        ends = torch.where(upper, -_BEYOND, _BEYOND).to(torch.float64)  # a client cuts them to its bound
+        return ends.repeat(len(counts) // bins), None
 
 
 class MaskedTrial(Trial):

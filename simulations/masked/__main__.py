@@ -16,7 +16,7 @@ import fedsw
 from fedsw.markdown import table
 
 HERE = Path(__file__).parent
-_MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference")
+_MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference", "loss", "sw2_to_prior", "sw2")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,18 +56,21 @@ def cells(asked: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
 
 def page(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """A row for each task, number of clients and method: means over the seeds, and what each came to."""
-    rows = []
+    rows, shown = [], [name for name in _MEASURES if any(name in each for each in found.values())]
     for task, clients, method in itertools.product(asked["task"], asked["clients"], asked["methods"]):
         own = [found[name] for seed in asked["seeds"] if (name := f"{task}/{method}/{clients}/{seed}") in found]
-        measures = [name for name in _MEASURES if own and name in own[0]]
-        if not own:
-            continue
-        said = [
-            f"{mean(each[name] for each in own):.3f} ({', '.join(f'{each[name]:.3f}' for each in own)})"
-            for name in measures
-        ]
-        rows.append((task, str(clients), method, *said, *([""] * (len(_MEASURES) - len(said)))))
-    return table(("task", "clients", "trust", *(name.replace("_", " ") for name in _MEASURES)), rows)
+        if own:
+            said = [_said(name, [each[name] for each in own if name in each]) for name in shown]
+            rows.append((task, str(clients), method, *said))
+    return table(("task", "clients", "trust", *(name.replace("_", " ") for name in shown)), rows)
+
+
+def _said(measure: str, values: Sequence[float]) -> str:
+    """The mean of a measure and what each seed came to; distances are small."""
+    if not values:
+        return ""
+    digits = 5 if measure.startswith("sw2") else 3
+    return f"{mean(values):.{digits}f} ({', '.join(f'{each:.{digits}f}' for each in values)})"
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Distributed(Served):
     masked = True
     law: ClassVar[Law | None] = "masked sum"
     sections = {"local": MaskedSettings, "sketch": Sketch}
-    why_not = "its masked sums are of tables of outputs and of contributions"
+    why_not = "its masked sums are of tables, of contributions and of sketches"
     trusted_with = "that at most local.colluding clients are on the server's side"
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"

@@ -107,7 +107,7 @@ class Attempt:
     honest: int
     clients: tuple[int, ...]
     drawn: NDArray[np.int64]
-    directions: Sequence[Tensor]
+    directions: tuple[Tensor, ...]
 
     @property
     def charge(self) -> Charge:
@@ -155,7 +155,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
-    the sensitivity of the worst cell (docs/guarantees/distributed.md, Theorem D).
+    the sensitivity of the worst cell (docs/guarantees.md, "Nobody trusted").
 
     Args:
         directions: of the attempt, (d, k) for every penalty.
@@ -176,7 +176,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     rate = rate_of(experiment.training.batch_fraction)
-    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, directions)
+    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions))
 
 
 def noise_of(

@@ -1,4 +1,4 @@
-"""Trust model `distributed` in rounds at a site: tables of its batch, and the batch's contribution."""
+"""Trust model `distributed` in rounds at a site: a table of its batch, and the batch's contribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAske
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.trust.distributed import ranked
-from fedsw.federation.trust.distributed.budget import Attempt, attempt_of, attempts, multiplier_of
+from fedsw.federation.trust.distributed.budget import (
+    Attempt,
+    attempt_of,
+    attempts,
+    multiplier_of,
+)
 from fedsw.federation.trust.distributed.cohort import Cohort, rate_of, require_alike
 from fedsw.federation.trust.distributed.site import Answering, State, charged, checked, masked, masked_reply
 from fedsw.privacy.release import Bounded, Paid
@@ -121,13 +126,13 @@ def _contribution_of(
     here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, means: Tensor | None, state: State
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
-    node, task = here.node, here.node.task
+    node, task, agreed = here.node, here.node.task, here.attempt
     batch, outputs = _batch(here, theta, round_, attempt, state)
     q = task.no_cotangents(len(batch.records))
     if means is not None:
         drawn = _counts(here).sum(axis=0).tolist()
-        q = ranked.cotangents(task, outputs, drawn, here.attempt.batch, here.attempt.directions, means)
-    vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(here.attempt.batch)))
+        q = ranked.cotangents(task, outputs, drawn, agreed.batch, agreed.directions, means)
+    vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(agreed.batch)))
     node.batch = None
     return vector
 

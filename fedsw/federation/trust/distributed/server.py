@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +32,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,
+    Attempt,
     attempt_of,
     delta_of,
     multiplier_of,
@@ -78,17 +79,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
-class Sums(Protocol):
-    """One masked sum of an attempt."""
-
-    def __call__(
-        self, kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int, **sizes: int
-    ) -> Tensor | None:
-        """What the sites answer to a request, added up, (length,) float64; None if one of them was lost.
-
-        Args:
-            step: of the grid. sizes: lengths of the request that the task does not say.
-        """
+Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | None]
+"""One masked sum of an attempt: of an exchange, its request, the step of the grid, and how many numbers."""
 
 
 class _Asking(Collector):
@@ -151,16 +143,10 @@ class MaskedSums(ABC):
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
-        self,
-        present: Sequence[Present],
-        kind: Exchange[Any, MaskedNumbers],
-        asked: Message,
-        step: float,
-        length: int,
-        **sizes: int,
+        self, present: Sequence[Present], kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
-        terms = [Terms.of(self._task, S=len(each.here), y=length, **sizes) for each in present]
+        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
         answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
@@ -206,27 +192,33 @@ class MaskedRounds(MaskedSums):
         self._ranks = ranked.Ranks(context.plan.task)
 
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
-        task, directions = self._task, self._task.all_directions(round_, attempt)
+        task = self._task
+        directions = task.all_directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
-        length = ranked.length_of(task, directions)
-        model, means, moved = Broadcast.of(theta, Terms.of(task)), None, None
+        clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
         if ranked.compares(task):
-            asked, step = MaskedTableAsked(model, round_, attempt, text), agreed.shares("table")[0].step
-            counts = sites(messages.MASKED_TABLES, asked, step, length)
+            table = MaskedTableAsked(model, round_, attempt, text)
+            length = ranked.length_of(task, directions)
+            counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
-            found, moved = self._ranks.of(counts, agreed.batch, directions, theta, round_, attempt)
-            means = Broadcast.of(found, Terms.of(task, x=length))
-        clients = sum(agreed.clients)
+            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task))
         if not ranked.contributes(task):
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
         last, step = MaskedSumAsked(model, means, round_, attempt, text), agreed.shares("contribution")[0].step
-        vector = sites(messages.MASKED_SUM, last, step, task.parameters, x=length)
+        vector = sites(messages.MASKED_SUM, last, step, task.parameters)
         if vector is None:
             return None
-        whole = vector if moved is None else vector + moved
-        return Outcome(whole, summed_scale(agreed), self.epsilon(), attempt, clients)
+        vector = vector if moved is None else vector + moved
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        return self._ranks.of(counts, agreed.batch, agreed.directions, theta, round_, attempt)
 
 
 def summed_scale(agreed: Agreed) -> float:

@@ -119,7 +119,7 @@ def checked(node: Node, asked: Asked, context: Context, state: State, agree: Cal
 
 
 def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: Mapping[str, bytes]) -> Tensor:
-    """The site's numbers: its share of noise, rounded to the common grid, and its mask for this very request.
+    """The site's numbers (y,): its share of noise, rounded to the common grid, and its mask for this very request.
 
     Args:
         name: of the part that leaves.
@@ -144,7 +144,7 @@ def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: 
 
 
 def masked_reply(here: Answering[A], numbers: Tensor, message: Message) -> Message:
-    """The masked numbers, and what every client's ledger of the site in the sum has spent; 0 of others."""
+    """The masked numbers (y,), and what every client's ledger of the site in the sum has spent; 0 of others."""
     spent = torch.zeros(len(here.node.clients), dtype=torch.float64)
     spent[torch.from_numpy(here.there)] = torch.tensor([each.spent for each in here.paid], dtype=torch.float64)
     return answered(MaskedNumbers(numbers, spent), here.node, message, S=len(here.node.clients))
