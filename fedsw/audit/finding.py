@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedsw import files
 from fedsw.audit import Attack
-from fedsw.text import downward, json_text, upward
+from fedsw.text import Short, downward, json_text, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,8 +65,8 @@ class AttackResult:
     scores: tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Short):
     """The outcome of one audit.
 
     Attributes:
@@ -115,18 +115,23 @@ class Finding:
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="bold", no_wrap=True)
         rows.add_column(overflow="fold")
-        rows.add_row("audit", f"{self.kind} of {self.subject}")
-        rows.add_row("claimed ε", f"{upward(self.claimed)} at δ = {upward(self.delta)}")
-        sure = "" if self.confidence is None else f", at confidence {_confidence(self.confidence)}"
-        if self.kind == "record":
-            rows.add_row("recomputed ε", f"{upward(self.shown)}{sure}")
-        else:
-            rows.add_row("shown ε", f"{downward(self.shown)}{sure}")
-        for name, value in self.rows:
-            rows.add_row(name, value)
+        facts = self._facts()
+        for name in list(facts)[:-1]:
+            rows.add_row(name, facts[name])
         verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")
         rows.add_row("verdict", verdict.append(self.verdict, style="default"))
         return rows
+
+    def _facts(self) -> Mapping[str, str]:
+        sure = "" if self.confidence is None else f", at confidence {_confidence(self.confidence)}"
+        recomputed = self.kind == "record"
+        return {
+            "audit": f"{self.kind} of {self.subject}",
+            "claimed ε": f"{upward(self.claimed)} at δ = {upward(self.delta)}",
+            "recomputed ε" if recomputed else "shown ε": (upward if recomputed else downward)(self.shown) + sure,
+            **dict(self.rows),
+            "verdict": f"{'PASSED' if self.passed else 'FAILED'}  {self.verdict}",
+        }
 
     def write(self, folder: Path) -> list[Path]:
         """Keep `finding.json`, and `finding.png` where there is a figure, in a folder; returns the files."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from fedsw import files
+from fedsw.report.notebook import watching
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import Short, run_facts
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedsw.deploy.flower_processes import SuperLink
     from fedsw.engines.records import ModelObject, TaskObject
     from fedsw.experiment import Experiment
+    from fedsw.report.page.page import Page
     from fedsw.runs.evaluation import Metric
 
 Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
@@ -39,6 +41,19 @@ class RunResult(Short):
 
     def _facts(self) -> Mapping[str, object]:
         return run_facts(self.experiment.name, self.directory, self.summary)
+
+    def page(self, *others: RunResult) -> Page:
+        """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it.
+
+        Guarantee: as `fedsw.report.page.page.write_page`, for readers of the page.
+
+        Raises:
+            LedgerDamaged, LedgerReplaced: if a ledger is not what it was.
+        """
+        from fedsw.report.page.page import page
+        from fedsw.runs.record import read_run
+
+        return page([read_run(each.directory) for each in (self, *others)])
 
 
 def run(
@@ -60,6 +75,7 @@ def run(
     Args:
         experiment: an `Experiment`, the name of a shipped one, a TOML file, or the sections as a mapping.
         settings: changes to it, as on the command line: "objective.alpha=0.75".
+        observer: told of every round; without one a notebook draws a bar, and nothing else is shown.
         data: the clients' records where they are Python objects, for the engine "inprocess": one object, which is split
             among the clients as [partition] says, a list with one object for each, or a function of the client's number
             and the number of clients. An object is what `fedsw.data.as_records` returns, or whatever it takes where the
@@ -85,7 +101,8 @@ def run(
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
             directory = fresh_directory(runs / ready.name)
-            return _drive(ready, directory, engine, observer, metrics, resume=False, moments_alone=moments_alone)
+            watched = observer or watching()
+            return _drive(ready, directory, engine, watched, metrics, resume=False, moments_alone=moments_alone)
 
 
 def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> RunResult:
@@ -105,7 +122,7 @@ def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> Ru
 
 
 def resume(
-    directory: Path,
+    directory: Path | str,
     *,
     observer: Observer | None = None,
     data: object = None,
@@ -137,6 +154,7 @@ def resume(
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free
 
+    directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
     experiment, stored = RunDirectory(directory).read_config(allow_modules)
@@ -146,7 +164,7 @@ def resume(
     engine = _engine(stored, directory)
     _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
-        return _drive(ready, directory, engine, observer, metrics, resume=True)
+        return _drive(ready, directory, engine, observer or watching(), metrics, resume=True)
 
 
 def _drive(
@@ -176,7 +194,8 @@ def _drive(
     ledgers = directory / "clients"
     if moments_alone:
         RunDirectory(directory).stop_after_moments()
-    hosted = app_for(Job(experiment, directory, engine, observer or NoObserver(), resume, metrics or {}, selection))
+    observer = observer or NoObserver()
+    hosted = app_for(Job(experiment, directory, engine, observer, resume, metrics or {}, selection))
     try:
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
@@ -199,10 +218,12 @@ def _drive(
             from fedsw.engines import deployed
 
             stock = engine == "deployed-stock"
-            deployed.run(directory, experiment, observer or NoObserver(), resume=resume, stock=stock)
-    except Exception:
+            deployed.run(directory, experiment, observer, resume=resume, stock=stock)
+    except BaseException as fault:
         give_back(ledgers)
         _remove_refused(directory, ledgers)
+        if isinstance(fault, KeyboardInterrupt) and directory.is_dir():
+            fault.add_note(f"what was released is kept: fedsw.resume({str(directory)!r}) goes on")
         raise
     settle_clients(directory)
     return read_result(directory, as_run(directory, experiment))

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from fedsw.objectives import Clip, Objective
+from fedsw.objectives.matching import Matching
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
 _NARROW = 1e-12
+Part = Objective | Matching
+"""A penalty whose ranks come from tables: between groups, or to a sample that is public."""
 
 
 def table_sensitivity(k: int) -> Sensitivity:
@@ -19,9 +22,10 @@ def table_sensitivity(k: int) -> Sensitivity:
 
     Guarantee: in every direction the replaced record takes its count from one bin to at most one other, so the tables
     (k, bins) of two batches that differ in one record of the cell differ by at most this in l2 norm; it is attained
-    when the record changes bins in every direction. The cell's size stays public.
+    when the record changes bins in every direction. The cell's size stays public. Of several penalties k is the number
+    of all their directions together: a record is in one cell of each.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
     if k < 1:
         raise ValueError(f"k = {k} directions; a table needs at least 1.")
@@ -89,17 +93,7 @@ def slot_means(own: Tensor, other: Tensor, radius: float) -> Tensor:
         other: the same for the other distribution.
         radius: M, half of the range that the bins divide.
     """
-    bins = own.shape[-1]
-    centres = (torch.arange(bins, dtype=torch.float64) + 0.5) * (2 * radius / bins) - radius
-    ranks, knots = _cumulated(own), _cumulated(other)
-    integral = torch.nn.functional.pad((knots.diff(dim=-1) * centres).cumsum(dim=-1), (1, 0))
-    # The bin that a rank falls in; the last rank belongs to the last bin that holds anything.
-    at = torch.searchsorted(knots, ranks.clamp(max=1 - _NARROW), right=True).sub_(1).clamp_(0, bins - 1)
-    upto = integral.gather(-1, at) + centres[at] * (ranks - knots.gather(-1, at))
-    width = ranks.diff(dim=-1)
-    wide = width > _NARROW
-    means = torch.where(wide, upto.diff(dim=-1) / torch.where(wide, width, 1.0), centres[at][..., 1:])
-    return means.clamp(-radius, radius)
+    return _quantile_means(_cumulated(own), _cumulated(other), _centres(own, radius)).clamp(-radius, radius)
 
 
 def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> list[Tensor]:
@@ -114,11 +108,54 @@ def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> li
     return tables
 
 
+def matched_to_sample(counts: Tensor, sample: Tensor, directions: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """Ranks between the records of a table and a public sample: post-processing of the table.
+
+    Args:
+        counts: of the records, (k, bins); see `monotone`.
+        sample: (m, d), whose quantiles are exact.
+        directions: unit columns (d, k).
+        radius: M, half of the range that the bins divide.
+
+    Returns:
+        The slot means (k, bins) that the records see, and the derivative (m, d) of SW2^2 in the sample, float64.
+    """
+    slices = _slices(sample, directions)
+    values, order = slices.T.sort(dim=-1)
+    ranks = torch.linspace(0, 1, len(sample) + 1, dtype=torch.float64).expand(len(values), -1)
+    seen = _quantile_means(_cumulated(counts), ranks, values)
+    theirs = _quantile_means(ranks, _cumulated(counts), _centres(counts, radius))
+    gaps = torch.empty_like(values).scatter_(-1, order, values - theirs)
+    return seen, 2 / (len(sample) * directions.shape[1]) * (gaps.T @ directions.to(torch.float64).T)
+
+
+def _centres(counts: Tensor, radius: float) -> Tensor:
+    """The middle of every bin of [-radius, radius], (k, bins)."""
+    bins = counts.shape[-1]
+    return ((torch.arange(bins, dtype=torch.float64) + 0.5) * (2 * radius / bins) - radius).expand(counts.shape)
+
+
+def _quantile_means(ranks: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Means (k, b) of quantile functions over the intervals between ranks (k, b + 1).
+
+    A quantile function takes values (k, m) between the ranks in knots (k, m + 1).
+    """
+    integral = torch.nn.functional.pad((knots.diff(dim=-1) * values).cumsum(dim=-1), (1, 0))
+    # The piece that a rank falls in; the last rank belongs to the last piece that is not empty.
+    at = torch.searchsorted(knots.contiguous(), ranks.clamp(max=1 - _NARROW), right=True)
+    at = at.sub_(1).clamp_(0, values.shape[-1] - 1)
+    there = values.gather(-1, at)
+    upto = integral.gather(-1, at) + there * (ranks - knots.gather(-1, at))
+    width = ranks.diff(dim=-1)
+    wide = width > _NARROW
+    return torch.where(wide, upto.diff(dim=-1) / torch.where(wide, width, 1.0), there[..., 1:])
+
+
 def cotangents(
     outputs: Tensor,
     directions: Tensor,
     table: Tensor,
-    objective: Objective,
+    objective: Part,
     *,
     cell: int,
     size: int | Tensor,
@@ -127,7 +164,8 @@ def cotangents(
     """Cotangents (n, d) of one client's outputs of a cell: alpha times the penalty's, with ranks from a table; float64.
 
     Row i is alpha W (2 / size) (1/k) sum_l (<theta_l, u_i> - T_l(bin of <theta_l, u_i>)) theta_l, W the summed weight
-    of the cell's comparisons. The table is clamped to [-M, M] and cleaned of NaN here: a server's word is not a bound.
+    of the cell's comparisons. The table is clamped to [-A, A] and cleaned of NaN here: a server's word is not a bound.
+    A is M between groups, and the radius of a public sample.
 
     Guarantee: row i depends on record i and on the table alone, and its norm is at most `cotangent_bound`.
 
@@ -138,19 +176,30 @@ def cotangents(
         size: records of the cell in the batch of the whole federation; or (n, 1), float64, what each row's client
             takes them for.
     """
-    radius_ = float(radius)
-    means = table.to(torch.float64).nan_to_num().clamp(-radius_, radius_)
+    reach = _reach(objective, radius)
+    means = table.to(torch.float64).nan_to_num().clamp(-reach, reach)
     slices = _slices(outputs, directions)
-    where = bin_of(slices, radius_, means.shape[1])
+    where = bin_of(slices, radius, means.shape[1])
     gaps = slices - means.T.gather(0, where)
     scale = objective.alpha * _weight(objective, cell) * 2 / (size * directions.shape[1])
     return scale * (gaps @ directions.to(torch.float64).T)
 
 
-def cotangent_bound(objective: Objective, *, cell: int, size: int, radius: float, spread: float) -> float:
-    """The largest norm of a cotangent of `cotangents`: alpha W (2 / size) (lambda M + sqrt(lambda) M)."""
+def cotangent_bound(objective: Part, *, cell: int, size: int, radius: float, spread: float) -> float:
+    """The largest norm of a cotangent of `cotangents`: alpha W (2 / size) (lambda M + sqrt(lambda) A)."""
     weight = objective.alpha * _weight(objective, cell)
-    return weight * 2 / size * (spread * radius + math.sqrt(spread) * radius)
+    return weight * 2 / size * (spread * radius + math.sqrt(spread) * _reach(objective, radius))
+
+
+def pulled_sensitivity(part: Part, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float) -> Sensitivity:
+    """How far replacing one record of a cell moves a penalty's part of the contribution, given its noised tables.
+
+    It is 2 L max ||q||: only the replaced record's own term moves, since every other record's cotangent depends on
+    itself and on the tables. The arguments are those of `contribution_sensitivity`.
+    """
+    public = part.penalty_sensitivities(sizes, clip, d=1)[cell].public
+    pulled = cotangent_bound(part, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
+    return Sensitivity(2 * clip.jacobian * pulled, "own terms", public=public)
 
 
 def contribution_sensitivity(
@@ -158,8 +207,7 @@ def contribution_sensitivity(
 ) -> Sensitivity:
     """How far replacing one record of a cell moves a client's contribution, once the noised tables are given.
 
-    It is 2 L max ||q|| + (1 - alpha) 2 C / sum(sizes): only the replaced record's own terms move, since every other
-    record's cotangent depends on itself and on the tables.
+    It is 2 L max ||q|| + (1 - alpha) 2 C / sum(sizes): see `pulled_sensitivity`.
 
     Guarantee: protects the client's record against everyone, jointly with the noised table that the same batch was
     asked for (compose the two, then amplify by the sampling); its cell and all sizes stay public.
@@ -169,11 +217,9 @@ def contribution_sensitivity(
         clip: the norms M, L and C.
         spread: of the directions; 1 in dimension 1.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
-    public = objective.sensitivities(sizes, clip, d=1)[cell].public
-    pulled = cotangent_bound(objective, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
-    penalty = Sensitivity(2 * clip.jacobian * pulled, "own terms", public=public)
+    penalty = pulled_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
     return penalty + (1 - objective.alpha) * loss_sensitivity(clip.loss, sum(sizes))
 
 
@@ -183,8 +229,15 @@ def _shares(objective: Objective) -> list[tuple[int, int, float]]:
     return [(cell, other, weight / _weight(objective, cell)) for cell, other, weight in both]
 
 
-def _weight(objective: Objective, cell: int) -> float:
+def _reach(objective: Part, radius: float) -> float:
+    """A, what no slot mean is beyond: the ball of the other side."""
+    return objective.radius if isinstance(objective, Matching) else float(radius)
+
+
+def _weight(objective: Part, cell: int) -> float:
     """Summed weight of the distances that a cell takes part in."""
+    if isinstance(objective, Matching):
+        return 1.0
     return sum(weight for i, j, weight in objective.pairs if cell in (i, j))
 
 

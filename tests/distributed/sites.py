@@ -15,13 +15,23 @@ from fedsw.accounting import Ledger
 from fedsw.engines import inprocess
 from fedsw.federation import messages
 from fedsw.federation.client.app import app
-from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked, ReadyAsked, Terms
+from fedsw.federation.messages import (
+    Broadcast,
+    MaskedSketchAsked,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    ReadyAsked,
+    Terms,
+)
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
+from fedsw.federation.trust.distributed import ranked, sketch_client
 from fedsw.federation.trust.distributed.budget import attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
+from fedsw.federation.trust.sketch.server import stage_with
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.server.sketch_runs import sketched
 
 RUN = "a77ac4ed" * 4
 _RUNS = itertools.count(20_000)
@@ -34,6 +44,11 @@ class Refused(Exception):
 def experiment_of(*overrides: str, clients: int = 4):
     trust = ("privacy.trust=distributed", "privacy.epsilon=8.0", f"federation.clients={clients}", "local.bins=8")
     return small(*trust, *overrides)
+
+
+def masked(*overrides: str):
+    """A small run on a sketch."""
+    return sketched("privacy.trust=distributed", *overrides)
 
 
 @dataclass
@@ -102,25 +117,42 @@ class Sites:
 
     def table(self, site: int, cohort: Cohort, round_: int = 1, attempt: int = 0, theta=None):
         """A site's part (y,) of the masked sum of tables, mod 2^64."""
-        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
+        terms = Terms.of(self.task, S=1)
         model = Broadcast.of(self.theta if theta is None else theta, terms)
         asked = MaskedTableAsked(model, round_, attempt, cohort.model_dump_json())
         return self._ask(messages.MASKED_TABLES, site, asked, terms).values.numpy().view(np.uint64)
 
     def contribution(self, site: int, cohort: Cohort, table=None, round_: int = 1, attempt: int = 0):
-        """A site's part (r,) of the masked sum of contributions, mod 2^64; for a table of zeros."""
-        terms = Terms.of(self.task, k=self.directions(round_, attempt).shape[1], S=1)
-        if self.experiment.objective.alpha > 0 and table is None:
-            table = torch.zeros(self.shape(round_, attempt), dtype=torch.float64)
+        """A site's part (r,) of the masked sum of contributions, mod 2^64; for slot means of zero."""
+        length = self.length(round_, attempt)
+        terms = Terms.of(self.task, S=1, x=length)
+        if self.task.objective.alpha > 0 and table is None:
+            table = torch.zeros(length, dtype=torch.float64)
         sent = None if table is None else Broadcast.of(table, terms)
         asked = MaskedSumAsked(Broadcast.of(self.theta, terms), sent, round_, attempt, cohort.model_dump_json())
         return self._ask(messages.MASKED_SUM, site, asked, terms).values.numpy().view(np.uint64)
 
-    def directions(self, round_: int, attempt: int):
-        return self.task.directions(round_, attempt)
+    def sketch(self, site: int, cohort: Cohort, weights=None, stage: int = 1, attempt: int = 0):
+        """A site's part (y,) of the masked sum of a stage, mod 2^64."""
+        sent = None
+        if self.experiment.sketch.stages:
+            sent = Broadcast.exact(torch.zeros_like(weights) if stage == 1 else weights)
+        asked = MaskedSketchAsked(stage, attempt, sent, cohort.model_dump_json())
+        terms = Terms.of(self.task, S=1)
+        return self._ask(messages.MASKED_SKETCH, site, asked, terms).values.numpy().view(np.uint64)
 
-    def shape(self, round_: int = 1, attempt: int = 0) -> tuple[int, int, int]:
-        return len(self.task.objective.cells), self.directions(round_, attempt).shape[1], self.experiment.local.bins
+    def sketch_sum(self, cohort: Cohort, weights=None, stage: int = 1):
+        """What all sites work out of an attempt at a stage."""
+        return sketch_client.sum_of(
+            self.task, cohort, stage_with(stage, torch.zeros(0) if weights is None else weights)
+        )
+
+    def directions(self, round_: int, attempt: int):
+        return self.task.all_directions(round_, attempt)
+
+    def length(self, round_: int = 1, attempt: int = 0) -> int:
+        """Numbers of all tables."""
+        return ranked.length_of(self.task, self.directions(round_, attempt))
 
     def attempt(self, cohort: Cohort, round_: int = 1, attempt: int = 0):
         return attempt_of(self.task, cohort, self.directions(round_, attempt))

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.federation.trust.distributed import client
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of
 from fedsw.privacy.shares import summed
@@ -46,7 +45,7 @@ def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: byte
 def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_path, exact, sum_):
     sites = Sites(tmp_path, experiment_of(*MANY))
     cohort = sites.cohort()
-    zeros = torch.zeros(sites.shape(), dtype=sites.task.dtype).numpy().tobytes()
+    zeros = torch.zeros(sites.length(), dtype=sites.task.dtype).numpy().tobytes()
     sent = [sites.table(site, cohort) for site in HONEST]
     table = b""
     if sum_ == "contribution":
@@ -102,7 +101,7 @@ def test_different_requests_to_two_halves_give_uniform_numbers(tmp_path, what):
     if what == "table":
         for site in range(4):
             sites.table(site, cohort)
-        ones = torch.ones(sites.shape(), dtype=torch.float64)
+        ones = torch.ones(sites.length(), dtype=torch.float64)
         sent = [sites.contribution(site, cohort, ones if site > 1 else None) for site in range(4)]
     else:
         theta = sites.theta + 1 if what == "model" else sites.theta
@@ -228,7 +227,7 @@ def test_the_charge_is_on_disk_before_a_number_is_made(sites, monkeypatch):
     def broken(*arguments):
         raise MemoryError("power cut")
 
-    monkeypatch.setattr(client, "release_share", broken)
+    monkeypatch.setattr("fedsw.federation.trust.distributed.site.release_share", broken)
     with pytest.raises((Refused, MemoryError)):
         sites.table(0, sites.cohort())
     assert sites.charged(0) == [(1, 0)]

@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.trust.distributed import budget
+from fedsw.federation.trust.distributed import budget, ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.objectives import histograms as tables
 from fedsw.objectives.histograms import contribution_sensitivity
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import Sites, experiment_of
+
+SEVERAL = (
+    "objective.also=[{penalty='equality-of-odds', weight=0.2}, {penalty='prior-matching', weight=0.2, prior_radius=2}]",
+)
 
 
 def cohort_of(*sizes: tuple[int, ...], records: int | None = None, alone: bool = True) -> Cohort:
@@ -34,7 +38,11 @@ def cohort_of(*sizes: tuple[int, ...], records: int | None = None, alone: bool =
 
 def attempt(*overrides: str, sizes=((70, 90), (60, 80), (100, 50), (50, 100)), alone=True):
     task = Problem.from_experiment(experiment_of(*overrides, clients=len(sizes)))
-    return task, budget.attempt_of(task, cohort_of(*sizes, alone=alone), task.directions(1, 0))
+    return task, budget.attempt_of(task, cohort_of(*sizes, alone=alone), task.all_directions(1, 0))
+
+
+def share_of(task, batch):
+    return budget.table_share(task, batch, budget.bound_of(task, batch, [1.0]), task.all_directions(1, 0))
 
 
 @given(st.floats(1e-4, 1.0), st.lists(st.integers(0, 10**6), min_size=1, max_size=20))
@@ -92,16 +100,14 @@ def test_a_group_without_a_record_in_the_batch_is_refused():
 def test_the_tables_share_is_the_best_of_the_two_errors_that_it_weighs():
     """x / a + y / (1 - a) is least there; more bins ask for a larger share, more parameters for a smaller one."""
     task, found = attempt()
-    share = budget.table_share(task, found.batch, covered=1.0)
+    share = share_of(task, found.batch)
     more, _ = attempt("local.bins=128")
     wide, _ = attempt("model.kind=mlp", "model.hidden=[256]")
-    assert (
-        budget.table_share(more, found.batch, covered=1.0) > share > budget.table_share(wide, found.batch, covered=1.0)
-    )
+    assert share_of(more, found.batch) > share > share_of(wide, found.batch)
     worst = max(
         contribution_sensitivity(task.objective, found.batch, task.clip, cell=cell, spread=1.0).value for cell in (0, 1)
     )
-    y = task.parameters * worst**2
+    y = task.parameters * (SLACK * worst) ** 2
     x = y * (share / (1 - share)) ** 2
     grid = np.linspace(0.01, 0.99, 981)
     assert grid[np.argmin(x / grid + y / (1 - grid))] == pytest.approx(share, abs=2e-3)
@@ -139,7 +145,7 @@ def test_the_tables_share_costs_little_more_than_the_best_one(bins):
         table = (torch.stack(moved) - gradient(counts)).square().sum(dim=1).mean()
         return float(table) + r * worst**2 / (mu**2 * (1 - share))
 
-    chosen = budget.table_share(task, n, covered=1.0)
+    chosen = share_of(task, n)
     assert error(chosen) < 1.2 * min(error(share) for share in (0.02, 0.05, 0.1, 0.2, 0.4, 0.7))
 
 
@@ -158,9 +164,24 @@ def test_a_ledger_says_what_the_attempt_costs(tmp_path):
         assert ledger.budget == 8.0 and ledger.delta == pytest.approx(0.1 / sites.records)
 
 
-def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path, exact):
+def test_a_prior_in_a_larger_ball_moves_a_contribution_further():
+    """d = 1: an output at M that sees -A everywhere, and a Jacobian turned round: 4 L w (M + A) / n, attained."""
+    task, found = attempt("objective.also=[{penalty='prior-matching', weight=0.2, prior_radius=2.0}]")
+    prior, n = ranked.ranked_by(task)[1], sum(found.batch)
+    one, means = torch.ones((1, 1), dtype=torch.float64), torch.full((1, 8), -1e3, dtype=torch.float64)
+    q = tables.cotangents(one, one, means, prior.part, cell=0, size=n, radius=prior.clip.output)
+    claimed = tables.pulled_sensitivity(prior.part, [n], prior.clip, cell=0, spread=1.0).value
+    assert claimed == pytest.approx(2 * float(q)) == pytest.approx(4 * 0.2 * (1 + 2) / n)
+    alone = contribution_sensitivity(task.objective.parts[0], found.batch, task.clip, cell=0, spread=1.0).value
+    whole = ranked.sensitivity_of_contributions(task, found.batch, [1.0, 1.0], 0).value
+    assert whole == pytest.approx(alone + claimed - 0.2 * 2 * task.clip.loss / n)
+
+
+@pytest.mark.parametrize("more", [(), SEVERAL])
+def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path, exact, more):
     """Neighbours at one site, under one model, table and batch: the worst of many replacements."""
-    sites = Sites(tmp_path, experiment_of("training.batch_fraction=1.0", "training.rounds=60", "privacy.epsilon=1e4"))
+    same = ("training.batch_fraction=1.0", "training.rounds=60", "privacy.epsilon=1e4")
+    sites = Sites(tmp_path, experiment_of(*same, *more))
     from fedsw.federation.node.node import join
 
     node = join(
@@ -170,7 +191,7 @@ def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path,
     kept, moved = node.records.features.clone(), {"table": [], "contribution": []}
     for round_ in range(1, 7):
         cohort = sites.cohort(round_)
-        table = torch.from_numpy(draw.uniform(-3, 3, sites.shape()))
+        table = torch.from_numpy(draw.uniform(-3, 3, sites.length()))
         exact.clear()
         sites.table(0, cohort, round_=round_)
         sites.contribution(0, cohort, table, round_=round_)

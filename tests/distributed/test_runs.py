@@ -127,7 +127,6 @@ def test_who_is_protected_from_whom_is_said(federation):
         ("privacy.moments=0.1", "privacy.moments"),
         ("privacy.epsilon=inf", "would show exact sums"),
         ("local.table_share=0.5", "table_share is 0.5"),
-        ("objective.also=[{penalty='equality-of-odds', weight=0.2}]", "distributed"),
         ("federation.drop_out=0.1", "drop_out"),
     ],
 )

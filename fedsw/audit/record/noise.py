@@ -25,7 +25,7 @@ _EXACT = 1e-9
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves the sums (docs/guarantees.md, "Records kept out of training").
+    """How far a replaced record moves the sums (docs/guarantees/units.md).
 
     Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
     of 1 each, and the counts of one prediction besides.
@@ -94,7 +94,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
 
     That rows cost no more than epsilon is checked with all others. A record's vector is at most 1 long, so that its
-    replacement moves the sums by sqrt(2) (docs/guarantees.md, "Moments first").
+    replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
     """
     if not folder.share_of_moments:
         faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
@@ -231,8 +231,7 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            (spread,) = spreads_of(folder, row)
-            bounds = sensitivity.of_contribution(folder.experiment, largest, spread=spread)
+            bounds = sensitivity.of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
             least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
             faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
@@ -241,14 +240,16 @@ def _contributions(folder: Folder, faults: Faults) -> str:
 
 
 def _masked(folder: Folder, faults: Faults) -> str:
-    """Every client's row is at least that of the contribution alone; its rate is that of which batches are a part."""
+    """Every client's row is at least that of the contribution, or of tables alone; its rate is the batch's."""
     fraction = folder.experiment["training"]["batch_fraction"]
     largest = {group: max(1, math.floor(fraction * size)) for group, size in folder.sizes.items()}
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            (spread,) = spreads_of(folder, row)
-            least = max(sensitivity.of_contribution(folder.experiment, largest, spread=spread).values())
+            least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
+            if folder.task.private_parameters:
+                of_contribution = sensitivity.of_contribution
+                least = max(of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row)).values())
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
             faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
             faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
@@ -352,10 +353,10 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
-        if folder.model.law == "masked sum" and rows:  # every row has the noise of the honest clients together
-            settings = folder.experiment["federation"]
-            honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
-            total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)
+        if folder.model.masked and rows:
+            total = folder.masked_sigma(rows[0], line.get("clients", 0))
+        if folder.model.law == "masked sum" and not folder.task.private_parameters:
+            continue  # what is released is a gradient made of noised tables; nothing of it has one standard deviation
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
         same = reported is not None and (several or math.isclose(float(reported), total, rel_tol=1e-6))
         faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")

@@ -55,10 +55,17 @@ class Noise:
         return Charge(GROUP, rate, self.joint.value)
 
     @property
+    def sigma(self) -> float:
+        """The noise that the charge is read with."""
+        return self.contribution or self.table
+
+    @property
     def parts(self) -> list[Part]:
-        """The parts that this charge pays for."""
-        own = Part("contribution", self.of_contribution.value, self.contribution)
-        return [own] if self.of_table is None else [Part("table", self.of_table.value, self.table), own]
+        """The parts that this charge pays for: a table where there is one, a contribution where anything moves it."""
+        found = [] if self.of_table is None else [Part("table", self.of_table.value, self.table)]
+        if self.contribution:
+            found.append(Part("contribution", self.of_contribution.value, self.contribution))
+        return found
 
 
 def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
@@ -79,7 +86,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose, with the
     release of moments before them where there is one.
 
-    Source: theory of docs/guarantees.md, "Local gradients"; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
+    Source: theory of docs/guarantees/local-gradients.md; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
     """
     shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0
@@ -120,11 +127,20 @@ def noise(
         for cell, count in enumerate(own)
         if count
     )
-    sigma = bound.value / split.contribution
-    if not split.table:
-        return Noise(0.0, sigma, bound, None, bound)
-    table = table_sensitivity(k)
-    joint = bound + table
-    value = math.hypot(bound.value, sigma * split.table)
-    together = Sensitivity(value, joint.bound, joint.relation, joint.public)
-    return Noise(table.value / split.table, sigma, together, table, bound)
+    return together(split, table_sensitivity(k) if split.table else None, bound)
+
+
+def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: Sensitivity) -> Noise:
+    """Standard deviations of one attempt's noise, at given sensitivities of its table and its contribution.
+
+    Args:
+        of_contribution: 0 where tables are all that leaves.
+    """
+    if of_table is None:
+        return Noise(0.0, of_contribution.value / split.contribution, of_contribution, None, of_contribution)
+    table = of_table.value / split.table
+    if not of_contribution.value:
+        return Noise(table, 0.0, of_table, of_table, of_contribution)
+    sigma, joint = of_contribution.value / split.contribution, of_contribution + of_table
+    value = math.hypot(of_contribution.value, sigma * split.table)
+    return Noise(table, sigma, Sensitivity(value, joint.bound, joint.relation, joint.public), of_table, of_contribution)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages.arrays import WholeValues
+from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
 from fedsw.federation.messages.fields import Limits, Seen, Text
-from fedsw.federation.messages.local import SlotMeans
+from fedsw.federation.messages.sketched import Learnt
+from fedsw.federation.messages.terms import Condition
 
 _MOST_OF_A_COHORT = 2**24
 """Letters: a hundred thousand clients fit."""
@@ -24,6 +25,19 @@ Sites = Annotated[
         seen=Seen.PUBLIC,
         about="all sites in the sum: key, nonce, clients and their records by cell, and the federation's records; JSON",
         most=_MOST_OF_A_COHORT,
+    ),
+]
+
+
+SlotMeans = Annotated[
+    Broadcast | None,
+    BroadcastValues(
+        record="arrays",
+        name="tables",
+        seen=Seen.NOISED,
+        about="slot means that the server made of the masked sum of all tables, in its order; a client clamps them",
+        shape=("x",),
+        when=Condition("with a penalty", lambda task: task.objective.alpha > 0),
     ),
 ]
 
@@ -75,6 +89,16 @@ class MaskedSumAsked(Message):
     tables: SlotMeans
     round: Round
     attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSketchAsked(Message):
+    """The masked sum of a stage of a sketch, over all records; the round is the stage."""
+
+    round: Round
+    attempt: Attempt
+    learnt: Learnt
     cohort: Sites
 
 

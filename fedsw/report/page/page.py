@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -20,6 +21,17 @@ from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, upward
 from fedsw.version import installed_version
+
+
+class Page(str):
+    """A page as HTML, which a notebook shows in a frame of its own."""
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self.encode()):,} bytes>"
+
+    def _repr_html_(self) -> str:
+        frame = "width: 100%; height: 40rem; border: 1px solid #767676"
+        return f'<iframe title="page" style="{frame}" srcdoc="{html.escape(self)}"></iframe>'
 
 
 @dataclass(frozen=True)
@@ -74,8 +86,8 @@ def write_page(
     return place
 
 
-def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequence[WhatIfs | None] = ()) -> str:
-    """The page of one run or several, as HTML."""
+def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequence[WhatIfs | None] = ()) -> Page:
+    """The page of one run or several."""
     names = [f"{record.directory.resolve().parent.name}/{record.directory.name}" for record in records]
     articles = [
         article(record, name=name, key=f"run{place}", operator=operator)
@@ -95,13 +107,10 @@ def _with(each: Article, what_ifs: WhatIfs | None) -> dict[str, Any]:
     return {**vars(each), "what_ifs": what_ifs}
 
 
-def render(template: str, **values: object) -> str:
+def render(template: str, **values: object) -> Page:
     """A page from a template of this package: texts are escaped, and control characters are left out."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values)
-    )
+    found = _environment().get_template(template)
+    return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
 
 
 @functools.cache

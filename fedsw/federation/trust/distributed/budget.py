@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,34 +16,89 @@ from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.node.account import Promise
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
-from fedsw.objectives import Objective
-from fedsw.objectives.histograms import contribution_sensitivity
 from fedsw.privacy.plan import calibrated
 from fedsw.privacy.release import Part
-from fedsw.privacy.sensitivity import SLACK
+from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.privacy.shares import Share, require_no_wrap, shared_step
 from fedsw.tasks.problem import Problem
-from fedsw.transport.sliced import orthogonal_spread, spread
-
-Name = Literal["table", "contribution"]
+from fedsw.transport.sliced import spread
 
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
-_ALIGNED = 0.25
-"""How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
+
+
+class Agreed(Protocol):
+    """What all sites of an attempt work out alike: its noise, its cost, and every site's share."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Of every site, in the cohort's order."""
+
+    @property
+    def honest(self) -> int:
+        """H: the noise is that of so many clients together."""
+
+    @property
+    def charge(self) -> Charge:
+        """What the attempt costs every client's records, whether it comes to an end or not."""
+
+    @property
+    def sigma(self) -> float:
+        """What the charge is read with."""
+
+    @property
+    def parts(self) -> list[Part]:
+        """What may leave for that."""
+
+    def shares(self, name: str) -> list[Share]:
+        """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
+
+        Raises:
+            ValueError: if there is no such grid, or a sum on it could wrap around.
+        """
 
 
 @dataclass(frozen=True)
+class WholeSum:
+    """One masked sum over all records of every client; an `Agreed`.
+
+    Attributes:
+        part: its name, sensitivity, and noise of H honest clients together.
+        most: no coordinate of a site's vector is larger; in the cohort's order.
+    """
+
+    charge: Charge
+    part: Part
+    honest: int
+    clients: tuple[int, ...]
+    most: tuple[float, ...]
+
+    @property
+    def sigma(self) -> float:
+        """See `Agreed`."""
+        return self.part.scale
+
+    @property
+    def parts(self) -> list[Part]:
+        """See `Agreed`."""
+        return [self.part]
+
+    def shares(self, name: str) -> list[Share]:
+        """See `Agreed`."""
+        return shares_of(self.part.scale, self.honest, self.clients, self.most)
+
+
+@dataclass(frozen=True, eq=False)
 class Attempt:
-    """An attempt's noise, its cost, and every site's share.
+    """A round's attempt; an `Agreed`.
 
     Attributes:
         rate: sampling rate that is charged.
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
-        honest: H.
-        clients: of every site, in the cohort's order.
         drawn: records that each site draws, by cell, (sites, c).
+        directions: of the attempt, (d, k) for every penalty.
     """
 
     rate: float
@@ -52,51 +107,58 @@ class Attempt:
     honest: int
     clients: tuple[int, ...]
     drawn: NDArray[np.int64]
+    directions: tuple[Tensor, ...]
 
     @property
     def charge(self) -> Charge:
-        """What the attempt costs every client's records, whether it comes to an end or not."""
+        """See `Agreed`."""
         return self.noise.charge(self.rate)
 
     @property
     def parts(self) -> list[Part]:
-        """What may leave for that."""
+        """See `Agreed`."""
         return self.noise.parts
 
     @property
     def sigma(self) -> float:
-        """What the charge is read with."""
-        return self.noise.contribution
+        """See `Agreed`."""
+        return self.noise.sigma
 
-    def scale(self, name: Name) -> float:
+    def scale(self, name: str) -> float:
         """Standard deviation that H clients' noise has together."""
         return self.noise.table if name == "table" else self.noise.contribution
 
-    def shares(self, name: Name) -> list[Share]:
-        """Every site's share of the noise, in the cohort's order; with the grid that all have in common.
-
-        Raises:
-            ValueError: if there is no such grid, or a sum on it could wrap around.
-        """
-        sigma = self.scale(name)
-        step = shared_step(sigma, self.honest, self.clients)
-        if name == "table":
-            most = self.drawn.max(axis=1).astype(float)
-        else:
-            most = SLACK * self.drawn.sum(axis=1) * self.noise.of_contribution.value / 2  # every record's term, alike
-        found = [Share(m, self.honest, step, float(each)) for m, each in zip(self.clients, most, strict=True)]
-        require_no_wrap(sigma, found)
-        return found
+    def shares(self, name: str) -> list[Share]:
+        """See `Agreed`."""
+        most = self.drawn.sum(axis=1).astype(float)
+        if name == "contribution":
+            most *= SLACK * self.noise.of_contribution.value / 2  # every record's term, alike
+        return shares_of(self.scale(name), self.honest, self.clients, most.tolist())
 
 
-def attempt_of(task: Problem, cohort: Cohort, directions: Tensor) -> Attempt:
+def shares_of(sigma: float, honest: int, clients: Sequence[int], most: Sequence[float]) -> list[Share]:
+    """Every site's share of noise that H clients have together; with the grid that all sites have in common.
+
+    Args:
+        clients: of every site; most: no coordinate of its vector is larger.
+
+    Raises:
+        ValueError: if there is no such grid, or a sum on it could wrap around.
+    """
+    step = shared_step(sigma, honest, clients)
+    found = [Share(m, honest, step, each) for m, each in zip(clients, most, strict=True)]
+    require_no_wrap(sigma, found)
+    return found
+
+
+def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
     """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
-    the sensitivity of the worst cell (docs/guarantees/distributed.md, Theorem D).
+    the sensitivity of the worst cell (docs/guarantees.md, "Nobody trusted").
 
     Args:
-        directions: of the attempt, (d, k).
+        directions: of the attempt, (d, k) for every penalty.
 
     Raises:
         ValueError: if a cell has no record in the batch, or noise or a grid for it are out of range.
@@ -111,52 +173,61 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Tensor) -> Attempt:
             f"no record of group {name} would be in the batch: {experiment.training.batch_fraction:g} of every "
             "client's records rounds to 0. Raise training.batch_fraction; nothing was charged"
         )
-    covered = 1.0 if task.dimension == 1 else spread(directions)
-    noise = noise_of(task, batch, delta_of(experiment, cohort.records), covered=covered, k=directions.shape[1])
-    clients = tuple(len(party.clients) for party in cohort.parties)
-    return Attempt(rate_of(experiment.training.batch_fraction), noise, batch, honest(experiment), clients, drawn)
+    delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
+    noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
+    rate = rate_of(experiment.training.batch_fraction)
+    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions))
 
 
-def noise_of(task: Problem, batch: Sequence[int], delta: float, *, covered: float, k: int) -> split.Noise:
+def noise_of(
+    task: Problem, batch: Sequence[int], delta: float, *, spreads: Sequence[float], directions: Sequence[Tensor]
+) -> split.Noise:
     """The noise of H honest clients together on an attempt with that batch.
 
     Args:
-        covered: spread of the directions; k: how many.
+        spreads: of the directions of every penalty, or more than they are.
+        directions: of every penalty, (d, k).
     """
-    experiment, objective = task.experiment, objective_of(task)
-    multiplier, epsilon = multiplier_of(experiment, delta)
-    share = 0.0
-    if split.asks_tables(experiment):
-        share = table_share(task, batch, covered=covered)
-    rate = rate_of(experiment.training.batch_fraction)
+    multiplier, epsilon = multiplier_of(task.experiment, delta)
+    bound = bound_of(task, batch, spreads)
+    share = table_share(task, batch, bound, directions)
     divided = split.BudgetSplit(
-        rate, multiplier, epsilon, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier
+        rate_of(task.experiment.training.batch_fraction),
+        multiplier,
+        epsilon,
+        math.sqrt(share) / multiplier,
+        math.sqrt(1 - share) / multiplier,
     )
-    return split.noise(divided, objective, task.clip, sizes=batch, own=[1] * len(batch), spread=covered, k=k)
+    return split.together(divided, ranked.sensitivity_of_tables(directions) if share else None, bound)
 
 
-def table_share(task: Problem, batch: Sequence[int], *, covered: float) -> float:
-    """The table's share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
+def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
+    """How far a replaced record moves the contributions at most, given the tables; 0 where none are summed."""
+    if not ranked.contributes(task):
+        return Sensitivity(0.0, "own terms")
+    strata = range(len(batch))
+    return SLACK * worst(ranked.sensitivity_of_contributions(task, batch, spreads, stratum) for stratum in strata)
 
-    The noise of the contribution brings an error of mean square r Delta^2 / (mu^2 (1 - a)) to the gradient. That of the
-    table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2k / (mu^2 a), ranks by that
-    over n, slot means by 2M times as much where outputs fill [-M, M], and the gradient by at most 2 alpha W L / sqrt(k)
-    times that for every cell, of which a quarter is taken: k cancels. x / a + y / (1 - a) is least at
-    a = sqrt(x) / (sqrt(x) + sqrt(y)).
+
+def table_share(task: Problem, batch: Sequence[int], bound: Sensitivity, directions: Sequence[Tensor]) -> float:
+    """The tables' share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
+
+    The noise of the contribution brings an error of mean square y = r Delta^2 / (mu^2 (1 - a)) to the gradient, that of
+    the tables x / (mu^2 a) (`ranked.table_error`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
+    contributions are all that leaves, they have all of it.
 
     Post-processing is all that it decides on: no guarantee rests on it.
+
+    Args:
+        bound: of the contributions.
+        directions: of every penalty, (d, k).
     """
-    objective, clip, bins = objective_of(task), task.clip, task.experiment.own(MaskedSettings).bins
-    cells = range(len(batch))
-    weights = [sum(w for i, j, w in objective.pairs if cell in (i, j)) for cell in cells]
-    ranks = [1 / batch[cell] ** 2 for cell in cells]
-    for i, j, weight in objective.pairs:
-        ranks[i] += weight / weights[i] / batch[j] ** 2
-        ranks[j] += weight / weights[j] / batch[i] ** 2
-    unit = _ALIGNED * 4 * objective.alpha * clip.jacobian * clip.output
-    table = math.sqrt(sum((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True)))
-    worst = max(contribution_sensitivity(objective, batch, clip, cell=cell, spread=covered).value for cell in cells)
-    gradient = math.sqrt(task.parameters) * worst
+    if not ranked.compares(task):
+        return 0.0
+    if not ranked.contributes(task):
+        return 1.0
+    table = ranked.table_error(task, batch, [each.shape[1] for each in directions])
+    gradient = math.sqrt(task.parameters) * bound.value
     return min(max(table / (table + gradient), _LEAST_SHARE), _MOST_SHARE)
 
 
@@ -187,17 +258,3 @@ def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
     """What every client's ledger accounts for in a run."""
     _, epsilon = multiplier_of(experiment, delta)
     return Promise(run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
-
-
-def planned_spread(task: Problem) -> tuple[float, int]:
-    """The largest spread that an attempt's directions can have, and how many there are."""
-    k = task.directions(0, 0).shape[1]
-    fixed = task.dimension > 1 and task.experiment.slicing.scheme == "orthogonal"
-    return (orthogonal_spread(task.dimension, k) if fixed else 1.0), k
-
-
-def objective_of(task: Problem) -> Objective:
-    """What the run minimises: a task's loss, and distances between groups."""
-    objective = task.objective
-    assert isinstance(objective, Objective)
-    return objective

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.errors import FederationError
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import (
@@ -22,29 +22,29 @@ from fedsw.federation.messages import (
     MaskedNumbers,
     MaskedSumAsked,
     MaskedTableAsked,
+    Message,
     Ready,
     ReadyAsked,
     Terms,
 )
 from fedsw.federation.trust.collect import Collector
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
+    Agreed,
     Attempt,
-    Name,
     attempt_of,
     delta_of,
     multiplier_of,
     noise_of,
-    objective_of,
-    planned_spread,
 )
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan
-from fedsw.objectives import histograms as tables
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.shares import summed
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import planned_spreads
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -65,8 +65,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
             )
     delta = delta_of(experiment, sum(sizes))
     multiplier, epsilon = multiplier_of(experiment, delta)
-    covered, k = planned_spread(task)
-    noise = noise_of(task, batch, delta, covered=covered, k=k)
+    directions = task.all_directions(0, 0)
+    noise = noise_of(task, batch, delta, spreads=planned_spreads(task), directions=directions)
     return Plan.of(
         task,
         sizes=sizes,
@@ -79,6 +79,10 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
+Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | None]
+"""One masked sum of an attempt: of an exchange, its request, the step of the grid, and how many numbers."""
+
+
 class _Asking(Collector):
     """Asks sites; and knows whether one was lost because its own ledger allows no more."""
 
@@ -89,8 +93,8 @@ class _Asking(Collector):
         super().lose(site, fault)
 
 
-class MaskedRounds:
-    """Rounds of one or two masked sums; a `Side`. There is no ledger here: every client has its own.
+class MaskedSums(ABC):
+    """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
     by every site that had answered.
@@ -101,6 +105,10 @@ class MaskedRounds:
         self._spending = context.availability.spending
         self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
         self._rounds = set[int]()
+
+    @abstractmethod
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        """What an attempt of a cohort comes to; None if one of its sites was lost."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
@@ -118,28 +126,10 @@ class MaskedRounds:
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
         """One attempt with these sites; None if one of them was lost."""
-        task = self._task
         cohort = self._cohort(round_, attempt, present)
         if cohort is None:
             return None
-        directions = task.directions(round_, attempt)
-        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
-        terms = Terms.of(task, k=directions.shape[1])
-        model, found = Broadcast.of(theta, terms), None
-        if split.asks_tables(task.experiment):
-            asked = MaskedTableAsked(model, round_, attempt, text)
-            length = len(agreed.batch) * directions.shape[1] * task.experiment.own(MaskedSettings).bins
-            counts = self._sum(messages.MASKED_TABLES, "table", present, asked, agreed, length)
-            if counts is None:
-                return None
-            shape = (len(agreed.batch), directions.shape[1], task.experiment.own(MaskedSettings).bins)
-            found = Broadcast.of(self._slot_means(counts.reshape(shape), agreed), terms)
-        last = MaskedSumAsked(model, found, round_, attempt, text)
-        vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters)
-        if vector is None:
-            return None
-        sigma = agreed.noise.contribution * math.sqrt(sum(agreed.clients) / agreed.honest)
-        return Outcome(vector, sigma, self.epsilon(), attempt, sum(agreed.clients))
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present))
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -153,21 +143,13 @@ class MaskedRounds:
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
-        self,
-        kind: Exchange[MaskedTableAsked, MaskedNumbers] | Exchange[MaskedSumAsked, MaskedNumbers],
-        name: Name,
-        present: Sequence[Present],
-        asked: MaskedTableAsked | MaskedSumAsked,
-        agreed: Attempt,
-        length: int,
+        self, present: Sequence[Present], kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
-        ask: Callable[..., dict[int, MaskedNumbers]] = self._collector.ask
         terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
-        answers = ask(kind, present, [asked] * len(present), terms, self._heard)
+        answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
-        step = agreed.shares(name)[0].step
         return summed((_whole(answers[each.site.node].values) for each in present), step)
 
     def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
@@ -181,11 +163,6 @@ class MaskedRounds:
             return str(fault)
         return None
 
-    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
-        """Slot means (c, k, bins) from the noised histograms of everybody; nothing but post-processing."""
-        cells = [tables.monotone(cell, total) for cell, total in zip(counts, agreed.batch, strict=True)]
-        return torch.stack(tables.matched(cells, objective_of(self._task), self._task.clip.output))
-
     def epsilon(self) -> float:
         """The largest epsilon that a client reported as spent so far."""
         return self._spending.worst()
@@ -198,12 +175,55 @@ class MaskedRounds:
         """Rounds of which a sum is known."""
         return len(self._rounds)
 
-    def __enter__(self) -> MaskedRounds:
+    def __enter__(self) -> Self:
         self._rounds |= self._context.earlier
         return self
 
     def __exit__(self, *failure: object) -> None:
         """Do nothing: the clients close their own ledgers."""
+        return None
+
+
+class MaskedRounds(MaskedSums):
+    """Rounds of one or two masked sums."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ranks = ranked.Ranks(context.plan.task)
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        task = self._task
+        directions = task.all_directions(round_, attempt)
+        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
+        clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
+        if ranked.compares(task):
+            table = MaskedTableAsked(model, round_, attempt, text)
+            length = ranked.length_of(task, directions)
+            counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
+            if counts is None:
+                return None
+            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task))
+        if not ranked.contributes(task):
+            assert moved is not None
+            return Outcome(moved, None, self.epsilon(), attempt, clients)
+        last, step = MaskedSumAsked(model, means, round_, attempt, text), agreed.shares("contribution")[0].step
+        vector = sites(messages.MASKED_SUM, last, step, task.parameters)
+        if vector is None:
+            return None
+        vector = vector if moved is None else vector + moved
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        return self._ranks.of(counts, agreed.batch, agreed.directions, theta, round_, attempt)
+
+
+def summed_scale(agreed: Agreed) -> float:
+    """Standard deviation of the noise in the sum that a charge is read with: that of all clients, honest or not."""
+    return agreed.sigma * math.sqrt(sum(agreed.clients) / agreed.honest)
 
 
 def _party(each: Present, answer: Ready) -> Party:

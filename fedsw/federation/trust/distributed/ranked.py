@@ -1,0 +1,251 @@
+"""What masked tables rank: the outputs of every penalty, in cells of its own, laid out in one vector of counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsw.experiment.sections import MaskedSettings
+from fedsw.objectives import Clip
+from fedsw.objectives import histograms as tables
+from fedsw.objectives.composite import Composite
+from fedsw.objectives.histograms import Part
+from fedsw.objectives.matching import Matching
+from fedsw.objectives.penalties import StatedPart
+from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.public_side import Learner, learner_of, public_side_of
+from fedsw.transport.sliced import project
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A penalty whose ranks come from tables: one of each of its cells.
+
+    Attributes:
+        number: among the penalties.
+        columns: its own among the outputs.
+        clip: its own.
+        owners: of every stratum of sampling, which of the penalty's cells its records are in.
+    """
+
+    number: int
+    part: Part
+    columns: slice
+    clip: Clip
+    owners: tuple[int, ...]
+
+    def sizes(self, batch: Sequence[int]) -> list[int]:
+        """Records of each of its cells, of those of every stratum."""
+        found = [0] * len(self.part.cells)
+        for owner, size in zip(self.owners, batch, strict=True):
+            found[owner] += size
+        return found
+
+
+def ranked_by(task: Problem) -> tuple[Ranked, ...]:
+    """All penalties of a run."""
+    objective, strata = task.objective, range(len(task.objective.cells))
+    parts = objective.parts if isinstance(objective, Composite) else (objective,)
+    found = []
+    for number, (part, compared) in enumerate(zip(parts, task.compared, strict=True)):
+        assert not isinstance(part, StatedPart)
+        owners = tuple(
+            objective.cell_of_stratum(part, stratum) if isinstance(objective, Composite) else stratum
+            for stratum in strata
+        )
+        found.append(Ranked(number, part, compared.columns, compared.clip, owners))
+    return tuple(found)
+
+
+def compares(task: Problem) -> bool:
+    """Whether an attempt has tables: something is compared."""
+    return task.objective.alpha > 0
+
+
+def contributes(task: Problem) -> bool:
+    """Whether an attempt has a sum of contributions: private records pass through parameters."""
+    return task.private_parameters
+
+
+def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
+    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
+    return tables.table_sensitivity(sum(each.shape[1] for each in directions))
+
+
+def sensitivity_of_contributions(
+    task: Problem, batch: Sequence[int], spreads: Sequence[float], stratum: int
+) -> Sensitivity:
+    """How far a replaced record of a stratum moves the contributions, given all noised tables of its attempt.
+
+    Guarantee: the record's own terms alone move, the task's and one of every penalty: 2 (C w + sum L_p max ||q_p||).
+    Proof: docs/guarantees/distributed-tasks.md.
+
+    Args:
+        batch: records of every stratum in the batch of all clients.
+        spreads: of the directions of every penalty.
+    """
+    total = sum(batch)
+    found = total * task.objective.task_weight(total) * loss_sensitivity(task.clip.loss, total)
+    for ranked, spread in zip(ranked_by(task), spreads, strict=True):
+        cell, sizes = ranked.owners[stratum], ranked.sizes(batch)
+        found += tables.pulled_sensitivity(ranked.part, sizes, ranked.clip, cell=cell, spread=spread)
+    return found
+
+
+def table_error(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> float:
+    """Root of the mean square of the error that tables with the noise of mu = 1 bring to the gradient.
+
+    That of a table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by
+    that over n, slot means by the width of the other side times as much, and the gradient by at most
+    2 alpha W L / sqrt(k) times that for every cell, of which a part is taken.
+
+    Args:
+        directions: of every penalty, how many.
+    """
+    bins, total = task.experiment.own(MaskedSettings).bins, 0.0
+    for ranked, k in zip(ranked_by(task), directions, strict=True):
+        part, sizes, clip = ranked.part, ranked.sizes(batch), ranked.clip
+        pairs = [(0, 0, 1.0)] if isinstance(part, Matching) else list(part.pairs)
+        weights = [sum(w for i, j, w in pairs if cell in (i, j)) for cell in range(len(sizes))]
+        ranks = [1 / size**2 for size in sizes]
+        for i, j, weight in pairs:
+            if i != j:  # a public side's ranks have no noise
+                ranks[i] += weight / weights[i] / sizes[j] ** 2
+                ranks[j] += weight / weights[j] / sizes[i] ** 2
+        reach = part.radius if isinstance(part, Matching) else clip.output
+        unit = _ALIGNED * 4 * part.alpha * clip.jacobian * reach
+        errors = ((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True))
+        total += sum(directions) / k * sum(errors)
+    return math.sqrt(total)
+
+
+_ALIGNED = 0.25
+"""How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
+
+
+def length_of(task: Problem, directions: Sequence[Tensor]) -> int:
+    """How many numbers all tables of an attempt with these directions, each (d, k), have."""
+    bins = task.experiment.own(MaskedSettings).bins
+    counts = [len(r.part.cells) * each.shape[1] for r, each in zip(ranked_by(task), directions, strict=True)]
+    return bins * sum(counts)
+
+
+def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor]) -> Tensor:
+    """All histograms of a batch, WITHOUT NOISE, one after the other, flat, float64.
+
+    Args:
+        outputs: (n, columns), stratum after stratum, each penalty's in its ball.
+        drawn: how many are of each stratum.
+    """
+    bins, found = task.experiment.own(MaskedSettings).bins, []
+    for ranked, theta in zip(ranked_by(task), directions, strict=True):
+        cell = torch.tensor(ranked.owners).repeat_interleave(torch.tensor(drawn))
+        own, cells = outputs[:, ranked.columns], len(ranked.part.cells)
+        found.append(tables.histograms_by(own, cell, cells, theta, ranked.clip.output, bins).reshape(-1))
+    return torch.cat(found)
+
+
+def cotangents(
+    task: Problem,
+    outputs: Tensor,
+    drawn: Sequence[int],
+    batch: Sequence[int],
+    directions: Sequence[Tensor],
+    means: Tensor,
+) -> Tensor:
+    """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
+
+    Args:
+        outputs, drawn: as `counted`.
+        batch: records of every stratum in the batch of all clients.
+        means: slot means in the order of `counted`; whatever the server says.
+
+    Raises:
+        ValueError: if they are not as many as the tables have numbers.
+    """
+    q = torch.zeros(outputs.shape, dtype=torch.float64)
+    edges = [0, *torch.tensor(drawn).cumsum(0).tolist()]
+    for ranked, theta, table in _by_penalty(task, directions, means):
+        sizes = ranked.sizes(batch)
+        for stratum, owner in enumerate(ranked.owners):
+            rows = slice(edges[stratum], edges[stratum + 1])
+            q[rows, ranked.columns] = tables.cotangents(
+                outputs[rows, ranked.columns],
+                theta,
+                table[owner],
+                ranked.part,
+                cell=owner,
+                size=sizes[owner],
+                radius=ranked.clip.output,
+            )
+    return q
+
+
+class Ranks:
+    """What the server makes of noised tables, all of it post-processing: slot means, and a public side's gradient."""
+
+    def __init__(self, task: Problem) -> None:
+        self._task = task
+        matching = task.objective if isinstance(task.objective, Matching) else None
+        prior = matching is not None and matching.other_side == "prior"
+        self._prior = public_side_of(task) if prior else None
+        self._learner: Learner | None = None if matching is None or prior else learner_of(task)
+
+    def of(
+        self,
+        counts: Tensor,
+        batch: Sequence[int],
+        directions: Sequence[Tensor],
+        theta: Tensor,
+        round_: int,
+        attempt: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Slot means in the order of the noised counts, and the gradient (r,) of a public side that has parameters.
+
+        Args:
+            counts: the noised sum of all sites' `counted`.
+            batch: records of every stratum in it.
+            theta: the model (r,).
+        """
+        means, moved = [], None
+        for ranked, own, table in _by_penalty(self._task, directions, counts):
+            sizes, radius = ranked.sizes(batch), ranked.clip.output
+            cells = [tables.monotone(each, size) for each, size in zip(table, sizes, strict=True)]
+            if not isinstance(ranked.part, Matching):
+                means += tables.matched(cells, ranked.part, radius)
+                continue
+            sample = self._sample(ranked, theta, sizes[0], round_, attempt)
+            seen, pulled = tables.matched_to_sample(cells[0], sample, own, radius)
+            means.append(seen)
+            if self._learner is not None:
+                scale = 1.0 if ranked.part.other_side == "domain" else ranked.part.alpha  # a domain's learner weighs
+                moved = self._learner.gradient(scale * pulled)
+        return torch.cat([each.reshape(-1) for each in means]), moved
+
+    def _sample(self, ranked: Ranked, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """The public side's outputs (m, d), on the host."""
+        if self._learner is not None:
+            points = self._learner.points(theta, count, round_, attempt)
+            assert isinstance(ranked.part, Matching)
+            return project(points, ranked.clip.output) if ranked.part.other_side == "domain" else points
+        if self._prior is not None:
+            return self._prior.sample(theta, count, round_, attempt).cpu()
+        return self._task.prior_sample(ranked.number, count, round_, attempt).cpu()
+
+
+def _by_penalty(task: Problem, directions: Sequence[Tensor], flat: Tensor) -> list[tuple[Ranked, Tensor, Tensor]]:
+    """Every penalty with its directions and its tables (cells, k, bins)."""
+    bins = task.experiment.own(MaskedSettings).bins
+    shapes = [(len(r.part.cells), each.shape[1], bins) for r, each in zip(ranked_by(task), directions, strict=True)]
+    if len(flat) != sum(map(math.prod, shapes)):
+        raise ValueError(f"{len(flat)} numbers of tables came for {sum(map(math.prod, shapes))}")
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [
+        (ranked, theta, part.reshape(shape))
+        for ranked, theta, part, shape in zip(ranked_by(task), directions, parts, shapes, strict=True)
+    ]
