@@ -26,8 +26,8 @@ PAGE = ROOT / "docs" / "results.md"
 
 HEAD = """# Results
 
-Written by `python -m benchmarks.report` from the JSON under `benchmarks/results/`; no measured number is typed by hand. Each
-section says how many seeds it has, whether sampling and noise are secret or *nominal* (seeded: what is shown is an effect,
+For whoever asks how good models are under a guarantee. Written by `python -m benchmarks.report` from the JSON under
+`benchmarks/results/`; no measured number is typed by hand. Each section says how many seeds it has, whether sampling and noise are secret or *nominal* (seeded: what is shown is an effect,
 and nobody is protected), and how settings were chosen. "Seeds" are those of data and initialisation. Metrics are on held-out
 records, outside the guarantee. Every row's epsilon is for the release of one run alone: a table of runs on the same
 records composes, and so do the runs that settings were tuned on.

@@ -104,7 +104,7 @@ def box_muller(words: NDArray[np.uint64], out: NDArray[np.float64]) -> tuple[flo
     instruction, and its magnitude keeps 53 significant bits however small it is, so that the tails of R are not cut
     where a 53-bit uniform would cut them. Reading 1/2 as a uniform fraction, R cos t and R sin t are exactly normal
     and independent; truncating it to 1/2 and rounding move each of them by less than 2^-41 wherever
-    2^-10 <= R <= 5.6 (docs/guarantees.md, "Noise on a grid").
+    2^-10 <= R <= 5.6 (docs/guarantees/grid.md).
 
     Source: Box and Muller 1958.
     """

@@ -16,8 +16,8 @@ PAGE = ROOT / "docs" / "performance.md"
 
 _HEAD = """# Performance
 
-Written by `make bench` from the JSON under `benchmarks/results/performance/`; nothing here is typed by hand. Every row is
-ours and the alternative, measured in turns in the same run. Figures are seconds, in the median of the turns, unless a row
+For whoever asks what fedsw costs in time and memory beside the alternatives. Written by `make bench` from the JSON under
+`benchmarks/results/performance/`. Every row is ours and the alternative, measured in turns in the same run. Figures are seconds, in the median of the turns, unless a row
 names another unit; the spread of the turns is in the JSON. A goal was set before it was measured, and a goal that is missed
 stays in the table. `python -m benchmarks.performance NAME` measures one of them again.
 """

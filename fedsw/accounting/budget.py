@@ -67,7 +67,7 @@ def budget_report(
         ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon; for
             Poisson batches of slices, or a diameter without slices.
 
-    Source: docs/guarantees.md, "The bracket", "Random slicing".
+    Source: docs/guarantees/accounting.md.
     """
     given = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
     missing = [name for name, value in given.items() if value is None]

@@ -46,7 +46,7 @@ class Composition:
             the processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor.
         sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
 
-    Source: docs/guarantees.md, "Composition on a grid".
+    Source: docs/guarantees/accounting.md.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     Raises:
         DeltaTooSmall, ValueError: as :func:`epsilon`.
 
-    Source: docs/guarantees.md, "The bracket".
+    Source: docs/guarantees/accounting.md.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     upper = epsilon(counts, delta, device=device)
@@ -291,7 +291,7 @@ def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str
     Raises:
         DeltaTooSmall, ValueError: as :func:`epsilon`.
 
-    Source: docs/guarantees.md, "The bracket".
+    Source: docs/guarantees/accounting.md.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]

@@ -100,7 +100,7 @@ def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> t
     Returns:
         P-mass at -down, at 0, and at up; the rest, ``above(up[-1])``, sits at +inf.
 
-    Source: docs/guarantees.md, "Composition on a grid"; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022.
+    Source: docs/guarantees/accounting.md; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022.
     """
     upper, upper_share, start = _second_differences(above, up)
     same = below is above and torch.equal(up, down)
@@ -184,7 +184,7 @@ class Harmonics:
         coefficients: (k,) complex F_0 ... F_{k-1}, k <= N / 2.
         excess: mass that counts in full as delta.
 
-    Source: docs/guarantees.md, "Composition on a grid".
+    Source: docs/guarantees/accounting.md.
     """
 
     spacing: float

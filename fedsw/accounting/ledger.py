@@ -94,7 +94,7 @@ class Ledger:
         device: where epsilon is computed (:class:`fedsw.accounting.Composition`); no part of the file.
         limiter: who else must agree before a charge is written; no part of the file.
 
-    Source: docs/guarantees.md, "The ledger".
+    Source: docs/guarantees/ledger.md.
     """
 
     def __init__(self, journal: Journal, device: torch.device | str = "cpu") -> None:

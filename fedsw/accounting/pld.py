@@ -124,7 +124,7 @@ class Spectrum:
     added: each is replaced by a dominating one, losses beyond a step's reach or above the window count in full as
     delta, what wraps round from below the window only adds mass, and :func:`round_off` covers floating point.
 
-    Source: docs/guarantees.md, "Composition on a grid".
+    Source: docs/guarantees/accounting.md.
     """
 
     def __init__(self, spacing: float, size: int, orientation: Orientation, device: torch.device) -> None:

@@ -96,7 +96,7 @@ def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
     phi(x) (M(x) - M(x + mu)): no exponential of epsilon, absolute errors of a few 1e-16 for any mu, and relative
     accuracy far into the tail.
 
-    Source: docs/guarantees.md, "One step"; Balle and Wang 2018, Theorem 8.
+    Source: docs/guarantees/accounting.md; Balle and Wang 2018, Theorem 8.
     """
     x = (epsilon / mu - mu / 2).clamp(max=1e100)
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
@@ -116,7 +116,7 @@ def joint(*mus: float) -> float:
     Raises:
         ValueError: for a mu that is negative or not a number.
 
-    Source: docs/guarantees.md, "The bracket".
+    Source: docs/guarantees/accounting.md.
     """
     for mu in mus:
         if not mu >= 0.0:
@@ -131,7 +131,7 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
     release of the given sensitivity under replacement; for Poisson it is the larger of the two directions
     (a record removed, a record added).
 
-    Source: docs/guarantees.md, "One step"; Dong, Roth, Su 2022, Theorem 4.2.
+    Source: docs/guarantees/accounting.md; Dong, Roth, Su 2022, Theorem 4.2.
     """
     if step.costless:
         return torch.zeros_like(epsilon)
@@ -273,7 +273,7 @@ def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
         p: sampling rate in (0, 1].
         mu: sensitivity / sigma in (0, `LARGEST_MU`].
 
-    Source: docs/guarantees.md, "The bracket".
+    Source: docs/guarantees/accounting.md.
     """
     step = min(0.4, 0.5 / mu)
     t = torch.arange(-_ENDS, _ENDS + mu + step, step, dtype=torch.float64, device=losses.device)

@@ -1,6 +1,6 @@
 """Private selection: the best of a random number of runs, and what its release costs.
 
-Source: docs/guarantees.md, "Private selection"; Papernot and Steinke 2022, Theorem 2.
+Source: docs/guarantees/selection.md; Papernot and Steinke 2022, Theorem 2.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def selected(run: Renyi, law: Repetitions) -> Renyi:
 
         D(a) + (1 + eta) min_b ((1 - 1/b) D(b) + ln(1/gamma) / b) + ln E K / (a - 1).
 
-    Source: docs/guarantees.md, "Private selection".
+    Source: docs/guarantees/selection.md.
     """
     orders, divergences = np.array(run.orders), np.array(run.divergences)
     inside = float(((1 - 1 / orders) * divergences - math.log(law.gamma) / orders).min())
@@ -244,7 +244,7 @@ def renyi_divergence(step: Step, order: float) -> float:
     Raises:
         ValueError: for a Poisson or a sliced step, and for one without noise.
 
-    Source: docs/guarantees.md, "Private selection".
+    Source: docs/guarantees/selection.md.
     """
     step = step.reduced
     if step.sampling != "without-replacement" or step.slicing is not None or step.stated is not None:

@@ -37,7 +37,7 @@ class Slicing:
     Raises:
         ValueError: if d or k is not a whole number >= 1, or the scheme is unknown.
 
-    Source: docs/guarantees.md, "Random slicing".
+    Source: docs/guarantees/accounting.md.
     """
 
     d: int
@@ -118,7 +118,7 @@ def slicing_rdp(alpha: float, *, d: int, k: int, mu: float) -> float:
     Raises:
         ValueError: if a number is out of range.
 
-    Source: docs/guarantees.md, "Random slicing".
+    Source: docs/guarantees/accounting.md.
     """
     Slicing(d, k)
     if not 1.0 < alpha < math.inf:

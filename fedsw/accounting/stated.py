@@ -1,6 +1,6 @@
 """Mechanisms of which only a profile is known: a pure epsilon, Renyi divergences, a table. They compose like any step.
 
-Source: docs/guarantees.md, "One account for one data set".
+Source: docs/guarantees/ledger.md.
 """
 
 from __future__ import annotations

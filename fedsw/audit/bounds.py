@@ -118,7 +118,7 @@ def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
     made from it by added noise, or by exchanging a share of its outcomes for noise about 0. So lower bounds on mu and
     on the rate, which hold together at some confidence, give one on epsilon at that confidence.
 
-    Source: docs/guarantees.md, "Attacks".
+    Source: docs/guarantees/attacks.md.
     """
     if mu <= 0.0 or rate <= 0.0 or steps < 1:
         return 0.0

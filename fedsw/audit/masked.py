@@ -20,7 +20,7 @@ from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Neighbours, Trial, e
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.cohort import Present
-from fedsw.federation.trust.distributed import client
+from fedsw.federation.trust.distributed import client, site
 from fedsw.federation.trust.distributed.budget import Attempt, attempts
 from fedsw.federation.trust.distributed.cohort import least, own_counts
 from fedsw.federation.trust.distributed.server import MaskedRounds
@@ -87,6 +87,10 @@ class View:
         return found
 
 
+_BEYOND = 1e6
+"""Further than any output is."""
+
+
 class _Lying(MaskedRounds):
     """A server that asks as few clients as it may, and sends a table that pulls every pole to the other one."""
 
@@ -98,10 +102,13 @@ class _Lying(MaskedRounds):
         own = [each for each in present if int(each.site.clients[0]) == self.holder]
         return super()._attempt(round_, attempt, theta, [*own, *others][:fewest])
 
-    def _slot_means(self, counts: Tensor, agreed: Attempt) -> Tensor:
-        radius, bins = self._task.clip.output, counts.shape[-1]
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        bins = self._task.experiment.own(MaskedSettings).bins
         upper = torch.arange(bins) >= bins // 2
-        return torch.where(upper, -radius, radius).to(torch.float64).expand(counts.shape).contiguous()
+        ends = torch.where(upper, -_BEYOND, _BEYOND).to(torch.float64)  # a client cuts them to its bound
+        return ends.repeat(len(counts) // bins), None
 
 
 class MaskedTrial(Trial):
@@ -147,7 +154,7 @@ def _overheard() -> Iterator[list[Leaving]]:
         left.append(Leaving(vectors[-1], numbers - mask, part, share))
         return numbers
 
-    with exchanged(client, "Bounded", bounded), exchanged(client, "release_share", leaving):
+    with exchanged(client, "Bounded", bounded), exchanged(site, "release_share", leaving):
         yield left
 
 

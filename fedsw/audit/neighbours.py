@@ -155,7 +155,7 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
         tables: whether ranks come from a table that the attacker writes: then it has the canary's output in another
             bin, and pulls it the other way.
 
-    Source: docs/guarantees.md, Theorem 5.
+    Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"

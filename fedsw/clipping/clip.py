@@ -71,7 +71,7 @@ def clip_cotangents(
     Raises:
         ValueError: for a bound that is not positive, an unknown mode, or shapes that do not match.
 
-    Source: docs/guarantees.md (clipping); RLL Remark A.2 for the row clip.
+    Source: docs/guarantees/clipping.md; RLL Remark A.2 for the row clip.
     """
     require_clip(bound, mode)
     n, d = gram.shape[0], gram.shape[-1]

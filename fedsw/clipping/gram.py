@@ -225,7 +225,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
         parts: of the calls that a backward pass reached.
         limits: (n,), float64, infinity for none.
 
-    Source: docs/guarantees.md, "Theorem: what leaves is what was measured".
+    Source: docs/guarantees/clipping.md.
     """
     squares = torch.zeros_like(limits)
     for part in parts:

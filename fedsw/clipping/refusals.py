@@ -64,7 +64,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     Raises:
         UnsupportedModule: naming the module, the reason and the remedy.
 
-    Source: docs/guarantees.md (clipping: where a clip would be lost unseen).
+    Source: docs/guarantees/clipping.md.
     """
     owners: dict[int, str] = {}
     found: dict[str, nn.Parameter] = {}

@@ -92,7 +92,7 @@ class Units:
         """A row (k,) of each of these units (k,), uniformly among its own and independently of all others.
 
         Guarantee: a mechanism on one row of each unit has, for the replacement of all rows of a unit, the profile that
-        it has for the replacement of one record (docs/guarantees.md, "Units").
+        it has for the replacement of one record (docs/guarantees/units.md).
 
         Args:
             stream: of this purpose alone; secret, unless the run is seeded.
@@ -131,7 +131,7 @@ class Units:
 def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
     """The numbers (n,) of units by their names, the same in every file; two share one with probability below 2^-62.
 
-    Every name is hashed by itself (docs/guarantees.md, "Units"): give each once.
+    Every name is hashed by itself (docs/guarantees/units.md): give each once.
     """
     digests = b"".join([hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names])
     return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)

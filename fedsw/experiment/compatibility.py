@@ -24,8 +24,8 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or _misfit_of_flow(settings)
         or (None if kind is None else _misfit_of_protection(settings, kind))
         or (None if kind is None else kind.misfit(settings))
-        or trust_model(settings.privacy.trust).without_noise(settings.privacy)
-        or trust_model(settings.privacy.trust).misfit(settings)
+        or settings.privacy.model.without_noise(settings.privacy)
+        or settings.privacy.model.misfit(settings)
         or _misfit_of_partition(settings)
         or _misfit_of_release(settings)
         or _misfit_of_clip(settings)
@@ -97,6 +97,11 @@ def _misfit_of_trust(settings: Settings, kind: TaskKind) -> str | None:
         return f"objective.also has more penalties, and trust {trust!r} takes one: use 'central' or 'distributed'"
     if settings.objective.also and kind.facts.other_side not in (None, "prior"):
         return f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
+    if kind.facts.sketched and not settings.privacy.sketch and trust in kind.facts.trusts:
+        return (
+            f"privacy.trust {trust!r} releases sketches for shipped tasks, and objective.task {task!r} is one of your "
+            "own: use 'sketch' or 'sketch-local'"
+        )
     if trust in kind.facts.trusts:
         return _misfit_of_held_out(settings)
     why, able = trust_model(trust).why_not, _either(kind.facts.trusts)

@@ -127,7 +127,9 @@ class Experiment(Section):
             trust = raw.get("trust", default) if isinstance(raw, Mapping) else getattr(raw, "trust", None)
         else:
             trust = info.data["privacy"].trust
-        return tagged(info.field_name, raw, trust) if isinstance(trust, str) and trust in trust_models() else raw
+        if not (isinstance(trust, str) and trust in trust_models()):
+            return raw
+        return tagged(info.field_name, raw, trust, sketch=_sketched(info.data.get("objective")))
 
     @field_validator("name")
     @classmethod
@@ -163,6 +165,12 @@ class Experiment(Section):
         if found := _unfit_federation(self.federation, local=self.privacy.local):
             raise ValueError(found)
         return self
+
+
+def _sketched(objective: Objective | None) -> bool:
+    """Whether a shipped task's records leave as a sketch: settled before [privacy] is read."""
+    kind = None if objective is None else shipped_task(objective.task)
+    return kind is not None and kind.facts.sketched
 
 
 def _unfit_federation(federation: Federation, *, local: bool) -> str | None:
@@ -240,7 +248,7 @@ def _beside(raw: dict[str, Any], folder: Path) -> None:
 
 def planned_releases(experiment: Experiment) -> int:
     """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
-    return trust_model(experiment.privacy.trust).releases(experiment)
+    return experiment.privacy.model.releases(experiment)
 
 
 def planned_stages(experiment: Experiment) -> int:

@@ -50,6 +50,8 @@ class TrustModel:
         sections: what its sections of an experiment are, by name, where it has settings of its own: `privacy` a class
             derived from `fedsw.experiment.Privacy`, `local` from `Local`, `sketch` from `Sketch`. A setting that is in
             none of its classes is refused under it.
+        sketching: what it is, under the same name, for a task whose records leave as a sketch; None where it is the
+            same for every task.
     """
 
     name: ClassVar[str]
@@ -63,6 +65,7 @@ class TrustModel:
     masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
+    sketching: ClassVar[TrustModel | None] = None
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
@@ -161,8 +164,11 @@ def register(model: TrustModel) -> TrustModel:
     return model
 
 
-def trust_model(name: str) -> TrustModel:
-    """A trust model by its name.
+def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
+    """A trust model by its name; of an experiment, `privacy.model` knows which.
+
+    Args:
+        sketch: whether it is for a task whose records leave as a sketch (`TrustModel.sketching`).
 
     Raises:
         ExperimentError: if there is none.
@@ -170,7 +176,16 @@ def trust_model(name: str) -> TrustModel:
     found = trust_models().get(name)
     if found is None:
         raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")
-    return found
+    return found.sketching if sketch and found.sketching is not None else found
+
+
+def answering(exchange: str) -> tuple[str, ...]:
+    """The names of trust models under which clients answer a type of message, for whatever task."""
+    return tuple(
+        name
+        for name, model in trust_models().items()
+        if any(exchange in each.exchanges() for each in (model, model.sketching) if each is not None)
+    )
 
 
 def names_of(

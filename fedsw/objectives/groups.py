@@ -138,7 +138,7 @@ class Objective:
     def penalty_value(self, outputs: Sequence[Tensor], directions: Tensor) -> Tensor:
         """The penalty itself, without alpha, as a float64 scalar tensor.
 
-        It is a function of the records: to show or store it is a release of its own (docs/guarantees.md).
+        It is a function of the records: to show or store it is a release of its own (docs/guarantees/wrong-epsilon.md).
 
         Args:
             outputs: for every cell, outputs (n_j, d).

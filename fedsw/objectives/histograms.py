@@ -25,7 +25,7 @@ def table_sensitivity(k: int) -> Sensitivity:
     when the record changes bins in every direction. The cell's size stays public. Of several penalties k is the number
     of all their directions together: a record is in one cell of each.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
     if k < 1:
         raise ValueError(f"k = {k} directions; a table needs at least 1.")
@@ -217,7 +217,7 @@ def contribution_sensitivity(
         clip: the norms M, L and C.
         spread: of the directions; 1 in dimension 1.
 
-    Source: docs/guarantees.md, "Local gradients".
+    Source: docs/guarantees/local-gradients.md.
     """
     penalty = pulled_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
     return penalty + (1 - objective.alpha) * loss_sensitivity(clip.loss, sum(sizes))

@@ -31,7 +31,7 @@ class Matching:
         radius: A, the ball that holds the other side's outputs; a generator's alone need none, as no bound on
             records without parameters looks at it.
         both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
-            is that of the records; it is none for the generator's inputs, see docs/guarantees.md, "One side public".
+            is that of the records; it is none for the generator's inputs, see docs/guarantees/sensitivity.md.
         fixed: for a domain, whether the private outputs are fixed points as a generator's target is, and the public
             side alone has parameters.
 
@@ -106,7 +106,7 @@ class Matching:
             spread: of the directions; 1 if d is 1.
             bound: see `swd_sensitivity`.
 
-        Source: docs/guarantees.md, "One side public"; RLL, Theorem 4.1.
+        Source: docs/guarantees/sensitivity.md; RLL, Theorem 4.1.
         """
         (total,) = self.penalty_sensitivities(sizes, clip, d=d, spread=spread, bound=bound)
         if self.other_side == "prior":

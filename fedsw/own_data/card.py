@@ -216,11 +216,10 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
         return [
             Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
         ]
-    whose = (
-        "every client added the noise itself, so the promise holds against the server too"
-        if experiment.privacy.local
-        else "the server saw the sum of all records without noise, and is trusted not to tell"
-    )
+    whose = "the server saw the sum of all records without noise, and is trusted not to tell"
+    if experiment.privacy.local:
+        by = {"client": "every client by itself"}.get(adds := experiment.privacy.model.adds_noise, adds)
+        whose = f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}"
     found: list[Part] = [
         f"{summary['guarantee']['statement']}",
         f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "

@@ -27,7 +27,7 @@ def bounded_histograms(
 
     Guarantee: replacing one record by another of its group moves the counts by at most 2 in l1 norm, whatever the
     model that made the scores, if it was released before or does not depend on these records. Public: the sizes of the
-    groups. Proof: docs/guarantees.md, "Histograms by group".
+    groups. Proof: docs/guarantees/slices.md.
 
     Args:
         scores: any numbers; those outside the edges count in the first or the last bin.

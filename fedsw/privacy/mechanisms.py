@@ -24,7 +24,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float, calibration
     (epsilon, delta)-differentially private under the relation that the sensitivity is for. "analytic" is the least
     such sigma, to about 1e-9 relative and never below it; "rco" is
     (c + sqrt(c^2 + epsilon)) / (epsilon sqrt 2) * sensitivity with c^2 = ln(2 / (sqrt(16 delta + 1) - 1)), which is
-    larger. Proofs: docs/guarantees.md, "One-shot local release".
+    larger. Proofs: docs/guarantees/slices.md.
 
     Sources: Balle and Wang 2018, Theorem 8 (analytic); RCO, equation (4), after Zhao et al. 2019.
 

@@ -50,8 +50,8 @@ def noised(vector: Tensor, sigma: float, stream: Stream, *, step: float | None =
     Guarantee: the result has the law of round((v + sigma Z) / g) g with Z exactly normal, computed in exact arithmetic
     from the float64 numbers v and sigma, up to 2^-115 in total variation a coordinate. Rounding reads nothing but the
     noised vector: whatever is proved of the Gaussian mechanism with noise sigma, for whatever relation and sensitivity
-    of v, holds for the bits of the result, at the same sigma and with no enlarged sensitivity (docs/guarantees.md,
-    "Noise on a grid"). Rounding adds less than 2^-25 to the noise's variance, relative.
+    of v, holds for the bits of the result, at the same sigma and with no enlarged sensitivity
+    (docs/guarantees/grid.md). Rounding adds less than 2^-25 to the noise's variance, relative.
 
     Every coordinate is first computed in float64. Where the float64 result is so close to a rounding boundary, or the
     radius so extreme, that its rounding could be wrong (about one pair of coordinates in 600 000), the pair's two
@@ -193,7 +193,7 @@ def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
     Guarantee: the result has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in exact
     arithmetic from the float64 numbers v and b; g is `gaussian.spacing(b)`. It is a function of v + b Z that reads
     nothing else of v, so that a v that moves by at most Delta in l1 norm is released with pure epsilon Delta / b, for
-    the bits of the result and without any delta (docs/guarantees.md, "Laplace noise on the grid").
+    the bits of the result and without any delta (docs/guarantees/grid.md).
 
     Every coordinate is first computed in float64. Where that could round wrongly (about one in 700 000), its uniform is
     extended, for as long as it takes, until the two ends of what it may be round alike.

@@ -150,7 +150,7 @@ def calibrated(
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
     Guarantee: that many releases at this sampling rate, composed, satisfy (epsilon, delta) for the replacement of one
-    record of any stratum (docs/guarantees.md, "Composition").
+    record of any stratum (docs/guarantees/sampling.md).
 
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.

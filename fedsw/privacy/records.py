@@ -32,7 +32,7 @@ class RecordRelease:
     private: for any two values of the record, with noise for a distance of 2 rho, against everybody who sees it, the
     server included. delta is 0 for Laplace noise. It is for one release of one record: a record that is released
     twice pays twice. "paper" takes the noise for a distance of rho, as RCO's corollaries do (sup ||x||): half of what
-    a replacement can move, so it is not a guarantee. Proofs: docs/guarantees.md, "One-shot local release".
+    a replacement can move, so it is not a guarantee. Proofs: docs/guarantees/slices.md.
 
     Attributes:
         epsilon: budget of a record, positive.

@@ -14,7 +14,7 @@ STATED = "stated by the user"
 """What the bound of a user's own penalty is called."""
 
 SLACK = 1.001
-"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees.md, "Floating point"."""
+"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees/sampling.md."""
 
 SIZES = "the sizes of the groups and of their batches"
 
@@ -102,7 +102,7 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
     Raises:
         ValueError: if `own` is not private, the bound is unknown, or "vector" lacks its spread.
 
-    Source: docs/guarantees.md, Sensitivity; RLL, Theorems 4.1 and A.1, for "paper".
+    Source: docs/guarantees/sensitivity.md; RLL, Theorems 4.1 and A.1, for "paper".
     """
     if not own.private:
         raise ValueError("the own side is public: its records need no sensitivity. Exchange the two sides.")

@@ -90,7 +90,7 @@ def fresh_slices(
         TypeError: if `directions_stream` is not a DirectionStream.
         ValueError: if the radius is not finite and above 0, k is below 1, or there is no record.
 
-    Source: RR (mechanism); docs/guarantees.md, "Random slicing" (profile).
+    Source: RR (mechanism); docs/guarantees/accounting.md (profile).
     """
     if not isinstance(directions_stream, DirectionStream):
         raise TypeError(
@@ -121,7 +121,7 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
     Raises:
         ValueError: if the directions are not of that kind, or as in `fresh_slices`.
 
-    Source: docs/guarantees.md, "Noised slices".
+    Source: docs/guarantees/slices.md.
     """
     rows = _in_the_ball(features, radius=radius, centre=centre)
     theta = directions.detach().to(rows)

@@ -35,7 +35,7 @@ class Status:
         epsilon_by_client: under local trust, what each client's ledger says, or what it last reported to the server.
         snr: of the last round, estimated from its noisy gradient; None without noise.
         clients_alive, clients: in the last round, and in the federation.
-        bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees.md, "Attempts and drop-outs".
+        bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees/attempts.md.
         seconds_per_round: median of the last rounds, by the times of the log.
         seconds_left: until the last round, at that pace; None unless it runs.
         seconds_since: it last wrote to its files.

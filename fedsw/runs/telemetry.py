@@ -46,7 +46,7 @@ FIELDS = frozenset(
 """All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out.
 
 Not in it: norms, losses, outputs, sizes of messages, counts of records, and what a client says in its errors, which may
-quote a record. Who drops out may not depend on records (docs/guarantees.md, "Attempts and drop-outs").
+quote a record. Who drops out may not depend on records (docs/guarantees/attempts.md).
 """
 
 

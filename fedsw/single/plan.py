@@ -80,7 +80,7 @@ def plan(
     """Settle batches, sensitivity and noise from public numbers.
 
     Guarantee: `rounds` releases with this multiplier satisfy (epsilon, delta)-differential privacy for the replacement
-    of one record of any stratum (docs/guarantees.md, "Composition").
+    of one record of any stratum (docs/guarantees/sampling.md).
 
     Args:
         objective: what is minimised.

@@ -215,7 +215,7 @@ class Scattering:
     that of ||x * psi| * psi'| for every psi' of a larger scale. Places whose image moves by a pixel keep most of them.
 
     The map is non-expansive, ||S x - S y|| <= ||x - y||, on real images: see `filter_bank`, and for the proof
-    docs/guarantees.md. Images stand among zeros, at least 2^scales of them between opposite edges.
+    docs/guarantees/sketches.md. Images stand among zeros, at least 2^scales of them between opposite edges.
 
     Attributes:
         scales: J; wavelets of 1, 2, .. 2^(J - 1) pixels.

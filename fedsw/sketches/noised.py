@@ -135,7 +135,7 @@ def sketch_sensitivity(law: Law) -> Sensitivity:
     Between two cells by sqrt(2 (1 + counts)): blocks of different cells are orthogonal. So counts of up to 1 are free
     beside cosines and sines. Public: n, and the law.
 
-    Source: docs/guarantees.md, "Sketches"; Harder, Adamczewski, Park 2021, for 2 and the blocks of labels.
+    Source: docs/guarantees/sketches.md; Harder, Adamczewski, Park 2021, for 2 and the blocks of labels.
     """
     pairs = zip(law.weights, law.parts, strict=True)
     within = math.sqrt(sum(weight * diameter(part) ** 2 for weight, part in pairs))

@@ -99,7 +99,7 @@ def cramer_frequencies(
 
     With F and G the distribution functions of two laws along a direction, both on one interval of length `period`, the
     integral of (F - G)^2 is `cramer_scale(harmonics, period)` times the weighted norm as the harmonics grow
-    (docs/guarantees.md, "Sketches"); what is left out is below 2 period / (pi^2 harmonics).
+    (docs/guarantees/sketches.md); what is left out is below 2 period / (pi^2 harmonics).
 
     Args:
         width: q, of the features.

@@ -247,7 +247,7 @@ def entropic_loss(
     Raises:
         ValueError: if shapes do not fit, an argument is out of range, or a cost is not finite.
 
-    Source: RCO, Theorem 1; docs/guarantees.md, "One-shot local release".
+    Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     costs = _costs(generated, released, order)

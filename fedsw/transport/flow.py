@@ -140,7 +140,7 @@ def noised_swd(
     Raises:
         ValueError: if there is no release, no generated point, a dimension differs, or the order is unknown.
 
-    Source: RR (DP-SWD); GYWX (dummy noise); docs/guarantees.md, "Noised slices".
+    Source: RR (DP-SWD); GYWX (dummy noise); docs/guarantees/slices.md.
     """
     if order not in (1, 2):
         raise ValueError(f"order q = {order} is unknown; the distance has order 1 or 2")

@@ -46,7 +46,7 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     the law of so many columns of a whole one, at a cost that follows k, not d. "iid" normalises the columns. In
     dimension 1 there is one direction up to sign, and all are 1.
 
-    Guarantee: the result depends on `normals` alone. The sensitivities of docs/guarantees.md need directions
+    Guarantee: the result depends on `normals` alone. Sensitivities (docs/guarantees/sensitivity.md) need directions
     that are drawn independently of the data.
 
     Args:
@@ -175,7 +175,7 @@ def cotangents(
     Returns:
         Cotangents of shapes (n, d) and (m, d), float64.
 
-    Source: RLL, equation (5) and Proposition 3.2; docs/guarantees.md for the guarantee.
+    Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
     """
     u_all, v_all, theta = _columns(own, other, directions)
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]

@@ -30,7 +30,7 @@ class Claim(Section):
         reason: why the verdict is what it is, in a sentence; `{name}` stands for a number of `numbers`.
         numbers: measured values by name: the figure, what its row is called, the series; none is typed by hand.
         figure: the figure whose section has the runs; None for what has a proof or a computation elsewhere.
-        link: a page for a claim without a figure, as `../guarantees.md`.
+        link: a page for a claim without a figure, as `../guarantees/papers.md`.
     """
 
     where: str

@@ -6,6 +6,7 @@ changes turn the cotangents that arrive into a gradient (`tests.adversary`): its
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -133,6 +134,20 @@ def test_no_record_moves_what_the_rounds_send_by_more_than_its_bound(tmp_path, m
     assert 0 < moved <= bound
     if seed == 0 and d == 1:
         assert moved == pytest.approx(bound / SLACK, rel=1e-6)
+
+
+def test_a_client_reads_others_outputs_off_its_own_cotangents_so_the_sentence_trusts_clients(tmp_path, monkeypatch):
+    """What a client is sent of the other group's outputs is protected by its promise to keep it, nothing else."""
+    alike = ("training.batch_size=16", "training.rounds=1", f"data.records={RECORDS}", "federation.clients=2")
+    experiment = small("objective.alpha=1.0", "clip.output=1.0", "clip.jacobian=1.0", *alike, *FREE)
+    own, other, _ = _levels(4)
+    aggregate, puppets = _run(tmp_path, monkeypatch, experiment, (own, other))
+    assert tuple(aggregate.draw.batch) == (16, 16)
+    mine, theirs = own[:16].clamp(-1.0, 1.0), other[:16].clamp(-1.0, 1.0)
+    read = mine - puppets.cotangents[0] * 16 / 2
+    torch.testing.assert_close(read.sort(dim=0)[0], theirs.sort(dim=0)[0], rtol=0, atol=1e-6)
+    summary = json.loads((tmp_path / "run1" / "summary.json").read_text())
+    assert "server and clients are trusted to follow the protocol" in summary["guarantee"]["against"]
 
 
 @pytest.mark.parametrize("seed", range(4))

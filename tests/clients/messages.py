@@ -39,6 +39,7 @@ LEAVES: Mapping[str, set[str]] = {
     "query.ready": {"key", "fresh"},
     "train.masked_tables": {"masked", "epsilon"},
     "train.masked_sum": {"masked", "epsilon"},
+    "train.masked_sketch": {"masked", "epsilon"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
     "train.release": {"released", "epsilon", "nonce"},
     "train.records_sum": {"steps", "lost"},
@@ -58,6 +59,7 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     compared = (
         {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients", "train.masked_tables"}
     )
+    compared |= {"train.masked_tables", "train.masked_sum"} if experiment.privacy.sketch else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally"}
     if not experiment.privacy.moments:
@@ -92,6 +94,9 @@ class Inspector:
             self._sizes[client]["x"] = self._sizes[client]["y"] = cells * k * self._experiment.local.bins
         if kind == "train.masked_sum":
             self._sizes[client]["y"] = self._task.parameters
+        if kind == "train.masked_sketch":
+            sketcher = sketcher_of(self._task, Stage(message.content["config"]["round"]))
+            self._sizes[client]["y"] = sketcher.law.cells * (sketcher.coordinates + 1)
         if kind in ("train.records_sum", "train.sketch") and self._experiment.sketch.stages:
             stage = Stage(message.content["config"]["round"])
             self._sizes[client]["w"] = sketcher_of(self._task, stage).coordinates + 1

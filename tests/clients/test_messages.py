@@ -53,6 +53,7 @@ RUNS = {
     "none": (SMALL, ("privacy.trust=none",)),
     "distributed": (SMALL, ("privacy.trust=distributed", NOISE)),
     "distributed, no penalty": (SMALL, ("privacy.trust=distributed", NOISE, "objective.alpha=0.0")),
+    "distributed, a sketch": (SKETCH, ("privacy.trust=distributed", STAGES)),
     "local-gradient": (SMALL, ("privacy.trust=local-gradient", NOISE)),
     "local-slices": (GENERATION, ("privacy.trust=local-slices", NOISE)),
     "local-slices, own directions": (GENERATION, ("privacy.trust=local-slices", NOISE, "slicing.scheme=iid")),

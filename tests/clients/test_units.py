@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node, require_units
 from fedsw.federation.node.partition import Held, held_records
+from fedsw.federation.trust.distributed import sketch_client as masked_sketch
+from fedsw.federation.trust.distributed.cohort import Cohort
+from fedsw.federation.trust.distributed.site import Answering
 from fedsw.federation.trust.local_release.client import released_records
 from fedsw.federation.trust.local_slices import client as local_slices
 from fedsw.federation.trust.sketch import client as sketch
@@ -127,3 +131,20 @@ def test_a_sketch_is_of_one_row_of_each_person(tmp_path, monkeypatch):
     alone = node_of(sketched("federation.clients=1", "privacy.trust=sketch-local"), 6)
     sketch.noised_sketch(alone, tmp_path / "client-0.sqlite", FIRST, 12)
     assert len(local[0][1]) == len(alone.units) == len(set(local[0][1].unit.tolist()))
+
+
+@pytest.mark.parametrize("asked", [[0, 1], [1], [0, 1, 2]])
+def test_a_masked_sum_of_a_sketch_is_of_one_row_of_each_person(monkeypatch, asked):
+    seen = spied(monkeypatch, masked_sketch, "inputs_of")
+    node = node_of(sketched("federation.clients=3", "privacy.trust=distributed"), 6)
+    party = {"site": 0, "key": "0" * 64, "nonce": "0" * 64, "clients": asked, "sizes": [[6]] * len(asked)}
+    cohort = Cohort.model_validate({"records": 18, "parties": [party]})
+    here = Answering(node, None, cohort, masked_sketch.sum_of(node.task, cohort, FIRST), 0, [])
+    draws = []
+    for attempt in (0, 1):
+        masked_sketch._bounded(here, SimpleNamespace(round=1, attempt=attempt), FIRST)
+        drawn = seen[-1][1]
+        persons = sum(len(node.units_of(place)) for place in asked)
+        assert len(drawn) == persons == len(set(drawn.unit.tolist())) < len(node.records) / 3
+        draws.append(drawn.ids.tolist())
+    assert draws[0] != draws[1], "every attempt draws its rows anew"

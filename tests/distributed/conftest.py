@@ -19,9 +19,9 @@ def federation(tmp_path):
 @pytest.fixture
 def exact(monkeypatch):
     """What left, in order: the exact value, the site's own whole numbers before the mask, and sigma of H clients."""
-    from fedsw.federation.trust.distributed import client
+    from fedsw.federation.trust.distributed import site
 
-    found, real = [], client.release_share
+    found, real = [], site.release_share
 
     def spy(bounded, paid, name, share, mask, stream):
         sigma = paid[0].parts[name].scale
@@ -29,5 +29,5 @@ def exact(monkeypatch):
         found.append((bounded._take().reshape(-1).clone(), numbers - mask, sigma))
         return numbers
 
-    monkeypatch.setattr(client, "release_share", spy)
+    monkeypatch.setattr(site, "release_share", spy)
     return found

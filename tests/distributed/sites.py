@@ -15,14 +15,23 @@ from fedsw.accounting import Ledger
 from fedsw.engines import inprocess
 from fedsw.federation import messages
 from fedsw.federation.client.app import app
-from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked, ReadyAsked, Terms
+from fedsw.federation.messages import (
+    Broadcast,
+    MaskedSketchAsked,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    ReadyAsked,
+    Terms,
+)
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
-from fedsw.federation.trust.distributed import ranked
+from fedsw.federation.trust.distributed import ranked, sketch_client
 from fedsw.federation.trust.distributed.budget import attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
+from fedsw.federation.trust.sketch.server import stage_with
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.server.sketch_runs import sketched
 
 RUN = "a77ac4ed" * 4
 _RUNS = itertools.count(20_000)
@@ -35,6 +44,11 @@ class Refused(Exception):
 def experiment_of(*overrides: str, clients: int = 4):
     trust = ("privacy.trust=distributed", "privacy.epsilon=8.0", f"federation.clients={clients}", "local.bins=8")
     return small(*trust, *overrides)
+
+
+def masked(*overrides: str):
+    """A small run on a sketch."""
+    return sketched("privacy.trust=distributed", *overrides)
 
 
 @dataclass
@@ -117,6 +131,21 @@ class Sites:
         sent = None if table is None else Broadcast.of(table, terms)
         asked = MaskedSumAsked(Broadcast.of(self.theta, terms), sent, round_, attempt, cohort.model_dump_json())
         return self._ask(messages.MASKED_SUM, site, asked, terms).values.numpy().view(np.uint64)
+
+    def sketch(self, site: int, cohort: Cohort, weights=None, stage: int = 1, attempt: int = 0):
+        """A site's part (y,) of the masked sum of a stage, mod 2^64."""
+        sent = None
+        if self.experiment.sketch.stages:
+            sent = Broadcast.exact(torch.zeros_like(weights) if stage == 1 else weights)
+        asked = MaskedSketchAsked(stage, attempt, sent, cohort.model_dump_json())
+        terms = Terms.of(self.task, S=1)
+        return self._ask(messages.MASKED_SKETCH, site, asked, terms).values.numpy().view(np.uint64)
+
+    def sketch_sum(self, cohort: Cohort, weights=None, stage: int = 1):
+        """What all sites work out of an attempt at a stage."""
+        return sketch_client.sum_of(
+            self.task, cohort, stage_with(stage, torch.zeros(0) if weights is None else weights)
+        )
 
     def directions(self, round_: int, attempt: int):
         return self.task.all_directions(round_, attempt)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.federation.trust.distributed import client
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of
 from fedsw.privacy.shares import summed
@@ -228,7 +227,7 @@ def test_the_charge_is_on_disk_before_a_number_is_made(sites, monkeypatch):
     def broken(*arguments):
         raise MemoryError("power cut")
 
-    monkeypatch.setattr(client, "release_share", broken)
+    monkeypatch.setattr("fedsw.federation.trust.distributed.site.release_share", broken)
     with pytest.raises((Refused, MemoryError)):
         sites.table(0, sites.cohort())
     assert sites.charged(0) == [(1, 0)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsw.audit import canary, masked
-from fedsw.federation.trust.distributed import budget, client, cohort
+from fedsw.federation.trust.distributed import budget, cohort, site
 from fedsw.privacy.shares import Share
 from fedsw.randomness import Stream
 from tests.federations import small
@@ -61,7 +61,7 @@ def _a_tenth_less_of_every_share(monkeypatch):
 
 
 def _one_stream_for_all_rounds(monkeypatch):
-    monkeypatch.setattr(client.Node, "own_stream", lambda node, round_, attempt, what: Stream.seeded(7, what))
+    monkeypatch.setattr(site.Node, "own_stream", lambda node, round_, attempt, what: Stream.seeded(7, what))
 
 
 @pytest.mark.parametrize(

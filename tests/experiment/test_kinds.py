@@ -43,7 +43,7 @@ def test_what_a_task_goes_with_exists(name):
     assert set(facts.models) <= set(MODELS)
     assert set(facts.penalties) <= literals(Objective, "penalty")
     assert set(facts.trusts) <= set(trust_models())
-    assert {"none", "central"} <= set(facts.trusts) or set(facts.trusts) == {"sketch", "sketch-local"}
+    assert {"none", "central"} <= set(facts.trusts) or set(facts.trusts) == {"distributed", "sketch", "sketch-local"}
     assert set(facts.sources) <= SOURCED
     assert set(facts.figures) <= set(PICTURES)
 

@@ -13,6 +13,7 @@ from fedsw.experiment import Experiment, Local, Privacy, parse_experiment, trust
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import TrustModel, names_of, register, trust_model, trust_models
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES
+from fedsw.federation.messages.table import trusts_of
 from fedsw.federation.trust import NAMES
 from fedsw.federation.trust.model import Served, served_by_name
 from fedsw.settings import ExperimentError
@@ -33,8 +34,19 @@ def test_every_shipped_trust_model_is_an_object_that_can_be_served():
 
 
 def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
-    answered = {kind for model in trust_models().values() for kind in model.exchanges()}
+    models = [each for model in trust_models().values() for each in (model, model.sketching) if each is not None]
+    answered = {kind for model in models for kind in model.exchanges()}
     assert answered == {exchange.kind for exchange in EXCHANGES} - {HELLO.kind, SIZES.kind}
+    assert all(trusts_of(exchange) for exchange in EXCHANGES)
+
+
+def test_a_trust_model_for_two_kinds_of_tasks_is_two_objects_of_one_name():
+    rounds, once = trust_model("distributed"), trust_model("distributed", sketch=True)
+    assert rounds is trust_models()["distributed"] is trust_model("distributed", sketch=False) is not once
+    assert (rounds.name, rounds.sketched, rounds.gradients) == ("distributed", False, True)
+    assert (once.name, once.sketched, once.gradients) == ("distributed", True, False)
+    assert trust_model("sketch", sketch=True) is trust_model("sketch")
+    assert served_by_name("distributed", sketch=True) is once
 
 
 def test_what_compares_groups_and_releases_gradients_follows_from_the_objects():
@@ -43,7 +55,7 @@ def test_what_compares_groups_and_releases_gradients_follows_from_the_objects():
         == ("none", "central", "distributed", "local-gradient")
         == names_of(comparison="groups")
     )
-    assert names_of(comparison="sketch") == ("sketch", "sketch-local")
+    assert names_of(comparison="sketch") == ("distributed", "sketch", "sketch-local")
 
 
 def test_one_from_outside_is_known_by_its_name_and_takes_nobody_elses(monkeypatch):

@@ -181,7 +181,7 @@ def test_fair_labels_do_not_depend_on_the_group_and_groups_keep_their_numbers(pl
 def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(
     place, local, capsys
 ):
-    assert "the server too" in (place / "local.md").read_text()
+    assert "every client by itself added the noise" in (place / "local.md").read_text()
     assert main(["distance", str(local), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["distances"]
     assert found["differ"] and found["records"][0] < found["distance"] < found["records"][1]

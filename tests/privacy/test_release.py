@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import fedsw
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.sections.privacy import is_local
 from fedsw.privacy import release as door
 from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid, release_paid_together
 from fedsw.privacy.sensitivity import Sensitivity
@@ -226,6 +225,8 @@ RUNS = {
     "local-gradient": (FAIR, ("privacy.trust=local-gradient", "privacy.epsilon=20")),
     "local-slices": (SLICES, ("training.rounds=2",)),
     "local-release": (RELEASE, ("training.rounds=2",)),
+    "distributed": (FAIR, ("privacy.trust=distributed", "privacy.epsilon=20")),
+    "distributed, a sketch": (SKETCH, ("privacy.trust=distributed", "training.rounds=2")),
     "sketch": (SKETCH, ("training.rounds=2",)),
     "sketch-local": (SKETCH, ("training.rounds=2", LOCAL)),
 }
@@ -249,13 +250,15 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
 
     watch(Ledger, "spend")
     watch(door, "spend_together")
+    watch(door, "noised")  # of shares
     for name, genuine in door.NOISES.items():
         monkeypatch.setitem(door.NOISES, name, watching(name, genuine))
     raw, overrides = RUNS[trust]
     at_sites = () if sites is None else (f"federation.sites={sites}",)
-    Federation(tmp_path).run(parse_experiment(raw, (*overrides, *at_sites)))
-    together = sites == 1 and is_local(trust)
+    chosen = parse_experiment(raw, (*overrides, *at_sites))
+    Federation(tmp_path).run(chosen)
+    together = chosen.privacy.model.masked or (sites == 1 and chosen.privacy.local)
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
-    assert ("gaussian" in callers) == (trust != "none")
+    assert ("noised" if chosen.privacy.model.masked else "gaussian") in callers or trust == "none"
     assert callers.get("gaussian", {str(THE_DOOR)}) == {str(THE_DOOR)}

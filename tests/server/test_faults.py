@@ -194,6 +194,19 @@ def test_a_client_that_raises_in_the_middle_stops_the_run_with_its_reason_and_ke
     assert [record["round"] for record in _metrics(directory)] == [1, 2, 3, 4]
 
 
+def test_a_run_that_stopped_early_reports_the_epsilon_of_all_planned_rounds(federation):
+    def hook(message, context):
+        if _kind(message) == "train.outputs" and message.content["config"]["round"] == 2:
+            raise OSError("gone")
+
+    with pytest.raises(FederationError):
+        federation.run(small(), app=Saboteur(hook))
+    summary = json.loads((federation.folder / "run1" / "summary.json").read_text())
+    whole = federation.run(small())
+    assert summary["released_rounds"] == 1 and summary["epsilon_spent"] < 0.9 * summary["epsilon"]
+    assert summary["epsilon"] == whole["epsilon"] and summary["delta"] == whole["delta"]
+
+
 def test_a_run_that_stopped_between_rounds_resumes_bit_for_bit_in_seeded_mode(federation):
     from safetensors.torch import load_file
 

@@ -23,6 +23,7 @@ RUNS: dict[str, Experiment] = {
     "none": small("privacy.trust=none", "training.rounds=3", *FEWER),
     "no penalty": small("objective.alpha=0", "training.rounds=3", *FEWER),
     "distributed": small("privacy.trust=distributed", *LOCAL),
+    "distributed, a sketch": sketched("privacy.trust=distributed", "local.failing=2", *FEWER),
     "local-gradient": small("privacy.trust=local-gradient", *LOCAL),
     "local-slices": experiment(SLICES, *FEWER),
     "flow": experiment(FLOW, *FEWER),

@@ -49,7 +49,7 @@ def test_a_group_is_charged_at_its_own_size_in_the_batch():
 @pytest.mark.parametrize("penalty", ["statistical-parity", "equality-of-odds"])
 @pytest.mark.parametrize("bound", ["auto", "paper"])
 def test_what_is_charged_and_noised_leaves_room_for_single_precision(alpha, penalty, bound):
-    """A thousandth more than what is proved in exact arithmetic: guarantees.md, "Floating point"."""
+    """A thousandth more than what is proved in exact arithmetic: docs/guarantees/sampling.md."""
     choices = (f"objective.alpha={alpha}", f"objective.penalty={penalty}", f"privacy.bound={bound}")
     cells = 4 if penalty == "equality-of-odds" else 2
     plan, members = _plan(*choices, sizes=((100,) * cells, (150,) * cells))

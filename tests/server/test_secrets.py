@@ -35,6 +35,7 @@ RUNS = {
     "central": lambda *more: small("training.rounds=2", *more),
     "central, a generator": lambda *more: parse_experiment(GENERATOR, ("training.rounds=2", *more)),
     "distributed": lambda *more: small("privacy.trust=distributed", "privacy.epsilon=8", "training.rounds=2", *more),
+    "distributed, a sketch": lambda *more: sketched("privacy.trust=distributed", "training.rounds=2", *more),
     "local-gradient": lambda *more: small(*TRUST, "training.rounds=2", *more),
     "local-slices": lambda *more: parse_experiment(SLICES, ("training.rounds=2", *more)),
     "local-slices, one release": lambda *more: parse_experiment(FLOW, ("local.algorithm=flow-one-release", *more)),

@@ -327,7 +327,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
     ("settings", "words"),
     [
         ((LOCAL, NOISELESS), "would send sums of records as they are"),
-        (("privacy.trust=central",), "use|can: 'sketch' or 'sketch-local'"),
+        (("privacy.trust=central",), "use|can: 'distributed', 'sketch' or 'sketch-local'"),
         (("objective.task=generation",), "synthesis|generator"),
         (("training.batch_size=10",), "sums all of them once"),
         (("privacy.sampling=stratified",), "sums all records once"),

@@ -1,6 +1,6 @@
 """One account for one data set: what all runs on the same records spent together, and how much they may.
 
-Source: docs/guarantees.md, "One account for one data set".
+Source: docs/guarantees/ledger.md.
 """
 
 from fedsw.accounting.lifetime.account import (

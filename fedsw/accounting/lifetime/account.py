@@ -88,7 +88,7 @@ class DatasetAccount:
     Attributes:
         newest: the last row of every run's ledger.
 
-    Source: docs/guarantees.md, "One account for one data set".
+    Source: docs/guarantees/ledger.md.
     """
 
     def __init__(self, folder: Path, data: str) -> None:

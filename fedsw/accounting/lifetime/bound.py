@@ -1,6 +1,6 @@
 """Which account a ledger belongs to, in a file beside it, and what is charged to such a ledger.
 
-Source: docs/guarantees.md, "One account for one data set".
+Source: docs/guarantees/ledger.md.
 """
 
 from __future__ import annotations

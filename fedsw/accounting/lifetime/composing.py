@@ -213,7 +213,7 @@ def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
     Args:
         parts: at least one, each with a step that costs something; of noise, for replacement neighbours.
 
-    Source: docs/guarantees.md, "One account for one data set".
+    Source: docs/guarantees/ledger.md.
     """
     return _one_of(frozenset(frozenset(part.items()) for part in parts))
 
@@ -254,7 +254,7 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
 
     Guarantee: an upper bound; inf where a step has no noise, or where round-off uses delta up.
 
-    Source: docs/guarantees.md, "One account for one data set".
+    Source: docs/guarantees/ledger.md.
     """
     total: dict[Step, int] = {}
     for own in steps:
@@ -272,7 +272,7 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
 
     Guarantee: an upper bound, as `composed_epsilon`.
 
-    Source: docs/guarantees.md, "One account for one data set".
+    Source: docs/guarantees/ledger.md.
     """
     taken = [cost for cost in costs if cost.steps]
     if len(taken) == 1:

@@ -119,10 +119,12 @@ class Folder:
 
     @property
     def model(self) -> TrustModel:
-        """What the trust model is: its facts."""
+        """What the trust model is for the run's task: its facts."""
+        from fedsw.experiment.choices import shipped_task
         from fedsw.experiment.trust import trust_model
 
-        return trust_model(self.trust)
+        task = shipped_task(self.experiment["objective"]["task"])
+        return trust_model(self.trust, sketch=task is not None and task.facts.sketched)
 
     @property
     def local(self) -> bool:
@@ -133,6 +135,12 @@ class Folder:
     def sketch(self) -> bool:
         """Whether one sum over all records was released, once."""
         return self.model.sketched
+
+    def masked_sigma(self, row: Row, clients: float) -> float:
+        """Noise in a masked sum of so many clients: every row has that of the honest ones together."""
+        federation = self.experiment["federation"]
+        honest = (federation["min_clients"] or federation["clients"]) - self.experiment["local"]["colluding"]
+        return row.sigma * math.sqrt(clients / honest)
 
     @property
     def releases_kept(self) -> bool:

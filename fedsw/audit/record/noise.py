@@ -25,7 +25,7 @@ _EXACT = 1e-9
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves the sums (docs/guarantees.md, "Records kept out of training").
+    """How far a replaced record moves the sums (docs/guarantees/units.md).
 
     Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
     of 1 each, and the counts of one prediction besides.
@@ -94,7 +94,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
 
     That rows cost no more than epsilon is checked with all others. A record's vector is at most 1 long, so that its
-    replacement moves the sums by sqrt(2) (docs/guarantees.md, "Moments first").
+    replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
     """
     if not folder.share_of_moments:
         faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
@@ -353,10 +353,8 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
         total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
-        if folder.model.law == "masked sum" and rows:  # every row has the noise of the honest clients together
-            settings = folder.experiment["federation"]
-            honest = (settings["min_clients"] or settings["clients"]) - folder.experiment["local"]["colluding"]
-            total = rows[0].sigma * math.sqrt(line.get("clients", 0) / honest)
+        if folder.model.masked and rows:
+            total = folder.masked_sigma(rows[0], line.get("clients", 0))
         if folder.model.law == "masked sum" and not folder.task.private_parameters:
             continue  # what is released is a gradient made of noised tables; nothing of it has one standard deviation
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum

@@ -1,6 +1,6 @@
 """What a run costs that is the best of a random number of runs, written again from theory, and where it must be said.
 
-Source: docs/guarantees.md, "Private selection".
+Source: docs/guarantees/selection.md.
 """
 
 from __future__ import annotations

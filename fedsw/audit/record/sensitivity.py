@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.audit.record.folder import Check, Faults, Folder
+from fedsw.audit.record.folder import Check, Faults, Folder, Row
 
 SLACK = 1.001
 
@@ -151,7 +151,7 @@ _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
 def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1) -> float:
-    """How far a replaced record moves the sum of a stage (docs/guarantees.md, K1): within a cell, or between two.
+    """How far a replaced record moves the sum of a stage (docs/guarantees/sketches.md, K1): in a cell, or between two.
 
     Waves of norm 1 are up to 2 apart; codes, of which no number is negative, and moments up to sqrt(2); each with its
     part of the squared norm.
@@ -168,14 +168,15 @@ def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1
 def noise(folder: Folder, faults: Faults) -> str:
     """Every ledger: one release a stage, of everything, at a Delta no less than the formula's and with its share.
 
-    The sketch has its noise, and all stages together cost no more than the one release that was planned.
+    The sketch has its noise, and all stages together cost no more than the one release that was planned. Of a masked
+    sum, attempts that failed are charged, too.
     """
     stages = 1 + len(folder.experiment["sketch"]["stages"])
     bounds = {number: least_sensitivity(folder.experiment, _cells(folder), number) for number in range(1, 1 + stages)}
     planned = float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     for book in folder.books:
         numbers = [row.round for row in book.rows]
-        once = len(set(numbers)) == len(numbers) and set(numbers) <= set(bounds)
+        once = (folder.model.masked or len(set(numbers)) == len(numbers)) and set(numbers) <= set(bounds)
         faults.require(once, f"{book.name} has rows of stages {numbers}; each of {stages} is released once")
         cost = 0.0
         for row in [row for row in book.rows if row.round in bounds]:
@@ -234,6 +235,9 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
         faults.require(sigma == 0.0, "no noise was asked for, and the sketch has some")
         return
     rows = [row for book in folder.books for row in book.rows if row.round == number]
+    if folder.model.masked:
+        _masked(folder, faults, [row for row in rows if row.attempt == int(attempt)], sigma, clients)
+        return
     if folder.local:
         places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
         inside = {int(own.stem.removeprefix("client-")) for own in folder.directory.glob(places)}
@@ -244,6 +248,17 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
         rows = [row for row in rows if row.attempt == int(attempt)]
     total = math.hypot(*(row.sigma for row in rows))
     faults.require(math.isclose(sigma, total, rel_tol=1e-6), f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")
+
+
+def _masked(folder: Folder, faults: Faults, rows: Sequence[Row], sigma: float, clients: float) -> None:
+    """The sigma of a masked sum follows from the row of every client in it; ledgers of others may be elsewhere."""
+    elsewhere = int(folder.experiment["federation"]["clients"]) - len(folder.books)
+    enough = len(rows) >= clients - elsewhere
+    faults.require(enough, f"the sketch says {clients:g} clients, and {len(rows)} ledgers here have its attempt")
+    for row in rows:
+        total = folder.masked_sigma(row, clients)
+        same = math.isclose(sigma, total, rel_tol=1e-6)
+        faults.require(same, f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")
 
 
 def _cells(folder: Folder) -> int:

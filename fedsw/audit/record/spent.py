@@ -22,7 +22,7 @@ REPLAY = "replay"
 INDEPENDENT = "independent accountant"
 
 _SAME = 1e-6
-_GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees.md, "Accuracy"
+_GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees/accounting.md
 _CLOSE = 5e-3
 _LINES = 8
 

@@ -207,7 +207,7 @@ def lower_bound(steps: Steps, delta: float) -> float:
 
     The pair ((1-p) N(0,1) + p N(mu,1), N(0,1)), composed by dp_accounting with optimistic rounding; 0 for slices.
 
-    Source: docs/guarantees.md, Theorem A6.
+    Source: docs/guarantees/accounting.md, Theorem A6.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 

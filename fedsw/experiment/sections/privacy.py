@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from fedsw.accountants import ACCOUNTANTS
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
-from fedsw.experiment.trust import names_of, trust_model, trust_models
+from fedsw.experiment.trust import TrustModel, names_of, trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
 
@@ -228,8 +228,7 @@ class Privacy(Section):
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
 
     `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
-    inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees.md, "Moments
-    first").
+    inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
     """
 
     trust: str = "central"
@@ -333,6 +332,20 @@ class Privacy(Section):
     def sketch(self) -> bool:
         """Whether records leave once, as a sum of cosines and sines, for a generator to learn from."""
         return trust_model(self.trust).sketched
+
+    @property
+    def model(self) -> TrustModel:
+        """The trust model, as it is for the experiment's task."""
+        return trust_model(self.trust, sketch=self.sketch)
+
+
+class SketchPrivacy(Privacy):
+    """The guarantee of an experiment whose records leave as a sketch, under a trust model that is for others, too."""
+
+    @property
+    def sketch(self) -> bool:
+        """See `Privacy`."""
+        return True
 
 
 class Local(Section):
@@ -477,16 +490,19 @@ TAGGED: Mapping[str, tuple[type[Section], type[Section]]] = {
 whose settings then have a meaning."""
 
 
-def tagged(section: str, raw: Any, trust: str) -> Any:
+def tagged(section: str, raw: Any, trust: str, *, sketch: bool = False) -> Any:
     """A section as a trust model reads it, of the class that it declares (`TrustModel.sections`).
 
     What means something under other trust models alone may be there with its default: files that were written whole,
     before sections depended on the trust model, have it.
 
+    Args:
+        sketch: whether the task's records leave as a sketch.
+
     Raises:
         ValueError: for a setting that has no meaning under this trust model, with those under which it has one.
     """
-    kind = trust_model(trust).sections.get(section, TAGGED[section][0])
+    kind = trust_model(trust, sketch=sketch).sections.get(section, TAGGED[section][0])
     if type(raw) is kind:
         return raw
     given = raw.model_dump(exclude_unset=True) if isinstance(raw, Section) else raw

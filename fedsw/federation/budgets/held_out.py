@@ -67,7 +67,7 @@ def held_out_budget(experiment: Experiment, tally: Tally, epsilon: float, delta:
     record, a release of (epsilon, delta) and nothing else: for the replacement of one record within its group, the run
     keeps (epsilon, delta) as a whole.
 
-    Source: docs/guarantees.md, "Records kept out of training".
+    Source: docs/guarantees/units.md.
     """
     return HeldOutBudget(_sensitivity(tally), _multiplier(epsilon, delta, experiment.privacy.accountant))
 

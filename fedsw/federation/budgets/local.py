@@ -55,8 +55,8 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.
 
     Guarantee: (epsilon, delta) for the replacement of one of the client's records, against everybody, by the profile of
-    random slicing, amplified by the client's own sampling and composed over the releases (docs/guarantees.md, "Random
-    slicing"). With the accountants of other papers it is what they say it is (`fedsw.accounting.ACCOUNTANTS`).
+    random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
+    With the accountants of other papers it is what they say it is (`fedsw.accounting.ACCOUNTANTS`).
 
     Args:
         dimension: of the features.

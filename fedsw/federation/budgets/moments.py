@@ -89,7 +89,7 @@ def shares(experiment: Experiment, *, rate: float, delta: float, device: torch.d
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
 
-    Source: docs/guarantees.md, "Moments first".
+    Source: docs/guarantees/moments.md.
     """
     privacy = experiment.privacy
     if not privacy.noisy:

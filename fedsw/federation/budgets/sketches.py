@@ -53,25 +53,31 @@ class SketchBudget:
         return Part(PART, self.sensitivity.value, self.sigma)
 
 
-def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 1) -> SketchBudget:
+def sketch_budget(
+    experiment: Experiment, law: Law, delta: float, number: int = 1, *, attempts: int = 1
+) -> SketchBudget:
     """The release of a stage that an experiment asks for: the same at every client, and at a server that is trusted.
 
     Guarantee: one release of every stage, each with its noise, together satisfy (epsilon, delta) for the replacement of
     one record, label and group included, also where what a stage measures depends on the releases before: the exact
     profile of the Gaussian mechanism at mu = 1 / m, as stage i has m_i = m / sqrt(share_i), and the shares have sum 1.
+    Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
 
     Args:
         law: what the stage measures.
         number: of the stage, from 1.
+        attempts: at every stage.
 
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
     """
     privacy = experiment.privacy
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
-    shares = experiment.sketch.shares
+    shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
     multiplier, found = _calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
-    return SketchBudget(sketch_sensitivity(law), multiplier / math.sqrt(shares[number - 1]), found, multiplier)
+    return SketchBudget(
+        sketch_sensitivity(law), multiplier / math.sqrt(shares[(number - 1) * attempts]), found, multiplier
+    )
 
 
 @functools.lru_cache(maxsize=64)

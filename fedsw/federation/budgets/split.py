@@ -86,7 +86,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose, with the
     release of moments before them where there is one.
 
-    Source: theory of docs/guarantees.md, "Local gradients"; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
+    Source: theory of docs/guarantees/local-gradients.md; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
     """
     shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0

@@ -9,6 +9,7 @@ from fedsw.federation.messages.exchanges import (
     GRADIENTS,
     HELLO,
     LOCAL_GRADIENTS,
+    MASKED_SKETCH,
     MASKED_SUM,
     MASKED_TABLES,
     MOMENTS,
@@ -41,7 +42,14 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
+from fedsw.federation.messages.masked import (
+    MaskedNumbers,
+    MaskedSketchAsked,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    Ready,
+    ReadyAsked,
+)
 from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.terms import Terms
@@ -53,6 +61,7 @@ __all__ = [
     "GRADIENTS",
     "HELLO",
     "LOCAL_GRADIENTS",
+    "MASKED_SKETCH",
     "MASKED_SUM",
     "MASKED_TABLES",
     "MOMENTS",
@@ -81,6 +90,7 @@ __all__ = [
     "LocalGradientAsked",
     "Malformed",
     "MaskedNumbers",
+    "MaskedSketchAsked",
     "MaskedSumAsked",
     "MaskedTableAsked",
     "Message",

@@ -19,7 +19,14 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
+from fedsw.federation.messages.masked import (
+    MaskedNumbers,
+    MaskedSketchAsked,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    Ready,
+    ReadyAsked,
+)
 from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
@@ -114,6 +121,12 @@ MASKED_SUM = Exchange(
     MaskedNumbers,
     "second masked sum of an attempt, or the only one: the contribution of the same sample",
 )
+MASKED_SKETCH = Exchange(
+    wire.MASKED_SKETCH,
+    MaskedSketchAsked,
+    MaskedNumbers,
+    "of tasks that learn from a sketch, once a stage: the masked sum over all records",
+)
 SLICES = Exchange(
     wire.SLICES,
     SlicesAsked,
@@ -158,6 +171,7 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     READY,
     MASKED_TABLES,
     MASKED_SUM,
+    MASKED_SKETCH,
     SLICES,
     RELEASE,
     RECORDS_SUM,

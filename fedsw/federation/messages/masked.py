@@ -11,6 +11,7 @@ from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeVa
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
 from fedsw.federation.messages.fields import Limits, Seen, Text
+from fedsw.federation.messages.sketched import Learnt
 from fedsw.federation.messages.terms import Condition
 
 _MOST_OF_A_COHORT = 2**24
@@ -88,6 +89,16 @@ class MaskedSumAsked(Message):
     tables: SlotMeans
     round: Round
     attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSketchAsked(Message):
+    """The masked sum of a stage of a sketch, over all records; the round is the stage."""
+
+    round: Round
+    attempt: Attempt
+    learnt: Learnt
     cohort: Sites
 
 

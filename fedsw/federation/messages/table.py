@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsw.experiment.trust import names_of, trust_models
+from fedsw.experiment.trust import answering, names_of, trust_models
 from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.exchanges import EXCHANGES, HELLO, SIZES, Exchange
 from fedsw.federation.messages.fields import SEEN, Field
@@ -58,17 +58,16 @@ def _exchange(exchange: Exchange[Message, Message]) -> str:
     trusts = ", ".join(f"`{trust}`" for trust in trusts_of(exchange))
     rows = [_row("down", field) for field in fields_of(exchange.down).values()]
     rows += [_row("up", field) for field in fields_of(exchange.up).values()]
-    return f"### `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_HEADINGS, rows)}"
+    return f"## `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_HEADINGS, rows)}"
 
 
 def trusts_of(exchange: Exchange[Message, Message]) -> tuple[str, ...]:
     """The trust models under which a client answers it."""
-    models = trust_models()
     if exchange is HELLO:
-        return tuple(models)
+        return tuple(trust_models())
     if exchange is SIZES:
         return names_of(gradients=True)
-    return tuple(name for name, model in models.items() if exchange.kind in model.exchanges())
+    return answering(exchange.kind)
 
 
 def _row(way: str, field: Field) -> tuple[str, ...]:

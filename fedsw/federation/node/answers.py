@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.experiment.trust import trust_model, trust_models
+from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node.account import Due, ledger_path, paid_together
@@ -148,10 +148,11 @@ def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = state_of_node(context)
     node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
-    agreed = node.task.experiment.privacy.trust
-    if exchange.kind not in trust_model(agreed).exchanges():
-        trusts = " or ".join(name for name, each in trust_models().items() if exchange.kind in each.exchanges())
-        raise RuntimeError(f"this message belongs to trust {trusts}; this node agreed to {agreed}")
+    agreed = node.task.experiment.privacy
+    if exchange.kind not in agreed.model.exchanges():
+        trusts = answering(exchange.kind)
+        of = "tasks of another kind" if agreed.trust in trusts else f"trust {' or '.join(trusts)}"
+        raise RuntimeError(f"this message belongs to {of}; this node agreed to {agreed.trust}")
     return node
 
 

@@ -51,7 +51,7 @@ def held_back(
     row of a unit has a say. The key is public, and follows from `data.seed`, the client and the cell: who is kept out
     is the same in every process and after every restart, and for all neighbours of these records.
 
-    Source: docs/guarantees.md, "Records kept out of training".
+    Source: docs/guarantees/units.md.
 
     Args:
         owner: which of the clients holds each row, (n,).

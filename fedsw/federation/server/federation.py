@@ -43,9 +43,9 @@ from fedsw.runs import trainer as checkpoint
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.files import Names, total_seconds
+from fedsw.runs.files import SKETCH, Names, total_seconds
 from fedsw.runs.observer import Ending, Outcome, Witness
-from fedsw.runs.releases import Releases
+from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
 
@@ -182,8 +182,12 @@ def _earlier(run: _Run) -> frozenset[int]:
     if run.ledger is not None:
         run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
         return frozenset()
-    history = run.directory.read_metrics() if run.job.resume else []
-    return frozenset((run.context.releases.rounds() - {FIRST}) or {int(record["round"]) for record in history})
+    if run.trust.sketched:
+        stages = range(1, 1 + len(run.job.experiment.sketch.shares))
+        known = {number for number in stages if (run.directory.path / of_stage(SKETCH, number)).exists()}
+    else:
+        known = {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
+    return frozenset((run.context.releases.rounds() - {FIRST}) or known)
 
 
 def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:

@@ -1,6 +1,6 @@
 """What clients answered in a run and its folder does not know: a backup was restored, or a copy is resumed.
 
-Source: docs/guarantees.md, "Attempts and drop-outs".
+Source: docs/guarantees/attempts.md.
 """
 
 from __future__ import annotations

@@ -153,13 +153,13 @@ def settings_of(task: Problem) -> FitSettings:
 def _obtained(
     job: Job, task: Problem, method: OneRelease, directory: RunDirectory, stage: Stage, weights: Tensor
 ) -> StoredSketch:
-    """A stage's sketch. Under `sketch` one that is stored is the only one there will be; under `sketch-local` clients
+    """A stage's sketch. One that is stored is the only one there will be, but where it grows (`sketch-local`): clients
     that were missing are asked, and a pool that grew is learnt from anew, as long as no later stage was learnt from it:
     then a client that missed it answers the next."""
     law, number = law_of_problem(task, stage), stage.number
     stored = stored_sketch(directory, law, number) if job.resume else None
     used = stored_classifier(directory, number + 1) is not None
-    if stored is not None and (used or not job.experiment.privacy.local):
+    if stored is not None and (used or not method.grows):
         return stored
     recovery.require_space(directory.path, 8 * law.cells * (sketcher_of(task, stage).coordinates + 1))
     outcome = method.round(number, weights)

@@ -77,6 +77,10 @@ class OneRelease(Side, Protocol):
     def records_by_client(self) -> Mapping[int, int]:
         """The same of every client whose own release is there; empty where the server has their sum alone."""
 
+    @property
+    def grows(self) -> bool:
+        """Whether who was missing can still be added to what was released."""
+
 
 class MomentsSide(Protocol):
     """How the moments of all records are released once: an `Outcome` with the noised sums (cells, u), flat."""
@@ -145,14 +149,14 @@ def served(experiment: Experiment) -> Served:
     Raises:
         ExperimentError: if it is not one that can be served.
     """
-    return served_by_name(experiment.privacy.trust)
+    return served_by_name(experiment.privacy.trust, sketch=experiment.privacy.sketch)
 
 
-def served_by_name(name: str) -> Served:
-    """A trust model by its name, with what it does."""
+def served_by_name(name: str, *, sketch: bool = False) -> Served:
+    """A trust model by its name, with what it does; see `trust_model`."""
     from fedsw.settings import ExperimentError
 
-    found = trust_model(name)
+    found = trust_model(name, sketch=sketch)
     if not isinstance(found, Served):
         raise ExperimentError(f"privacy.trust {name!r} says what it is and not what it does; derive it from Served")
     return found

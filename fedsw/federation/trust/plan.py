@@ -103,8 +103,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
     Guarantee: with this multiplier every round of the plan, composed with the release of moments where there is one,
-    satisfies the asked (epsilon, delta) for the replacement of one record of any group (docs/guarantees.md,
-    "Composition" and "Moments first").
+    satisfies the asked (epsilon, delta) for the replacement of one record of any group (docs/guarantees/sampling.md,
+    moments.md).
 
     Raises:
         FederationError, ValueError: naming a group that its batch does not fit, an unreachable epsilon or delta.

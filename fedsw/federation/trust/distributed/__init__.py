@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedsw.experiment.sections import MaskedSettings
+from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
+from fedsw.experiment.trust import Law
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fedsw.federation.node.account import Promise
     from fedsw.federation.node.node import Node
     from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import Side
+    from fedsw.federation.trust.model import OneRelease, Side
     from fedsw.federation.trust.plan import Plan
     from fedsw.tasks.problem import Problem
 
@@ -26,13 +27,13 @@ class Distributed(Served):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
-    compares = frozenset(("groups", "prior", "generator", "domain"))
+    compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     local = True
     gradients = True
     masked = True
-    law = "masked sum"
-    sections = {"local": MaskedSettings}
-    why_not = "its masked sums are of tables of outputs and of contributions"
+    law: ClassVar[Law | None] = "masked sum"
+    sections = {"local": MaskedSettings, "sketch": Sketch}
+    why_not = "its masked sums are of tables, of contributions and of sketches"
     trusted_with = "that at most local.colluding clients are on the server's side"
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"
@@ -67,12 +68,12 @@ class Distributed(Served):
 
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
-        federation, colluding = settings.federation, settings.own(MaskedSettings).colluding
-        least = federation.min_clients or federation.clients
-        if least - colluding < 1:
+        if (found := nobody_honest(settings)) is not None:
+            return found
+        if settings.sketch != Sketch():
             return (
-                f"local.colluding is {colluding} of at least {least} clients in a sum (federation.min_clients): "
-                f"nobody would be honest. Lower it to {least - 1} or less"
+                "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not "
+                f"for objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
             )
         if settings.privacy.moments:
             return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"
@@ -95,10 +96,10 @@ class Distributed(Served):
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import client
+        from fedsw.federation.trust.distributed import client, site
 
         return {
-            messages.READY: client.ready,
+            messages.READY: site.ready,
             messages.MASKED_TABLES: client.masked_tables,
             messages.MASKED_SUM: client.masked_sum,
         }
@@ -116,4 +117,75 @@ class Distributed(Served):
         return planned(node, delta)
 
 
+def nobody_honest(settings: Any) -> str | None:
+    """Why a sum could be of clients that are all on the server's side, with the remedy; None if it cannot."""
+    federation, colluding = settings.federation, settings.own(MaskedSettings).colluding
+    least = federation.min_clients or federation.clients
+    if least > colluding:
+        return None
+    return (
+        f"local.colluding is {colluding} of at least {least} clients in a sum (federation.min_clients): "
+        f"nobody would be honest. Lower it to {least - 1} or less"
+    )
+
+
+class DistributedSketch(Distributed):
+    """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
+
+    compares = frozenset(("sketch",))
+    sketched = True
+    gradients = False
+    law = "sum of waves"
+    sections = {**Distributed.sections, "privacy": SketchPrivacy}
+    leaves = "a masked sum of all records' cosines and sines, once"
+    covers = (
+        "every record, its label and group included, against everybody: the server and local.colluding clients, too"
+    )
+    uncovered = "the number of records at each client"
+
+    def releases(self, experiment: Any) -> int:
+        """See `TrustModel`: once, what a generator then learns from."""
+        return 1
+
+    def misfit(self, settings: Any) -> str | None:
+        """See `TrustModel`: what is about rounds, and numbers of clients that leave nobody honest."""
+        if settings.privacy.moments:
+            return "privacy.moments are released before rounds, and a sketch has none: leave it out"
+        if settings.local.changed("bins"):
+            return "local.bins is of tables of outputs, and a sketch has none: leave it out"
+        return nobody_honest(settings)
+
+    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.sketch_server import make_plan
+
+        return make_plan(task, sites)
+
+    def server(self, context: Context) -> OneRelease:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.sketch_server import MaskedSketch
+
+        return MaskedSketch(context)
+
+    def handlers(self) -> Mapping[AnyExchange, Handler]:
+        """See `Served`."""
+        from fedsw.federation import messages
+        from fedsw.federation.trust.distributed import site, sketch_client
+
+        return {messages.READY: site.ready, messages.MASKED_SKETCH: sketch_client.masked_sketch}
+
+    def promise(self, node: Node, delta: float) -> Promise:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.sketch_client import promise
+
+        return promise(node, delta)
+
+    def planned(self, node: Node, delta: float) -> Counts:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.sketch_client import planned
+
+        return planned(node, delta)
+
+
+Distributed.sketching = DistributedSketch()
 TRUST_MODEL = Distributed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,80 @@ from fedsw.privacy.shares import Share, require_no_wrap, shared_step
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import spread
 
-Name = Literal["table", "contribution"]
-
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 
+class Agreed(Protocol):
+    """What all sites of an attempt work out alike: its noise, its cost, and every site's share."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Of every site, in the cohort's order."""
+
+    @property
+    def honest(self) -> int:
+        """H: the noise is that of so many clients together."""
+
+    @property
+    def charge(self) -> Charge:
+        """What the attempt costs every client's records, whether it comes to an end or not."""
+
+    @property
+    def sigma(self) -> float:
+        """What the charge is read with."""
+
+    @property
+    def parts(self) -> list[Part]:
+        """What may leave for that."""
+
+    def shares(self, name: str) -> list[Share]:
+        """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
+
+        Raises:
+            ValueError: if there is no such grid, or a sum on it could wrap around.
+        """
+
+
 @dataclass(frozen=True)
+class WholeSum:
+    """One masked sum over all records of every client; an `Agreed`.
+
+    Attributes:
+        part: its name, sensitivity, and noise of H honest clients together.
+        most: no coordinate of a site's vector is larger; in the cohort's order.
+    """
+
+    charge: Charge
+    part: Part
+    honest: int
+    clients: tuple[int, ...]
+    most: tuple[float, ...]
+
+    @property
+    def sigma(self) -> float:
+        """See `Agreed`."""
+        return self.part.scale
+
+    @property
+    def parts(self) -> list[Part]:
+        """See `Agreed`."""
+        return [self.part]
+
+    def shares(self, name: str) -> list[Share]:
+        """See `Agreed`."""
+        return shares_of(self.part.scale, self.honest, self.clients, self.most)
+
+
+@dataclass(frozen=True, eq=False)
 class Attempt:
-    """An attempt's noise, its cost, and every site's share.
+    """A round's attempt; an `Agreed`.
 
     Attributes:
         rate: sampling rate that is charged.
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
-        honest: H.
-        clients: of every site, in the cohort's order.
         drawn: records that each site draws, by cell, (sites, c).
+        directions: of the attempt, (d, k) for every penalty.
     """
 
     rate: float
@@ -49,47 +107,55 @@ class Attempt:
     honest: int
     clients: tuple[int, ...]
     drawn: NDArray[np.int64]
+    directions: tuple[Tensor, ...]
 
     @property
     def charge(self) -> Charge:
-        """What the attempt costs every client's records, whether it comes to an end or not."""
+        """See `Agreed`."""
         return self.noise.charge(self.rate)
 
     @property
     def parts(self) -> list[Part]:
-        """What may leave for that."""
+        """See `Agreed`."""
         return self.noise.parts
 
     @property
     def sigma(self) -> float:
-        """What the charge is read with."""
+        """See `Agreed`."""
         return self.noise.sigma
 
-    def scale(self, name: Name) -> float:
+    def scale(self, name: str) -> float:
         """Standard deviation that H clients' noise has together."""
         return self.noise.table if name == "table" else self.noise.contribution
 
-    def shares(self, name: Name) -> list[Share]:
-        """Every site's share of the noise, in the cohort's order; with the grid that all have in common.
-
-        Raises:
-            ValueError: if there is no such grid, or a sum on it could wrap around.
-        """
-        sigma = self.scale(name)
-        step = shared_step(sigma, self.honest, self.clients)
+    def shares(self, name: str) -> list[Share]:
+        """See `Agreed`."""
         most = self.drawn.sum(axis=1).astype(float)
         if name == "contribution":
             most *= SLACK * self.noise.of_contribution.value / 2  # every record's term, alike
-        found = [Share(m, self.honest, step, float(each)) for m, each in zip(self.clients, most, strict=True)]
-        require_no_wrap(sigma, found)
-        return found
+        return shares_of(self.scale(name), self.honest, self.clients, most.tolist())
+
+
+def shares_of(sigma: float, honest: int, clients: Sequence[int], most: Sequence[float]) -> list[Share]:
+    """Every site's share of noise that H clients have together; with the grid that all sites have in common.
+
+    Args:
+        clients: of every site; most: no coordinate of its vector is larger.
+
+    Raises:
+        ValueError: if there is no such grid, or a sum on it could wrap around.
+    """
+    step = shared_step(sigma, honest, clients)
+    found = [Share(m, honest, step, each) for m, each in zip(clients, most, strict=True)]
+    require_no_wrap(sigma, found)
+    return found
 
 
 def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
     """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
-    the sensitivity of the worst cell (docs/guarantees/distributed.md, Theorem D).
+    the sensitivity of the worst cell (docs/guarantees.md, "Nobody trusted").
 
     Args:
         directions: of the attempt, (d, k) for every penalty.
@@ -109,8 +175,8 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
         )
     delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
-    clients = tuple(len(party.clients) for party in cohort.parties)
-    return Attempt(rate_of(experiment.training.batch_fraction), noise, batch, honest(experiment), clients, drawn)
+    rate = rate_of(experiment.training.batch_fraction)
+    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions))
 
 
 def noise_of(

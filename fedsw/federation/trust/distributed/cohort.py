@@ -70,6 +70,11 @@ class Cohort(BaseModel):
         """The numbers of all clients in the sum."""
         return tuple(client for party in self.parties for client in party.clients)
 
+    @property
+    def clients_by_site(self) -> tuple[int, ...]:
+        """How many clients each site answers for."""
+        return tuple(len(party.clients) for party in self.parties)
+
     def others(self, key: str) -> list[bytes]:
         """The public keys of the other sites."""
         return [bytes.fromhex(party.key) for party in self.parties if party.key != key]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +22,7 @@ from fedsw.federation.messages import (
     MaskedNumbers,
     MaskedSumAsked,
     MaskedTableAsked,
+    Message,
     Ready,
     ReadyAsked,
     Terms,
@@ -27,8 +31,8 @@ from fedsw.federation.trust.collect import Collector
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
+    Agreed,
     Attempt,
-    Name,
     attempt_of,
     delta_of,
     multiplier_of,
@@ -75,6 +79,10 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
+Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | None]
+"""One masked sum of an attempt: of an exchange, its request, the step of the grid, and how many numbers."""
+
+
 class _Asking(Collector):
     """Asks sites; and knows whether one was lost because its own ledger allows no more."""
 
@@ -85,8 +93,8 @@ class _Asking(Collector):
         super().lose(site, fault)
 
 
-class MaskedRounds:
-    """Rounds of one or two masked sums; a `Side`. There is no ledger here: every client has its own.
+class MaskedSums(ABC):
+    """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
     by every site that had answered.
@@ -96,7 +104,11 @@ class MaskedRounds:
         self._context, self._plan, self._task = context, context.plan, context.plan.task
         self._spending = context.availability.spending
         self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
-        self._rounds, self._ranks = set[int](), ranked.Ranks(context.plan.task)
+        self._rounds = set[int]()
+
+    @abstractmethod
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        """What an attempt of a cohort comes to; None if one of its sites was lost."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
@@ -114,31 +126,10 @@ class MaskedRounds:
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
         """One attempt with these sites; None if one of them was lost."""
-        task = self._task
         cohort = self._cohort(round_, attempt, present)
         if cohort is None:
             return None
-        directions = task.all_directions(round_, attempt)
-        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
-        length = ranked.length_of(task, directions)
-        model, means, moved = Broadcast.of(theta, Terms.of(task)), None, None
-        if ranked.compares(task):
-            asked = MaskedTableAsked(model, round_, attempt, text)
-            counts = self._sum(messages.MASKED_TABLES, "table", present, asked, agreed, length)
-            if counts is None:
-                return None
-            found, moved = self._ranks.of(counts, agreed.batch, directions, theta, round_, attempt)
-            means = Broadcast.of(found, Terms.of(task, x=length))
-        clients = sum(agreed.clients)
-        if not ranked.contributes(task):
-            assert moved is not None
-            return Outcome(moved, None, self.epsilon(), attempt, clients)
-        last = MaskedSumAsked(model, means, round_, attempt, text)
-        vector = self._sum(messages.MASKED_SUM, "contribution", present, last, agreed, task.parameters, x=length)
-        if vector is None:
-            return None
-        sigma = agreed.sigma * math.sqrt(clients / agreed.honest)
-        return Outcome(vector if moved is None else vector + moved, sigma, self.epsilon(), attempt, clients)
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present))
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -152,22 +143,13 @@ class MaskedRounds:
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
-        self,
-        kind: Exchange[MaskedTableAsked, MaskedNumbers] | Exchange[MaskedSumAsked, MaskedNumbers],
-        name: Name,
-        present: Sequence[Present],
-        asked: MaskedTableAsked | MaskedSumAsked,
-        agreed: Attempt,
-        length: int,
-        **sizes: int,
+        self, present: Sequence[Present], kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
-        ask: Callable[..., dict[int, MaskedNumbers]] = self._collector.ask
-        terms = [Terms.of(self._task, S=len(each.here), y=length, **sizes) for each in present]
-        answers = ask(kind, present, [asked] * len(present), terms, self._heard)
+        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
+        answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
-        step = agreed.shares(name)[0].step
         return summed((_whole(answers[each.site.node].values) for each in present), step)
 
     def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
@@ -193,12 +175,55 @@ class MaskedRounds:
         """Rounds of which a sum is known."""
         return len(self._rounds)
 
-    def __enter__(self) -> MaskedRounds:
+    def __enter__(self) -> Self:
         self._rounds |= self._context.earlier
         return self
 
     def __exit__(self, *failure: object) -> None:
         """Do nothing: the clients close their own ledgers."""
+        return None
+
+
+class MaskedRounds(MaskedSums):
+    """Rounds of one or two masked sums."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ranks = ranked.Ranks(context.plan.task)
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        task = self._task
+        directions = task.all_directions(round_, attempt)
+        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
+        clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
+        if ranked.compares(task):
+            table = MaskedTableAsked(model, round_, attempt, text)
+            length = ranked.length_of(task, directions)
+            counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
+            if counts is None:
+                return None
+            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task))
+        if not ranked.contributes(task):
+            assert moved is not None
+            return Outcome(moved, None, self.epsilon(), attempt, clients)
+        last, step = MaskedSumAsked(model, means, round_, attempt, text), agreed.shares("contribution")[0].step
+        vector = sites(messages.MASKED_SUM, last, step, task.parameters)
+        if vector is None:
+            return None
+        vector = vector if moved is None else vector + moved
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        return self._ranks.of(counts, agreed.batch, agreed.directions, theta, round_, attempt)
+
+
+def summed_scale(agreed: Agreed) -> float:
+    """Standard deviation of the noise in the sum that a charge is read with: that of all clients, honest or not."""
+    return agreed.sigma * math.sqrt(sum(agreed.clients) / agreed.honest)
 
 
 def _party(each: Present, answer: Ready) -> Party:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Counts
+from fedsw.data import Records
 from fedsw.federation import messages
 from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.node import account
@@ -30,7 +32,7 @@ _ONLY = 0
 """The attempt that a ledger knows every stage by: a second one of a stage is no new step, and is refused."""
 
 
-def stage_of(asked: messages.SumOfRecordsAsked | messages.SketchAsked) -> Stage:
+def stage_of(asked: messages.SumOfRecordsAsked | messages.SketchAsked | messages.MaskedSketchAsked) -> Stage:
     """The stage that a server asks for, with the weights that it sends, whatever they are."""
     weights = b"" if asked.learnt is None or asked.round == 1 else flat_bytes(asked.learnt.tensor())
     return Stage(asked.round, weights)
@@ -55,12 +57,15 @@ def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: by
     if not places:
         sketcher = sketcher_of(node.task, stage)
         return torch.zeros((sketcher.law.cells, sketcher.coordinates + 1), dtype=torch.int64)
-    stream = Stream(key)
-    if len(places) == len(node.clients):
-        records = node.everybody(stream)
-    else:
-        records = node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
+    records = records_of(node, places, Stream(key))
     return (sketch_of_records(node.task, records, stage) / STEP).to(torch.int64)
+
+
+def records_of(node: Node, places: Sequence[int], stream: Stream) -> Records:
+    """The records of a node's clients at some positions, at least one; of units, a row each, drawn anew."""
+    if len(places) == len(node.clients):
+        return node.everybody(stream)
+    return node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
 
 
 def noised_sketch(node: Node, place: Path, stage: Stage, federation: int, paid: Paid | None = None) -> Released:

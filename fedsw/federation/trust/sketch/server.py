@@ -33,12 +33,16 @@ from fedsw.tasks.sketched import Stage
 _log = logging.getLogger("fedsw.server")
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the exchange: every record, once. The noise is the same under both trust models."""
+def make_plan(task: Problem, sites: Sequence[Site], *, attempts: int = 1) -> Plan:
+    """What is fixed before the exchange: every record, once. The noise is the same under all trust models.
+
+    Args:
+        attempts: at every stage, where each of them is charged.
+    """
     experiment, law = task.experiment, law_of_problem(task)
     size = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=size)
-    budget = sketch_budget(experiment, law, delta)
+    budget = sketch_budget(experiment, law, delta, attempts=attempts)
     return Plan.of(
         task,
         sizes=(size,),
@@ -58,6 +62,8 @@ class TrustedSketch(AtServer):
     enough, so an attempt with too few is made again. After the release nobody is asked any more: a second one would
     cost every record again.
     """
+
+    grows = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -113,6 +119,8 @@ class LocalSketches(LocalMethod):
     The clients' sketches are stored, "noised" (cells, F + 1) with "sigma"; who is among them is not asked again.
     Whoever is missing is asked whenever the run goes on, so that late clients can be added.
     """
+
+    grows = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

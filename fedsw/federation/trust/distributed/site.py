@@ -1,0 +1,157 @@
+"""Trust model `distributed` at a site, whatever is summed: checked, charged, then a share of noise and a mask."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.federation import messages
+from fedsw.federation.messages import MaskedNumbers
+from fedsw.federation.node.account import Due, paid_together
+from fedsw.federation.node.answers import answered, ledgers_of, node_of, state_of_site
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.roster import Keyring, keyring_of
+from fedsw.federation.trust.distributed.budget import Agreed, delta_of
+from fedsw.federation.trust.distributed.cohort import Cohort, Own, own_party, require_honest
+from fedsw.federation.trust.model import served
+from fedsw.privacy.masks import NONCE_BYTES, digest_of
+from fedsw.privacy.release import Bounded, Paid, release_share
+
+State = MutableMapping[str, Any]
+A = TypeVar("A", bound=Agreed)
+
+
+class Asked(Protocol):
+    """A request for a masked sum."""
+
+    @property
+    def round(self) -> int:
+        """Of the attempt."""
+
+    @property
+    def attempt(self) -> int:
+        """Its number."""
+
+    @property
+    def cohort(self) -> str:
+        """All sites in the sum (`Cohort`)."""
+
+
+@dataclass(frozen=True)
+class Answering(Generic[A]):
+    """A site in an attempt: the cohort it has checked, its place there, and what all sites agree on.
+
+    Attributes:
+        paid: by every client of the site in the sum.
+    """
+
+    node: Node
+    ring: Keyring
+    cohort: Cohort
+    attempt: A
+    place: int
+    paid: list[Paid]
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Which of the node's clients are in the sum, (S,)."""
+        return np.isin(self.node.clients, self.cohort.parties[self.place].clients)
+
+
+def ready(message: Message, context: Context) -> Message:
+    """Say that this site can be asked for an attempt's sums: its public key, and a nonce that it never had before."""
+    node, asked = node_of(messages.READY, message, context)
+    ring, state = _ring(node, context), state_of_site(context)
+    state.clear()
+    state.update({"round": asked.round, "attempt": asked.attempt, "nonce": os.urandom(NONCE_BYTES)})
+    return answered(messages.Ready(ring.key.public.hex(), bytes(state["nonce"]).hex()), node, message)
+
+
+def charged(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
+    """Check what all sites are asked, and charge the attempt to every client of this one that is in the sum.
+
+    Raises:
+        BudgetExhausted, AlreadySpent: by a client's ledger.
+        RuntimeError, ValueError: as `checked`; what has no grid is refused before it is charged, too.
+    """
+    here = checked(node, asked, context, state, agree)
+    for part in here.attempt.parts:
+        here.attempt.shares(part.name)
+    promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
+    dues = [
+        Due(place, promise, asked.round, asked.attempt, [here.attempt.charge], here.attempt.sigma, here.attempt.parts)
+        for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
+    ]
+    said = paid_together(dues)
+    if faults := [each for each in said if isinstance(each, Exception)]:
+        raise faults[0]
+    here.paid.extend(each for each in said if isinstance(each, Paid))
+    return here
+
+
+def checked(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
+    """A request that this site may answer.
+
+    Args:
+        agree: what all sites of a cohort work out alike of an attempt.
+
+    Raises:
+        RuntimeError: if this site gave no nonce for the attempt, or has answered it.
+        ValueError: by `own_party` and `agree`; nothing is charged.
+    """
+    if (state.get("round"), state.get("attempt")) != (asked.round, asked.attempt) or "nonce" not in state:
+        raise RuntimeError(
+            f"round {asked.round}, attempt {asked.attempt} was not made ready at this site, or was answered; the "
+            "server must start a fresh attempt"
+        )
+    ring, cohort = _ring(node, context), Cohort.read(asked.cohort)
+    own = Own(int(node.clients[0]), node.clients.tolist(), node.held, bytes(state["nonce"]).hex())
+    party = own_party(cohort, node.task.experiment, ring, own)
+    return Answering(node, ring, cohort, agree(cohort), cohort.parties.index(party), [])
+
+
+def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: Mapping[str, bytes]) -> Tensor:
+    """The site's numbers (y,): its share of noise, rounded to the common grid, and its mask for this very request.
+
+    Args:
+        name: of the part that leaves.
+        sent: what else all sites are asked alike: masks cancel only where it is the same.
+    """
+    node = here.node
+    request: dict[str, bytes | str | int] = {
+        "run": node.run,
+        "experiment": node.settings,
+        "round": asked.round,
+        "attempt": asked.attempt,
+        "sum": name,
+        "cohort": asked.cohort,
+        **sent,
+    }
+    length = int(np.prod(bounded.shape))
+    mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(request), length)
+    stream = node.own_stream(asked.round, asked.attempt, f"share of {name}")
+    share = here.attempt.shares(name)[here.place]
+    numbers = release_share(bounded, here.paid, name, share, mask, stream)
+    return torch.from_numpy(numbers.view(np.int64))
+
+
+def masked_reply(here: Answering[A], numbers: Tensor, message: Message) -> Message:
+    """The masked numbers (y,), and what every client's ledger of the site in the sum has spent; 0 of others."""
+    spent = torch.zeros(len(here.node.clients), dtype=torch.float64)
+    spent[torch.from_numpy(here.there)] = torch.tensor([each.spent for each in here.paid], dtype=torch.float64)
+    return answered(MaskedNumbers(numbers, spent), here.node, message, S=len(here.node.clients))
+
+
+def _ring(node: Node, context: Context) -> Keyring:
+    """What this site has for masked sums, if the run's noise is enough for what its operator takes into account."""
+    ring = keyring_of(context.node_config, node.run, int(node.clients[0]))
+    require_honest(node.task.experiment, ring.colluding)
+    return ring
