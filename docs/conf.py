@@ -105,7 +105,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 maximum_signature_line_length = 88
 napoleon_use_rtype = False
 napoleon_use_param = True
@@ -132,6 +132,7 @@ sphinx_gallery_conf = {
 
 # How it looks
 
+smartquotes = False
 html_theme = "furo"
 html_title = "fedsw"
 html_static_path = ["_static"]
