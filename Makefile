@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 2
 # Hundreds of processes are started by the tests: each would compile the whole package and all tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow mutants lint bench reference reproduce sbom lock clean
+.PHONY: demo test test-slow mutants lint bench reference docs reproduce sbom lock clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -38,6 +38,10 @@ clean:
 # Every setting and every verb, as docs/reference/ has them.
 reference: $(READY)
 	$(BIN)/python .ci/reference.py
+
+# The site, into build/site: notebooks and gallery are run, and every warning is a fault.
+docs: $(READY)
+	$(BIN)/sphinx-build --builder html --doctree-dir build/doctrees --quiet --fail-on-warning --keep-going docs build/site
 
 # Everything that is installed, as CycloneDX: for who looks after known vulnerabilities.
 sbom: $(READY)

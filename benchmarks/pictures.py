@@ -109,6 +109,42 @@ def draw(model: Model) -> Any:
     return figure
 
 
+@house_style()
+def draw_masked() -> Any:
+    """Who holds what under `distributed`: sites, masks between every two, and what comes together at the server."""
+    figure, (axes,) = new_panels(1, 1, size=(7.2, 3.1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, 10.1), ylim=(-0.55, 3.4))
+    from matplotlib.patches import FancyBboxPatch
+
+    sites = [("site 1", 2.45, PRIVATE), ("site 2", 1.4, PRIVATE), ("C sites", 0.35, "0.4")]
+    for name, low, colour in sites:
+        look: dict[str, Any] = {"boxstyle": "round,pad=0.04", "fc": "white", "ec": colour}
+        axes.add_patch(FancyBboxPatch((0.55, low), 2.0, 0.72, **look))
+        axes.text(1.55, low + 0.52, name, ha="center", va="center", weight="bold", fontsize=8)
+        axes.text(
+            1.55, low + 0.2, "records; ledger first\n+ share of noise + masks", ha="center", va="center", fontsize=6
+        )
+        axes.annotate(
+            "", (4.75, 1.75), (2.65, low + 0.36), arrowprops={"arrowstyle": "-|>", "color": PUBLIC, "lw": 1.4}
+        )
+    for low in (2.12, 1.07):
+        axes.plot([0.9, 0.9], [low + 0.03, low + 0.3], color=PUBLIC, linestyle=":", lw=1.6)
+    axes.plot([0.42, 0.25, 0.25, 0.42], [2.81, 2.81, 0.71, 0.71], color=PUBLIC, linestyle=":", lw=1.6)
+    axes.text(3.75, 2.75, "uniform numbers", ha="center", color=PUBLIC, fontsize=7.5)
+    both: dict[str, Any] = {"boxstyle": "round,pad=0.05", "fc": "0.95", "ec": "0.4", "ls": "--"}
+    axes.add_patch(FancyBboxPatch((4.8, 0.75), 2.3, 1.9, **both))
+    axes.text(5.95, 2.35, "server and C sites", ha="center", weight="bold", fontsize=8)
+    held = "the sum of all other sites,\nwith the whole noise\nof the guarantee; nothing\nof one site"
+    axes.text(5.95, 1.5, held, ha="center", va="center", color=NOISED, fontsize=7)
+    axes.annotate("", (8.15, 1.6), (7.2, 1.6), arrowprops={"arrowstyle": "-|>", "color": NOISED, "lw": 1.8})
+    _box(axes, 8.2, "readers", "model, record:\n(ε, δ)", noise=False, width=1.75)
+    axes.set_title("distributed: nobody is trusted, at most C sites are on the server's side", loc="left")
+    axes.text(0.1, -0.45, "⋯ masks of every two sites, which cancel in the sum", color=PUBLIC, fontsize=7.5)
+    axes.text(4.6, -0.45, "■ noised, or a function of noised values", color=NOISED, fontsize=7.5)
+    return figure
+
+
 def main() -> None:
     """Write the pictures, or write those that are named again, small."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,6 +154,8 @@ def main() -> None:
         files.replace(path, compact(path.read_bytes()), durable=False)
     for model in MODELS if asked.compact is None else ():
         print(save(draw(model), IMAGES / f"trust-{model.name}.png"))
+    if asked.compact is None:
+        print(save(draw_masked(), IMAGES / "trust-distributed.png"))
 
 
 def _box(axes: Any, left: float, title: str, text: str, *, noise: bool, width: float = 1.8) -> None:

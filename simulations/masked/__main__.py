@@ -1,4 +1,7 @@
-"""`python -m simulations.masked [SETTINGS]`: run what the results beside the settings lack, and print the table."""
+"""`python -m simulations.masked [SETTINGS] [--write]`: run what the results beside the settings lack, print the table.
+
+With --write the table and its figure go into docs/scale.md and docs/images/.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,28 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fedsw
 from fedsw.markdown import table
+from fedsw.report.figures import COLOURS, MARKERS, house_style, new_panels, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "images" / "masked-clients.png"
+BEGIN, END = "<!-- masked: begin -->", "<!-- masked: end -->"
+WRITE = "--write"
+
 _MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference", "loss", "sw2_to_prior", "sw2")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run and print."""
-    settings = Path(arguments[0]) if arguments else HERE / "settings.toml"
+    named = [each for each in arguments if each != WRITE]
+    settings = Path(named[0]) if named else HERE / "settings.toml"
     asked = tomllib.loads(settings.read_text(encoding="utf-8"))
     place = settings.with_name("results.json")
     found: dict[str, Any] = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
@@ -39,6 +52,11 @@ def main(arguments: Sequence[str]) -> int:
         place.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(name, found[name], file=sys.stderr, flush=True)
     print(page(asked, found))
+    if WRITE in arguments:
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+        PAGE.write_text(f"{before}\n\n{page(asked, found)}\n\n{after}", encoding="utf-8")
+        save(draw(asked, found), PICTURE)
     return 0
 
 
@@ -71,6 +89,37 @@ def _said(measure: str, values: Sequence[float]) -> str:
         return ""
     digits = 5 if measure.startswith("sw2") else 3
     return f"{mean(values):.{digits}f} ({', '.join(f'{each:.{digits}f}' for each in values)})"
+
+
+@house_style()
+def draw(asked: Mapping[str, Any], found: Mapping[str, Any]) -> Figure:
+    """Accuracy and the groups' difference over the number of clients: a line a trust model, a point a seed."""
+    figure, panels = new_panels(2, len(asked["task"]), size=(8.4, 5.2), sharex=True)
+    shown = list(itertools.product(("accuracy", "demographic_parity_difference"), asked["task"]))
+    for axes, (measure, task) in zip(panels, shown, strict=True):
+        for place, method in enumerate(asked["methods"]):
+            runs = [
+                (
+                    clients,
+                    [run[measure] for seed in asked["seeds"] if (run := _run(found, task, method, clients, seed))],
+                )
+                for clients in asked["clients"]
+            ]
+            look: dict[str, Any] = {"color": COLOURS[place], "marker": MARKERS[place]}
+            axes.plot([each for each, own in runs if own], [mean(own) for _, own in runs if own], label=method, **look)
+            for clients, own in runs:
+                axes.plot([clients] * len(own), own, linestyle="none", alpha=0.35, **look)
+        axes.set(title=f"{task}: {measure.replace('_', ' ')}", xscale="log")
+        axes.set_xticks(asked["clients"], [str(each) for each in asked["clients"]], minor=False)
+        axes.minorticks_off()
+    for axes in panels[len(asked["task"]) :]:
+        axes.set_xlabel("clients")
+    panels[0].legend(loc="lower left")
+    return figure
+
+
+def _run(found: Mapping[str, Any], task: str, method: str, clients: int, seed: int) -> Any:
+    return found.get(f"{task}/{method}/{clients}/{seed}")
 
 
 if __name__ == "__main__":

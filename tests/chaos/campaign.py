@@ -117,13 +117,13 @@ def audit(directory: Path, planned: list[Injection], ends: list[str], left: list
         )  # fmt: skip
         for line in polled:
             ledger.require(Head(line["sequence"], line["digest"]), "who polled it")
-    alone, seen = _epsilon(entries, len(entries), delta), [line["epsilon"] for line in polled]
+    alone, seen = epsilon_of(entries, len(entries), delta), [line["epsilon"] for line in polled]
     require(epsilon == replayed == alone, f"epsilon is {epsilon}, replayed {replayed}, recomputed {alone}")
     require(summary["epsilon_spent"] == epsilon <= budget, f"the summary says {summary['epsilon_spent']}")
     require(seen == sorted(seen), "epsilon fell while the run was polled")
     for line in polled:
         rows = line["sequence"] * len({entry.group for entry in entries})
-        require(line["epsilon"] == _epsilon(entries, rows, delta), f"epsilon of {rows} rows was {line['epsilon']}")
+        require(line["epsilon"] == epsilon_of(entries, rows, delta), f"epsilon of {rows} rows was {line['epsilon']}")
     sigmas, after = {(entry.round, entry.attempt): entry.sigma for entry in entries}, _epsilon_after(entries, delta)
     for line in metrics:
         name = (line["round"], line["attempt"])
@@ -165,7 +165,7 @@ def audit(directory: Path, planned: list[Injection], ends: list[str], left: list
     }
 
 
-def _epsilon(entries: list[Entry], rows: int, delta: float) -> float:
+def epsilon_of(entries: list[Entry], rows: int, delta: float) -> float:
     """Epsilon of the worst group after the first rows of the ledger, from their numbers alone."""
     groups: dict[str, Composition] = {}
     for entry in entries[:rows]:

@@ -45,6 +45,14 @@ def test_the_workflow_runs_each_stage_of_the_script_once_and_in_its_order():
     assert list(ROOT.glob(python["cache-dependency-path"]))
 
 
+def test_the_workflow_publishes_the_site_where_make_docs_puts_it():
+    build, publish = yaml.safe_load(text(".github/workflows/pages.yml"))["jobs"].values()
+    assert [step["run"] for step in build["steps"] if "run" in step] == ["make docs"] and "docs" in targets()
+    (uploaded,) = [step["with"]["path"] for step in build["steps"] if "upload" in step.get("uses", "")]
+    assert re.search(rf"^docs:.*\n\t.* docs {uploaded}$", text("Makefile"), flags=re.MULTILINE)
+    assert publish["needs"] == "build" and publish["permissions"] == {"pages": "write", "id-token": "write"}
+
+
 def test_every_hook_before_a_commit_is_a_command_of_make_lint():
     (here,) = yaml.safe_load(text(".pre-commit-config.yaml"))["repos"]
     assert here["repo"] == "local", "the versions are those of the lock"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -121,6 +122,25 @@ def test_a_run_leaves_its_record_and_its_pictures_in_the_folder_it_is_started_in
     assert json.loads(fedsw("show", "fair-classification", "--json"))["epsilon"] == done["epsilon"]
     assert "3 of 3" in fedsw("show", str(place), "progress")
     assert "A=0" in fedsw("show", str(place), "ledger")
+
+
+def test_the_start_page_leads_from_nothing_to_a_report_in_ten_commands_at_most(python, tmp_path, environment):
+    text = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "tables.py").write_text(script, encoding="utf-8")
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", " ")
+    install, *commands = [line for line in blocks.splitlines() if not line.startswith("python3 -m venv")]
+    assert install == 'pip install "fedsw[app]"' and len(commands) + 2 <= 10
+    path = {"PATH": f"{python.parent}{os.pathsep}{environment['PATH']}"}
+    for command in commands:
+        run(["bash", "-ec", command], tmp_path, {**environment, **path})
+    (report,) = tmp_path.glob("runs/own/*/report.html")
+    summary = json.loads(report.with_name("summary.json").read_text(encoding="utf-8"))
+    assert summary["status"] == "completed" and summary["guarantee"]["trust"] == "central"
+    assert summary["held_out"]["accuracy"] > 0.7 and "http" not in "".join(
+        re.findall(r' src="[^"]*"', report.read_text())
+    )
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 601
 
 
 def test_a_run_that_was_stopped_goes_on(fedsw, python, empty, environment):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,11 +12,9 @@ import pytest
 
 from fedsw.report.page.page import WhatIfs, page
 from fedsw.runs.record import read_run
+from tests.browser import BROWSER, MISSING, opened
 
 pytestmark = pytest.mark.slow
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -56,7 +53,7 @@ PLAN = {
 def seen(text: str, place: Path, *, width: int) -> dict:
     """What a browser of that width makes of a page."""
     if BROWSER is None:
-        pytest.skip("no Chromium is installed: Debian's package chromium brings it")
+        pytest.skip(MISSING)
     path = place / "page.html"
     path.write_text(text.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{LOOK}</body>"), encoding="utf-8")
     command = [BROWSER, *FLAGS, f"--user-data-dir={place / 'profile'}", f"--window-size={width},900", "--dump-dom"]
@@ -75,6 +72,28 @@ def test_a_page_reads_in_a_browser(central, local, tmp_path, width):
     assert found["wide"] <= 0, "the page itself is not wider than the screen; tables and figures scroll in their frames"
     beliefs, what_ifs, _ = found["said"]
     assert len(beliefs) == 13 and len(what_ifs) >= 4 and "50 % sure beforehand" in "".join(beliefs)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation_on_a_page(central, distributed, tmp_path, scheme):
+    path = tmp_path / "page.html"
+    path.write_text(
+        page([read_run(central), read_run(distributed)], what_ifs=[WhatIfs.of_plan(PLAN)]), encoding="utf-8"
+    )
+    with opened() as view:
+        view.page.emulate_media(color_scheme=scheme)
+        view.goto(path)
+        assert (view.outside(), view.faults, view.violations()) == ([], [], {})
+
+
+def test_axe_finds_a_picture_without_words(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(
+        '<html lang="en"><title>a</title><main><h1>a</h1><img src="data:,"></main></html>', encoding="utf-8"
+    )
+    with opened() as view:
+        view.goto(path)
+        assert list(view.violations()) == ["image-alt"]
 
 
 def test_without_its_script_the_page_says_the_same(central):

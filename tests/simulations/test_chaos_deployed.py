@@ -215,3 +215,16 @@ def test_forty_rounds_on_real_processes_survive_the_death_of_nodes_server_app_an
     _append(place / "run" / "attempts.log", "1 0")
     with pytest.raises(ChaosFailed, match="used twice"):
         audit(place, planned, json.loads((place / "ends.json").read_text()), [])
+
+
+@pytest.mark.slow
+def test_a_run_of_masked_sums_ends_though_sites_are_killed_and_every_ledger_says_the_same(tmp_path):
+    """Ten rounds of what `python -m tests.chaos --masked` does in 200: a site and its worker are killed in one."""
+    command = [sys.executable, "-m", "tests.chaos", "--masked", "--seed", "1", "--rounds", "12"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "masked")], cwd=ROOT, text=True, capture_output=True, env={**os.environ}
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["status"] == "completed" and found["blows"] == 1
+    assert 0 < found["epsilon"] <= found["budget"] and found["attempts"] >= found["rounds"]

@@ -58,7 +58,7 @@ def _exchange(exchange: Exchange[Message, Message]) -> str:
     trusts = ", ".join(f"`{trust}`" for trust in trusts_of(exchange))
     rows = [_row("down", field) for field in fields_of(exchange.down).values()]
     rows += [_row("up", field) for field in fields_of(exchange.up).values()]
-    return f"### `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_HEADINGS, rows)}"
+    return f"## `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_HEADINGS, rows)}"
 
 
 def trusts_of(exchange: Exchange[Message, Message]) -> tuple[str, ...]:

@@ -1,0 +1,77 @@
+"""Laws of the hand-written pages: they are short, and each begins by saying for whom it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = {
+    "docs/errors.md": "benchmarks.malformed",
+    "docs/own-data-results.md": "benchmarks.own_data",
+    "docs/performance.md": "make bench",
+    "docs/reference/commands.md": "make reference",
+    "docs/reference/messages.md": "fedsw.federation.messages.table",
+    "docs/reference/settings.md": "make reference",
+    "docs/results.md": "benchmarks.report",
+    **dict.fromkeys(
+        (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "sketches", "spf")), "simulations.papers"
+    ),
+}
+"""Pages that a command writes, and the command."""
+
+FOR_NOBODY_NEW = {"docs/changelog.md", "docs/contributing.md", "docs/security-policy.md"}
+"""Pages that the site fills with a document at the root."""
+
+MOST_WORDS_OF_A_PAGE = 2_500
+
+
+def listed() -> dict[str, str]:
+    """The text of every hand-written page by its name."""
+    paths = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(paths)}
+    return {name: text for name, text in texts.items() if name not in GENERATED}
+
+
+PAGES = listed()
+
+
+def words(text: str) -> int:
+    """Words of a page: what has a letter or a digit, outside front matter and code."""
+    prose = re.sub(r"\A---\n.*?\n---\n|^(`{3,}).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    return sum(bool(re.search(r"\w", word)) for word in prose.split())
+
+
+def first_paragraph(text: str) -> str:
+    """What stands below the heading, up to an empty line."""
+    found = re.search(r"^# .*\n\n((?:.+\n)+)", text, flags=re.MULTILINE)
+    return found[1] if found else ""
+
+
+def test_what_is_said_to_be_generated_is_there():
+    assert [name for name in GENERATED if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_short(name):
+    assert words(PAGES[name]) < MOST_WORDS_OF_A_PAGE
+
+
+@pytest.mark.parametrize("name", sorted({name for name in PAGES if name.startswith("docs/")} - FOR_NOBODY_NEW))
+def test_a_page_begins_by_saying_for_whom_it_is(name):
+    assert re.search(r"\bFor (?:a|an|the|who|whoever|looking|anyone)\b", first_paragraph(PAGES[name])), name
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Two words.", 2),
+        ("| a | b |\n|---|---|", 2),
+        ("One\n```bash\nrm it all\n```\ntwo", 2),
+        ("---\na: b\n---\n# One", 1),
+    ],
+)
+def test_words_are_those_outside_code(text, count):
+    assert words(text) == count
