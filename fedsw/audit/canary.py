@@ -288,7 +288,7 @@ def _measured(
 
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
-    model = trust_model(privacy.trust)
+    model = privacy.model
     if (model.local and not model.masked) or not model.gradients or not privacy.noisy:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "

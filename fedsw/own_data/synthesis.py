@@ -62,6 +62,8 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
     privacy = own.privacy
     settings["privacy"] = {"delta": privacy.delta, "device": privacy.device}
     settings["privacy"]["trust"] = trust or (privacy.trust if privacy.sketch else "sketch")
+    if settings["privacy"]["trust"] == privacy.trust:
+        settings["local"] = raw.get("local", {})  # how many may collude
     if epsilon is None and privacy.noise_multiplier is not None:
         settings["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
     else:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.experiment.trust import trust_model
 from fedsw.report import facts
 from fedsw.report.page.page import render
 from fedsw.runs.files import REGISTRY
@@ -36,7 +35,7 @@ def entry(record: RunRecord) -> str:
     summary, experiment = record.summary, record.experiment
     epsilon = to_float(summary.get("epsilon_of_reader"))
     _require_promise(record, epsilon)
-    guarantee, model = summary["guarantee"], trust_model(experiment.privacy.trust)
+    guarantee, model = summary["guarantee"], experiment.privacy.model
     columns = experiment.data.columns
     declared = "" if columns is None else "; columns " + ", ".join(row[0] for row in facts.declared(columns).rows)
     delta = float(summary["delta"])

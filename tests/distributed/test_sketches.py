@@ -16,12 +16,13 @@ from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.audit.record import noise
 from fedsw.audit.recorded import audit
 from fedsw.errors import FederationError
-from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.budgets.sketches import PART
 from fedsw.federation.trust.distributed import sketch_client
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
+from fedsw.own_data.synthesis import as_synthesis
 from fedsw.privacy.masks import MaskKey
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
@@ -231,6 +232,18 @@ def test_the_audit_names_a_sketch_whose_noise_is_not_that_of_the_honest(federati
 def test_what_cannot_work_is_refused_when_the_experiment_is_read(overrides, words):
     with pytest.raises(ExperimentError, match=words):
         masked(*overrides)
+
+
+def test_a_table_made_of_an_experiment_has_the_noise_for_as_many_colluding_clients():
+    columns = {
+        "features": [{"name": "x", "low": 0, "high": 1}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "y", "values": [0, 1]},
+    }
+    own = small(TRUST, "local.colluding=2").model_dump() | {"data": {"source": "files", "columns": columns}}
+    made = as_synthesis(Experiment.model_validate(own), trust="distributed", fair=False, epsilon=None)
+    assert made.privacy.sketch and made.local.colluding == 2
+    assert as_synthesis(Experiment.model_validate(own), trust=None, fair=False, epsilon=1.0).privacy.trust == "sketch"
 
 
 def test_settings_of_a_sketch_are_refused_where_none_is_learnt_from():

@@ -16,7 +16,7 @@ from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
     "accounting", "clients", "clipping", "deploy", "device", "first_moments", "held_out", "ledger", "lifetime", "local",
-    "masks", "messages", "moments", "noise", "ranks", "records", "sampling", "sensitivity", "shown",
+    "masked_sketches", "masks", "messages", "moments", "noise", "ranks", "records", "sampling", "sensitivity", "shown",
     "sketched_runs", "sketches", "tasks", "units",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,13 @@ def test_the_card_states_the_guarantee_of_the_run_and_compares_with_held_out_rec
     assert "Private records are never compared with" in (place / "unmeasured.md").read_text()
 
 
+def test_the_page_beside_a_table_has_every_number_of_its_card(place):
+    numbers = set(re.findall(r"\d+\.\d+", (place / "made.md").read_text()))
+    page = (place / "made.html").read_text()
+    assert len(numbers) > 20 and not [each for each in numbers if each not in page]
+    assert "What is not kept" in page and "default-src 'none'" in page
+
+
 def test_further_rows_of_a_run_are_others_and_cost_nothing(place):
     run, other = run_of(place, "made.csv"), place / "other.csv"
     before = (run / "ledger.sqlite").read_bytes()
@@ -173,7 +181,7 @@ def test_fair_labels_do_not_depend_on_the_group_and_groups_keep_their_numbers(pl
 def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(
     place, local, capsys
 ):
-    assert "the server too" in (place / "local.md").read_text()
+    assert "every client by itself added the noise" in (place / "local.md").read_text()
     assert main(["distance", str(local), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["distances"]
     assert found["differ"] and found["records"][0] < found["distance"] < found["records"][1]

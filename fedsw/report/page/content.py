@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedsw.experiment.trust import trust_model
 from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.person import Person, person_of
@@ -224,7 +223,7 @@ def _left_out(record: RunRecord, operator: bool) -> str:
 
 
 def _trust(record: RunRecord) -> Facts:
-    model = trust_model(record.experiment.privacy.trust)
+    model = record.experiment.privacy.model
     return Facts.of(
         ("question", "answer"),
         [
