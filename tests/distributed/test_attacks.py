@@ -225,7 +225,7 @@ def test_a_restored_ledger_is_refused(sites):
 
 
 def test_a_sites_state_that_was_put_back_masks_nothing_twice(sites):
-    """With its nonce, as before either answer: the ledger has the attempt, and the node's own folder what it answered."""
+    """As before either answer: the ledger has the attempt, and the node's own folder what it answered."""
     cohort, state = sites.cohort(), sites.contexts[0].state["fedsw-site"]
     kept = dict(state)
     sites.table(0, cohort)
