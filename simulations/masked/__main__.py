@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "images" / "masked-clients.png"
-BEGIN, END = "<!-- masked: begin -->", "<!-- masked: end -->"
+BEGIN, END = "<!-- masked: python -m simulations.masked -->", "<!-- end of masked -->"
 WRITE = "--write"
 
 _MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference", "loss", "sw2_to_prior", "sw2")
