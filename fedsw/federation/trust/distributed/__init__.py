@@ -147,6 +147,12 @@ class DistributedSketch(Distributed):
         """See `TrustModel`: once, what a generator then learns from."""
         return 1
 
+    def summed(self, experiment: Any) -> float:
+        """See `TrustModel`: of every attempt, with an equal part of the budget."""
+        from fedsw.federation.trust.distributed.sketch_client import attempts
+
+        return super().summed(experiment) * math.sqrt(attempts(experiment))
+
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is about rounds, and numbers of clients that leave nobody honest."""
         if settings.privacy.moments:
