@@ -148,6 +148,7 @@ def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is
     for client in (0, 2):
         assert attempts_in(directory, client) == [(1, 0), (1, 1), (2, 0)]
     assert summary["sketch"]["clients"] == 2 and summary["sketch"]["records"] == 400
+    assert "2 stages of the sketch together in up to 2 attempts each, noise" in summary["guarantee"]["statement"]
     said = summary["epsilon_spent_by_client"]
     assert said["0"] == said["2"] == summary["epsilon_spent"] < 5.0
     assert failed(audit(directory)) == [] and audit(directory).details["not_checked"] == []
@@ -274,7 +275,7 @@ def test_all_planned_attempts_at_all_stages_together_cost_what_was_asked_for(eps
     later = f"sketch.stages=[{', '.join(f'{{share={share / stages}}}' for _ in range(stages))}]"
     chosen = masked(f"privacy.epsilon={epsilon}", f"local.failing={failing}", later)
     law = Law(2, (GaussianKernel((0.5,), 4),), classes=3)
-    many = sketch_client.attempts(chosen)
+    many = chosen.privacy.model.attempts(chosen)
     assert many == math.ceil(1 + failing)
     budgets = [sketch_client.budget_of(chosen, law, 1e-6, Stage(number)) for number in range(1, stages + 2)]
     steps = Counter(Step(each.charge.sampling_rate, each.charge.sensitivity / each.sigma) for each in budgets)

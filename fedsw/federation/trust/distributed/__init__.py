@@ -149,9 +149,11 @@ class DistributedSketch(Distributed):
 
     def summed(self, experiment: Any) -> float:
         """See `TrustModel`: of every attempt, with an equal part of the budget."""
-        from fedsw.federation.trust.distributed.sketch_client import attempts
+        return super().summed(experiment) * math.sqrt(self.attempts(experiment))
 
-        return super().summed(experiment) * math.sqrt(attempts(experiment))
+    def attempts(self, experiment: Any) -> int:
+        """See `TrustModel`: at every stage, those that are planned to fail among them."""
+        return math.ceil(1 + experiment.own(MaskedSettings).failing)
 
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is about rounds, and numbers of clients that leave nobody honest."""

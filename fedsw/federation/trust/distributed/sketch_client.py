@@ -12,7 +12,6 @@ from flwr.app import Context, Error, Message
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.messages import MaskedSketchAsked
@@ -61,12 +60,7 @@ def sum_of(task: Problem, cohort: Cohort, stage: Stage) -> WholeSum:
 
 def budget_of(experiment: Experiment, law: Law, delta: float, stage: Stage = FIRST) -> SketchBudget:
     """What one attempt at a stage costs, of as many as are planned."""
-    return sketch_budget(experiment, law, delta, stage.number, attempts=attempts(experiment))
-
-
-def attempts(experiment: Experiment) -> int:
-    """How many attempts at every stage the budget is for."""
-    return math.ceil(1 + experiment.own(MaskedSettings).failing)
+    return sketch_budget(experiment, law, delta, stage.number, attempts=experiment.privacy.model.attempts(experiment))
 
 
 def promise(node: Node, delta: float) -> Promise:
@@ -79,10 +73,11 @@ def promise(node: Node, delta: float) -> Promise:
 def planned(node: Node, delta: float) -> Counts:
     """What all planned attempts at all stages cost a client's records at that delta, or a smaller one."""
     experiment, found = node.task.experiment, Counter[Step]()
+    attempts = experiment.privacy.model.attempts(experiment)
     for number in range(1, 1 + len(experiment.sketch.shares)):
         stage = Stage(number)
         multiplier = budget_of(experiment, law_of_problem(node.task, stage), delta, stage).multiplier
-        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts(experiment)))
+        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts))
     return found
 
 

@@ -22,7 +22,7 @@ from fedsw.tasks.problem import Problem
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first stage: that of a trusted server, for as many attempts as are planned."""
-    return trusted.make_plan(task, sites, attempts=sketch_client.attempts(task.experiment))
+    return trusted.make_plan(task, sites, attempts=task.experiment.privacy.model.attempts(task.experiment))
 
 
 class MaskedSketch(MaskedSums):
