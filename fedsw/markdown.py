@@ -1,4 +1,4 @@
-"""Tables and pages in Markdown, from templates."""
+"""Tables in Markdown, from a template."""
 
 from __future__ import annotations
 
@@ -28,16 +28,3 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         if len(row) != len(headings):
             raise ValueError(f"a table of {len(headings)} columns has a row of {len(row)}: {row}")
     return _TABLE.render(headings=headings, rows=lines)
-
-
-def render(template: str, **values: object) -> str:
-    """A page from a jinja2 template; runs of empty lines become one.
-
-    Raises:
-        jinja2.UndefinedError: naming the first value that the template asks for and that is not given.
-    """
-    lines: list[str] = []
-    for line in _ENVIRONMENT.from_string(template).render(values).splitlines():
-        if line.strip() or (lines and lines[-1]):
-            lines.append(line.rstrip())
-    return "\n".join(lines).rstrip() + "\n"

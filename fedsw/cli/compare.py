@@ -113,18 +113,24 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
+    from fedsw import files
     from fedsw.compare.figure import draw_table
-    from fedsw.compare.table import make_table, table_view, write_table
+    from fedsw.compare.page import read_comparison
+    from fedsw.compare.table import table_view, write_table
+    from fedsw.runs.files import REPORT
 
-    table = make_table(folder)
-    files = [str(path) for path in [*write_table(folder, table), *draw_table(folder, table)]]
+    found = read_comparison(folder)
+    table = found.table
+    written = [*write_table(folder, table), *draw_table(folder, table), folder / REPORT]
+    files.replace(folder / REPORT, found.page().encode(), durable=False)
+    names = [str(path) for path in written]
     if as_json:
-        echo(json_text({**table, "directory": str(folder), "files": files}))
+        echo(json_text({**table, "directory": str(folder), "files": names}))
     elif quiet:
         echo(folder)
     else:
         Screen().print(table_view(table))
-        Screen().print("\n".join(files), style="cyan", highlight=False, soft_wrap=True)
+        Screen().print("\n".join(names), style="cyan", highlight=False, soft_wrap=True)
     if table["failed"]:
         echo(
             f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsw.cli.options import RUNS, AllowModule, Json, Runs, echo
 from fedsw.text import json_text
 
+if TYPE_CHECKING:
+    from fedsw.report.page.document import Document
+
 
 def report_command(
-    run: Annotated[list[str], typer.Argument(metavar="RUN...")],
+    run: Annotated[list[str], typer.Argument(metavar="PATH...")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; the first run's folder.")
     ] = None,
@@ -33,16 +36,26 @@ def report_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a page (HTML) of a run, or of several side by side.
+    """Write a page (HTML) of a run, of several side by side, of a comparison or a plan.
 
     Verdict, guarantee, what ε means for a person, budget, metrics with intervals, settings, and how to verify it. It
-    needs no network, and shows nothing that the run's guarantee does not cover. RUN is a run's directory, or an
-    experiment's name for its latest run.
+    needs no network, and shows nothing that the run's guarantee does not cover. PATH is a run's directory, or an
+    experiment's name for its latest run; the directory of a comparison; or what `fedsw plan --json` printed, as a file
+    .json. A synthetic table has its page beside it.
     """
+    from fedsw import files
     from fedsw.report.page.page import write_page
     from fedsw.report.registry import write_entry
     from fedsw.runs.files import find_run
 
+    if found := next(filter(None, map(_document, run)), None):
+        if len(run) > 1 or registry or follow or operator or what_ifs:
+            raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
+        document, place = found
+        path = output or place
+        files.replace(path, document.page().encode(), durable=False)
+        echo(json_text({"report": str(path)}) if as_json else str(path))
+        return
     folders = [find_run(each, runs) for each in run]
     if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
         raise typer.BadParameter("--registry and --follow are for one run, each by itself")
@@ -56,6 +69,23 @@ def report_command(
     plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
     path = write_page(folders, output, operator=operator, plans=plans)
     echo(json_text({"report": str(path)}) if as_json else str(path))
+
+
+def _document(name: str) -> tuple[Document, Path] | None:
+    """What is read of a comparison's folder or a plan's file, and where its page goes; None for the name of a run."""
+    from fedsw.compare.grid import GRID
+    from fedsw.runs.files import REPORT, read_json
+
+    path = Path(name)
+    if (path / GRID).is_file():
+        from fedsw.compare.page import read_comparison
+
+        return read_comparison(path).document(), path / REPORT
+    if path.suffix == ".json" and path.is_file():
+        from fedsw.planning.words import plan_document
+
+        return plan_document(read_json(path) or {}), path.with_suffix(".html")
+    return None
 
 
 def _follow(folder: Path, port: int) -> None:

@@ -63,7 +63,7 @@ def synthesize_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a synthetic table that may leave, and its card.
+    """Write a synthetic table that may leave, and its card, in Markdown and as a page (HTML).
 
     The table has the declared columns; the card says what it keeps of the records. Records leave once, as a noised
     sketch (one release, whose ε is all that is spent). Given the folder of a run that learnt a table, further rows
@@ -76,7 +76,7 @@ def synthesize_command(
     from fedsw.runs.files import is_run
 
     beside = output.with_suffix(".md")
-    for path in (output, beside):
+    for path in (output, beside, output.with_suffix(".html")):
         if path.exists() and not force:
             raise ExperimentError(f"{path} is there already; --force writes over it, -o names another file")
     if not output.resolve().parent.is_dir():
@@ -171,10 +171,12 @@ def _write(
         compared = fidelity(made, held_out, coded, groups=columns.groups, classes=len(columns.classes))
     write_table(output, cells, columns)
     file = None if named is None else named.name
-    text = card(output.name, rows, found.experiment, found.summary, coded, compared, file)
-    files.replace(beside, text.encode("utf-8"))
+    described = card(output.name, rows, found.experiment, found.summary, coded, compared, file)
+    page = output.with_suffix(".html")
+    files.replace(beside, described.markdown().encode("utf-8"))
+    files.replace(page, described.page().encode("utf-8"))
     if as_json:
-        shown = {"table": str(output), "card": str(beside), "rows": rows, "directory": str(run)}
+        shown = {"table": str(output), "card": str(beside), "page": str(page), "rows": rows, "directory": str(run)}
         shown["epsilon_spent"] = found.summary["epsilon_spent"]
         shown["held_out"] = None if compared is None else compared.plain()
         echo(json_text(shown))
@@ -183,7 +185,7 @@ def _write(
     else:
         statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
         Screen(highlight=False).print(
-            f"{output}: {rows} rows. {statement}\n{beside}: what the table keeps and what not."
+            f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not."
         )
         said = None if compared is None else compared.usefulness
         if said is not None:

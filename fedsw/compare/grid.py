@@ -23,6 +23,9 @@ from fedsw.runs.files import write_json
 from fedsw.settings import read_setting
 from fedsw.text import to_float, upward
 
+GRID = "grid.json"
+"""What a comparison's folder is known by."""
+
 _DECIDED = {
     ("name",): "the cells are named by the comparison",
     ("seed",): "--nominal makes sampling and noise reproducible",
@@ -127,7 +130,7 @@ def write_grid(folder: Path, grid: Grid) -> None:
         "about": grid.about.model_dump(mode="json"),
         "cells": cells,
     }
-    write_json(folder / "grid.json", content)
+    write_json(folder / GRID, content)
 
 
 def read_grid(folder: Path) -> Grid:
@@ -137,13 +140,13 @@ def read_grid(folder: Path) -> Grid:
         ValueError: if the folder holds none.
     """
     try:
-        raw = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
+        raw = json.loads((folder / GRID).read_text(encoding="utf-8"))
         cells = tuple(_read_cell(cell) for cell in raw["cells"])
         epsilons = tuple(float(epsilon) for epsilon in raw["epsilons"])
         about = ComparedTask.model_validate(raw["about"]) if "about" in raw else find_task(raw["task"])
         return Grid(raw["task"], tuple(raw["methods"]), epsilons, raw["seeds"], raw["nominal"], cells, about)
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as fault:
-        raise ValueError(f"{folder} holds no comparison: grid.json is missing or damaged ({fault})") from None
+        raise ValueError(f"{folder} holds no comparison: {GRID} is missing or damaged ({fault})") from None
 
 
 def write_result(folder: Path, cell: Cell, *, summary: Mapping[str, Any], directory: Path) -> None:

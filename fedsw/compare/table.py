@@ -95,7 +95,7 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     for row in group["rows"]:
         view.add_row(
             row["method"],
-            _epsilon(row),
+            epsilon_of(row),
             upward(row["delta"], 2),
             *(spread(row["metrics"].get(name)) for name in table["metrics"]),
             str(row["rounds"]),
@@ -107,7 +107,7 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     return view
 
 
-def _epsilon(row: Mapping[str, Any]) -> str:
+def epsilon_of(row: Mapping[str, Any]) -> str:
     """What holds; with what was asked for where the two differ."""
     held, asked = upward(row["epsilon"]), upward(row["epsilon_asked"])
     return held if held == asked else f"{held} ({asked} asked)"

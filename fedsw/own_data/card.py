@@ -15,9 +15,10 @@ from fedsw.columns.declaration import Coded
 from fedsw.data import Records
 from fedsw.data.codes import codes_of
 from fedsw.experiment import Experiment
-from fedsw.markdown import table
 from fedsw.own_data.usefulness import REAL, SYNTHETIC, Usefulness, usefulness
 from fedsw.randomness import Stream
+from fedsw.report.facts import Facts
+from fedsw.report.page.document import Document, Listed, Part, Section, Strong
 from fedsw.transport.sliced import directions, sliced_w2
 
 _MOST = 4000
@@ -173,7 +174,7 @@ def card(
     coded: tuple[Coded, ...],
     compared: Fidelity | None,
     held_out: str | None = None,
-) -> str:
+) -> Document:
     """The card of a table of `rows` rows in the file `name`.
 
     Args:
@@ -182,56 +183,56 @@ def card(
         compared: with held-out records; None if there are none.
         held_out: the table that they came from, where it is another than that of the run.
     """
-    parts = [
-        f"# Synthetic table {name}",
-        f"{rows} made-up rows of the columns that `{experiment.name}` declares. None of them is a person's record.",
-        *_first(compared),
-        "## Guarantee",
-        *_guarantee(experiment, summary),
-        "## What is kept",
-        *_kept(experiment, summary, coded),
-        "## What is not kept",
-        _NOT_KEPT,
-        "## Compared with held-out records",
-        *_compared(experiment, summary, compared, held_out),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _first(compared: Fidelity | None) -> list[str]:
-    """What a reader must know first: whether a model can learn from the table."""
     said = None if compared is None else compared.usefulness
-    return [] if said is None else [f"**{said.verdict}**" if said.useless else said.verdict]
+    useless = said is not None and said.useless
+    return Document(
+        title=f"Synthetic table {name}",
+        verdict="" if said is None or useless else said.verdict,
+        begins=(
+            *([Strong(said.verdict)] if said is not None and useless else []),
+            f"{rows} made-up rows of the columns that the experiment {experiment.name} declares. None of them is a "
+            "person's record.",
+        ),
+        sections=(
+            Section.of("Guarantee", _guarantee(experiment, summary)),
+            Section.of("What is kept", _kept(experiment, summary, coded)),
+            Section.of("What is not kept", _NOT_KEPT),
+            Section.of("Compared with held-out records", _compared(experiment, summary, compared, held_out)),
+        ),
+    )
 
 
-_NOT_KEPT = """\
-- What three or more columns and the class do together, beyond what follows from their pairs.
-- Rare values and rare pairs, below the noise that is stated above; a column's rare values may come up too often.
-- Where numbers lie inside a part of their range: they are uniform there. Peaks, such as round numbers, are gone.
-- Order of rows, identifiers, and whatever the declaration leaves out. Rows do not stand for persons, and cannot be
-  joined with other tables."""
+_NOT_KEPT = (
+    "What three or more columns and the class do together, beyond what follows from their pairs.",
+    "Rare values and rare pairs, below the noise that is stated above; a column's rare values may come up too often.",
+    "Where numbers lie inside a part of their range: they are uniform there. Peaks, such as round numbers, are gone.",
+    "Order of rows, identifiers, and whatever the declaration leaves out. Rows do not stand for persons, and cannot be "
+    "joined with other tables.",
+)
 
 
-def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[str]:
+def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
     if not experiment.privacy.noisy:
-        return ["**None.** No noise was added: the table shows the records that it was learnt from. Do not publish it."]
+        return [
+            Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
+        ]
     whose = "the server saw the sum of all records without noise, and is trusted not to tell"
     if experiment.privacy.local:
         by = {"client": "every client by itself"}.get(adds := experiment.privacy.model.adds_noise, adds)
         whose = f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}"
-    found = [
+    found: list[Part] = [
         f"{summary['guarantee']['statement']}",
-        f"Trust model `{experiment.privacy.trust}`: {whose}. Everything in the table is computed from that release: "
+        f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "
         "more rows and other tables of the same run cost nothing further. Whoever releases something else of the same "
         "records adds its epsilon.",
         f"Public, and not protected: {'; '.join(summary['guarantee']['public'])}; and the settings.",
     ]
     if experiment.seed is not None:
-        found.insert(0, "**Nominal**: the noise is reproducible from a seed. Do not publish this table.")
+        found.insert(0, Strong("Nominal: the noise is reproducible from a seed. Do not publish this table."))
     return found
 
 
-def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...]) -> list[str]:
+def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...]) -> list[Part]:
     sketch, about = experiment.sketch, summary["sketch"]
     where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
     within = f", within each {' and '.join(where)}" if where else ""
@@ -239,19 +240,19 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
     single = sketch.singles if count > 1 else 1.0
     pairs = max(1, count * (count - 1) // 2)
     sigma = float(about["sigma"])
-    lines = [
+    lines: list[Part] = [
         f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
         f"standard deviation of {sigma / math.sqrt(single / count):.0f} records is in every count of a value"
         + (f", and of {sigma / math.sqrt((1 - single) / pairs):.0f} in every count of a pair" if count > 1 else "")
         + f"; there were {about['records']} records. The generator finds rows that fit all of them together.",
-        table(
-            ["column", "codes", "written as"],
-            [[each.name, each.size, _written(each)] for each in coded],
+        Listed(
+            "Columns",
+            Facts.of(("column", "codes", "written as"), [(each.name, each.size, _written(each)) for each in coded]),
         ),
     ]
     if sketch.independent:
         lines.append(
-            "**Labels do not depend on the group**, as was asked for: each label and group is generated as often as if "
+            "Labels do not depend on the group, as was asked for: each label and group is generated as often as if "
             "they were independent, with the records' own law inside each. It is not a copy of how things were, and "
             "other columns may still tell the group."
         )
@@ -270,15 +271,15 @@ def _written(column: Coded) -> str:
 
 def _compared(
     experiment: Experiment, summary: dict[str, Any], found: Fidelity | None, held_out: str | None
-) -> list[str]:
+) -> list[Part]:
     if found is None:
         return [
-            "Not measured: the experiment names no `data.held_out` table. Private records are never compared with: a "
+            "Not measured: the experiment names no table in data.held_out. Private records are never compared with: a "
             "distance to them would be one more release, without noise."
         ]
     whose = summary["measured_on"] if held_out is None else f"{held_out}, which the guarantee does not cover"
-    marked = (
-        ["**epsilon = infinity for the reader of this section**: held-out rows may be private ones too."]
+    marked: list[Part] = (
+        [Strong("epsilon = infinity for the reader of this section: held-out rows may be private ones too.")]
         if experiment.data.shows_private_rows
         else []
     )
@@ -291,11 +292,14 @@ def _compared(
     ]
     worst = max(found.marginals, key=lambda name: found.marginals[name])
     change, one, other = found.correlations
-    parts = [
+    parts: list[Part] = [
         *marked,
         f"On {found.records} records of {whose}. Beside each number is what one half of the held-out "
         "records is for the other: nobody can expect less distance, and rows much closer than that would be copies.",
-        table(["", "synthetic", "real half"], [[name, f"{a:.4f}", f"{b:.4f}"] for name, a, b in rows]),
+        Listed(
+            "Distances",
+            Facts.of(("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
+        ),
         f"The column that differs most is {worst!r} ({found.marginals[worst]:.3f})."
         + (
             f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
@@ -306,20 +310,26 @@ def _compared(
     if found.usefulness is not None:
         parts += [
             "Models trained on the synthetic rows, and on one half of the held-out records; tested on the other half:",
-            table(
-                ["model and score", "trained on synthetic rows", "trained on real ones"],
-                [
-                    [name, *(f"{each[origin]:.3f}" for origin in (SYNTHETIC, REAL))]
-                    for name, each in found.usefulness.by_model.items()
-                ],
+            Listed(
+                "For prediction",
+                Facts.of(
+                    ("model and score", "trained on synthetic rows", "trained on real ones"),
+                    [
+                        (name, *(f"{each[origin]:.3f}" for origin in (SYNTHETIC, REAL)))
+                        for name, each in found.usefulness.by_model.items()
+                    ],
+                ),
             ),
         ]
     if len(found.rates) > 1:
         parts += [
             "How often the last declared class occurs, by group:",
-            table(
-                ["group", "synthetic", "held-out"],
-                [[name, f"{a:.3f}", f"{b:.3f}"] for name, (a, b) in found.rates.items()],
+            Listed(
+                "The last class, by group",
+                Facts.of(
+                    ("group", "synthetic", "held-out"),
+                    [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()],
+                ),
             ),
         ]
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,8 +15,15 @@ from rich.text import Text
 from fedsw.experiment.catalogue import of_unit
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.planning.plan import Forecast, Planned
+from fedsw.report.facts import Facts
 from fedsw.report.figures import colour, house_style, new_panels, save
+from fedsw.report.page.document import Document, Listed, Section
+from fedsw.report.page.page import WhatIfs
+from fedsw.report.page.svg import Picture, picture
 from fedsw.text import number, upward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CLEAR, _FELT = 60.0, 8.0
 
@@ -84,6 +91,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
         "sensitivity": found.sensitivity,
         "sigma": None if found.sensitivity is None else found.multiplier * found.sensitivity,
         "penalty_weakened": found.weakened,
+        "words": dict(rows(found)),
         "settings": {section: dict(values) for section, values in found.chosen.items()},
         "forecast": None,
     }
@@ -173,7 +181,6 @@ def _up(value: float) -> int:
     return math.ceil(value / unit) * unit
 
 
-@house_style()
 def draw_plan(found: Planned, path: Path) -> Path:
     """A curve for every epsilon; the run's own number of records is marked.
 
@@ -182,9 +189,15 @@ def draw_plan(found: Planned, path: Path) -> Path:
     """
     if found.forecast is None:
         raise ValueError(f"there is nothing to draw: {found.verdict}")
+    return save(_what_ifs_drawn(as_plain(found)), path)
+
+
+@house_style()
+def _what_ifs_drawn(plan: Mapping[str, Any]) -> Figure:
+    what_ifs = plan["forecast"]["what_ifs"]
     figure, (axes,) = new_panels(1, 1, size=(6.4, 4.0))
-    for place, epsilon in enumerate(sorted({each.epsilon for each in found.forecast.what_ifs})):
-        points = sorted((each.records, each.kept) for each in found.forecast.what_ifs if each.epsilon == epsilon)
+    for place, epsilon in enumerate(sorted({each["epsilon"] for each in what_ifs})):
+        points = sorted((each["records"], each["kept"]) for each in what_ifs if each["epsilon"] == epsilon)
         shown = [min(1.0, max(0.0, kept)) for _, kept in points]
         label = f"ε = {upward(epsilon)}"
         axes.plot([records for records, _ in points], shown, marker="o", color=colour(place), label=label)
@@ -193,14 +206,56 @@ def draw_plan(found: Planned, path: Path) -> Path:
         "a constant does as well", (0.99, 0.02), xycoords="axes fraction", color="0.35", ha="right", va="bottom"
     )
     axes.axhline(ABOUT_ALL, color="0.6", linestyle=":", linewidth=1)
-    axes.axvline(found.records, color="0.6", linestyle="--", linewidth=1)
+    axes.axvline(sum(plan["records"].values()), color="0.6", linestyle="--", linewidth=1)
     axes.set(xscale="log", ylim=(-0.03, 1.05), xlabel="records", ylabel="left of what can be learnt")
-    sizes = sorted({each.records for each in found.forecast.what_ifs})
+    sizes = sorted({each["records"] for each in what_ifs})
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_xticks([], minor=True)
-    axes.set_title(f"{found.experiment.name}: what noise leaves, by forecast on public twins")
+    axes.set_title(f"{plan['experiment']}: what noise leaves, by forecast on public twins")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return save(figure, path)
+    return figure
+
+
+def plan_document(plan: Mapping[str, Any]) -> Document:
+    """Write a plan as it is read.
+
+    Args:
+        plan: as plain values, those of `as_plain` or of the file that `fedsw plan --json` was written to.
+
+    Raises:
+        ValueError: if that is no plan, naming what is missing.
+    """
+    try:
+        words, what_ifs = dict(plan["words"]), WhatIfs.of_plan(plan)
+        drawn = () if what_ifs is None else (_picture(plan),)
+        listed = [(f"[{section}]", settings_text(values)) for section, values in plan["settings"].items()]
+        said = [(name, each) for name, each in words.items() if name not in ("verdict", "", *dict(listed))]
+        return Document(
+            title=f"Plan of {plan['experiment']}",
+            verdict=str(plan["verdict"]),
+            begins=tuple(filter(None, (plan["unless"], _PUBLIC))),
+            sections=(
+                Section.of(
+                    "What can be expected", [*drawn, Listed("From public numbers alone", Facts.of(("", ""), said))]
+                ),
+                Section.of("What if", [] if what_ifs is None else [Listed(_LEFT, what_ifs.table, "cells")]),
+                Section.of("Settings", [Listed("What was chosen for it", Facts.of(("", ""), listed))]),
+            ),
+        )
+    except (LookupError, TypeError, AttributeError) as fault:
+        raise ValueError(f"this is no plan of `fedsw plan --json`: {type(fault).__name__} {fault}") from None
+
+
+_PUBLIC = (
+    "A forecast from public numbers alone: of private records it knows how many there are in each group. Nothing was "
+    "trained on them, and no budget was spent."
+)
+_LEFT = "Left of what can be learnt, by records and ε"
+
+
+def _picture(plan: Mapping[str, Any]) -> Picture:
+    says = f"{plan['verdict']}. All numbers are in the table under What if."
+    return picture(_what_ifs_drawn(plan), name="what-ifs", caption="What noise leaves, by records and ε.", says=says)
 
 
 def planned_view(found: Planned) -> RenderableType:

@@ -1,80 +1,22 @@
-"""The model card: one page of Markdown, what a run's model is, for whom it is private, and what it is worth."""
+"""The model card: what a run's model is, for whom it is private, and what it is worth, in Markdown or as a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedsw import files
-from fedsw.markdown import render, table
 from fedsw.report import facts
+from fedsw.report.page.document import Code, Document, Listed, Section
 from fedsw.runs.files import CARD
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, json_text
-
-_PAGE = """\
-# {{ name }}{% if title %}: {{ title }}{% endif %}
-
-{{ what }}
-
-{% if warnings %}
-## Read this first
-{% for warning in warnings %}
-- **{{ warning }}**
-{%- endfor %}
-{% endif %}
-## Guarantee
-
-{{ guarantee.statement }}
-
-{{ promise }}
-
-## Data
-
-{{ sizes }}
-
-{{ measured_on }}
-{% if metrics %}
-## What it is worth
-
-{{ metrics }}
-{% if constant %}
-The constant is the best answer that looks at no input: {{ constant }}. {{ gain }}
-{% endif %}
-{%- if by_group %}
-{{ by_group }}
-{% endif %}
-{%- endif %}
-{%- if columns %}
-## Columns
-
-A table to predict from has these columns, public as declared; a cell that does not fit is refused.
-
-{{ columns }}
-{% endif %}
-## Use
-
-    fedsw predict {{ directory }} table.csv -o predictions.csv
-    fedsw export {{ directory }} -o model.pt
-
-In Python `fedsw.load("{{ directory }}").predict(frame)`. The model is a function of what was released: using it spends
-nothing more of the guarantee. A prediction is as secret as the record it is of.
-
-## Settings
-
-What differs from the defaults.
-
-```json
-{{ settings }}
-```
-
-## Versions
-
-{{ versions }}
-"""
+from fedsw.text import json_text
 
 
 def write_card(directory: Path, path: Path | None = None) -> Path:
-    """Write the card of a run, by default into its folder; returns where.
+    """Write the card of a run, by default in Markdown into its folder; returns where.
+
+    Args:
+        path: a name that ends in .html has the card as a page.
 
     Raises:
         ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
@@ -89,41 +31,64 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
             "progress` shows how far it is"
         )
     place = directory / CARD if path is None else path
-    files.replace(place, harmless(card(record)).encode())
+    found = card(record)
+    files.replace(place, (found.page() if place.suffix == ".html" else found.markdown()).encode())
     return place
 
 
-def card(record: RunRecord) -> str:
-    """Write the card of a run that has ended, in Markdown."""
-    summary, experiment = record.summary, record.experiment
-    columns = experiment.data.columns
-    return render(
-        _PAGE,
-        name=experiment.name,
-        title=experiment.title,
-        what=facts.description(record),
-        warnings=summary.get("warnings", ()),
-        guarantee=summary["guarantee"],
-        promise=table(*facts.promise(summary)),
-        sizes=_sizes(record),
-        measured_on=facts.measured_on(summary),
-        metrics=_table(facts.worth(summary)),
-        constant=summary.get("constant_answers"),
-        gain=facts.gain(summary),
-        by_group=_table(facts.by_group(summary)),
-        columns=None if columns is None else table(*facts.declared(columns)),
-        directory=record.directory,
-        settings=json_text(facts.settings(experiment)),
-        versions=", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
+def card(record: RunRecord) -> Document:
+    """Write the card of a run that has ended."""
+    summary, experiment, directory = record.summary, record.experiment, record.directory
+    columns, clients, sizes = experiment.data.columns, summary.get("clients"), facts.sizes(record)
+    constant = summary.get("constant_answers")
+    answers = f"The constant is the best answer that looks at no input: {constant}. {facts.gain(summary)}"
+    return Document(
+        title=f"{experiment.name}: {experiment.title}" if experiment.title else experiment.name,
+        verdict="",
+        begins=(facts.description(record),),
+        warnings=tuple(summary.get("warnings", ())),
+        sections=(
+            Section.of(
+                "Guarantee", [summary["guarantee"]["statement"], Listed("Part by part", facts.promise(summary))]
+            ),
+            Section.of(
+                "Data",
+                [
+                    f"Public sizes, of {clients} clients together:" if sizes.rows else f"{clients} clients.",
+                    Listed("Public sizes", sizes),
+                    facts.measured_on(summary),
+                ],
+            ),
+            Section.of(
+                "What it is worth",
+                [
+                    Listed("The model beside a constant", facts.worth(summary)),
+                    answers if constant else "",
+                    Listed("By group, with intervals of 95 %", facts.by_group(summary)),
+                ],
+            ),
+            Section.of(
+                "Columns",
+                []
+                if columns is None
+                else [
+                    "A table to predict from has these columns, public as declared; a cell that does not fit is "
+                    "refused.",
+                    Listed("Columns", facts.declared(columns)),
+                ],
+            ),
+            Section.of(
+                "Use",
+                [
+                    Code(
+                        f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"
+                    ),
+                    f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was '
+                    "released: using it spends nothing more of the guarantee. A prediction is as secret as the record "
+                    "it is of.",
+                ],
+            ),
+            Section.of("Settings", ["What differs from the defaults.", Code(json_text(facts.settings(experiment)))]),
+            Section.of("Versions", [", ".join(f"{name} {version}" for name, version in summary["versions"].items())]),
+        ),
     )
-
-
-def _sizes(record: RunRecord) -> str:
-    clients, sizes = record.summary.get("clients"), facts.sizes(record)
-    if not sizes.rows:
-        return f"{clients} clients."
-    return f"Public sizes, of {clients} clients together:\n\n{table(*sizes)}"
-
-
-def _table(found: facts.Facts) -> str:
-    return table(*found) if found.rows else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,13 @@ def test_the_card_states_the_guarantee_of_the_run_and_compares_with_held_out_rec
     assert "On 400 records" in text and "trained on real ones" in text
     assert synthesize(place, "none.toml", "unmeasured.csv", "training.rounds=1") == 0
     assert "Private records are never compared with" in (place / "unmeasured.md").read_text()
+
+
+def test_the_page_beside_a_table_has_every_number_of_its_card(place):
+    numbers = set(re.findall(r"\d+\.\d+", (place / "made.md").read_text()))
+    page = (place / "made.html").read_text()
+    assert len(numbers) > 20 and not [each for each in numbers if each not in page]
+    assert "What is not kept" in page and "default-src 'none'" in page
 
 
 def test_further_rows_of_a_run_are_others_and_cost_nothing(place):

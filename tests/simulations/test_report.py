@@ -105,7 +105,10 @@ def test_what_noise_made_impossible_is_said_to_be_below_what_can_be_seen_and_nev
         assert ("below what the noise allows to see (0 to 0." in words) == (value < 0)
         summary = json.loads((directory / "summary.json").read_text()) | found.said()
         write_json(directory / "summary.json", summary)
-        assert words in shown(summary_panel(read_run(directory)), width=300) and words in card(read_run(directory))
+        assert (
+            words in shown(summary_panel(read_run(directory)), width=300)
+            and words in card(read_run(directory)).markdown()
+        )
         seen.add(value < 0)
     assert seen == {True, False}
 
@@ -130,7 +133,7 @@ def test_no_metric_is_shown_without_the_interval_that_it_stands_for(finished_run
         "not to be seen",
     ):
         assert words in text
-    written = card(read_run(directory))
+    written = card(read_run(directory)).markdown()
     assert "The model cannot be told from it: 0.04 (-0.01 to 0.09) better." in written
     assert "0.79 (0.77 to 0.815)" in written and "2 (no interval is known)" in written
     assert "0.75 (0.73 to 0.77)" in written
@@ -144,7 +147,7 @@ def test_a_model_below_the_constant_is_said_to_be_worse_and_never_less_than_0_be
     write_json(directory / "summary.json", summary)
     said = "he model is worse: 0.477 (0.45 to 0.5) worse"
     assert said in shown(summary_panel(read_run(directory)), width=300)
-    assert "The model is 0.477 (0.45 to 0.5) worse." in card(read_run(directory))
+    assert "The model is 0.477 (0.45 to 0.5) worse." in card(read_run(directory)).markdown()
     summary["gain"] |= {"high": 0.1, "claim": "cannot be told"}
     write_json(directory / "summary.json", summary)
     assert "told from it: 0.477 (-0.1 to 0.5) worse" in shown(summary_panel(read_run(directory)), width=300)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {
@@ -62,6 +64,32 @@ def test_a_page_is_short(name):
 @pytest.mark.parametrize("name", sorted({name for name in PAGES if name.startswith("docs/")} - FOR_NOBODY_NEW))
 def test_a_page_begins_by_saying_for_whom_it_is(name):
     assert re.search(r"\bFor (?:a|an|the|who|whoever|looking|anyone)\b", first_paragraph(PAGES[name])), name
+
+
+def emphasised(text: str) -> list[str]:
+    """What Markdown sets in italics or bold type, with the character before it."""
+    plain = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    lines = [block.children or [] for block in MarkdownIt("commonmark").enable("table").parse(plain)]
+    found = []
+    for line in lines:
+        for start, token in enumerate(line):
+            if token.type in ("em_open", "strong_open"):
+                close = token.type.replace("open", "close")
+                inside = itertools.takewhile(lambda each, close=close: each.type != close, line[start + 1 :])
+                before = line[start - 1].content[-1:] if start else ""
+                found.append(before + "".join(each.content for each in inside if each.type == "text"))
+    return found
+
+
+def test_a_subscript_before_another_is_read_as_emphasis():
+    assert emphasised("n'_{c,j} of N_{c,j}, and *so* `a'_{b}` of c_{d}") == ["'{c,j} of N", " so"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_formula_of_a_page_is_read_as_emphasis(name):
+    assert [words for words in emphasised(PAGES[name]) if re.search("^['′)]|[{}]", words)] == [], (
+        "write \\_ for a subscript"
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def _with(each: Article, what_ifs: WhatIfs | None) -> dict[str, Any]:
 
 
 def render(template: str, **values: object) -> Page:
-    """A page from a template of this package: texts are escaped, and control characters are left out."""
+    """A page from a template of this package, without control characters; texts of all but Markdown are escaped."""
     found = _environment().get_template(template)
     return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
 
@@ -117,7 +117,7 @@ def render(template: str, **values: object) -> Page:
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("fedsw.report.page", "templates"),
-        autoescape=True,
+        autoescape=lambda name: not str(name).endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

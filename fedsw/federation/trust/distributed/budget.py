@@ -155,7 +155,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
-    the sensitivity of the worst cell (docs/guarantees.md, "Nobody trusted").
+    the sensitivity of the worst cell (docs/guarantees/distributed.md).
 
     Args:
         directions: of the attempt, (d, k) for every penalty.

@@ -49,7 +49,7 @@ def sum_of(task: Problem, cohort: Cohort, stage: Stage) -> WholeSum:
     """The noise and the cost of an attempt at a stage, whose cohort a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add the noise that a trusted server would, at the stage's share of
-    the budget and for the attempts that are planned (docs/guarantees.md, "Nobody trusted").
+    the budget and for the attempts that are planned (docs/guarantees/distributed.md).
     """
     law = law_of_problem(task, stage)
     budget = budget_of(task.experiment, law, delta_of(task.experiment, cohort.records), stage)
