@@ -1,14 +1,18 @@
-"""Seconds and bytes of masks: `python -m benchmarks.masks` writes benchmarks/results/masks.json and prints a table."""
+"""Seconds and bytes of masks: `python -m benchmarks.masks [--table]` writes benchmarks/results/masks.json and docs/scale.md.
+
+With --table what was measured before is written again.
+"""
 
 from __future__ import annotations
 
 import json
-import platform
+import sys
 import time
 from pathlib import Path
 
 import torch
 
+from benchmarks.machine import describe
 from fedsw.accounting import Charge
 from fedsw.markdown import table
 from fedsw.privacy.masks import MaskKey, digest_of
@@ -19,8 +23,9 @@ from fedsw.randomness import Stream
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
 SITES, NUMBERS = (3, 10, 30, 100), (10**3, 10**4, 10**5, 10**6, 10**7)
-_MOST = 3 * 10**8
-"""Masked numbers of a site, sites times numbers, that are measured; beyond it cost goes on in proportion."""
+PAGE, BEGIN, END = PLACE.parents[2] / "docs" / "scale.md", "<!-- masks: begin -->", "<!-- masks: end -->"
+SLOW, FAST = 1.25e6, 1.25e8
+"""Bytes a second of lines of 10 Mbit/s and 1 Gbit/s."""
 
 
 class _Uncharged:
@@ -29,44 +34,59 @@ class _Uncharged:
 
 
 def measure(sites: int, numbers: int) -> dict[str, float]:
-    """Seconds of one site for one masked sum: agreeing on keys (once a run), masks, noise."""
+    """Seconds of one core for a site's part of a masked sum: agreeing on keys (once a run), masks, noise."""
     own, others = MaskKey.fresh(), [MaskKey.fresh().public for _ in range(sites - 1)]
-    began = time.perf_counter()
+    began = time.process_time()
     for other in others:
         own.shared(other)
-    agreed = time.perf_counter()
+    agreed = time.process_time()
     mask = own.mask(others, digest_of({"round": 1}), numbers)
-    masked = time.perf_counter()
+    masked = time.process_time()
     part = Part("sum", 1.0, 1.0)
     paid = [pay(_Uncharged(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
     share = Share(1, sites, shared_step(1.0, sites, [1] * sites), 10.0)
     bounded = Bounded(torch.zeros(numbers, dtype=torch.float64), Sensitivity(1.0, "any"))
-    started = time.perf_counter()
+    started = time.process_time()
     release_share(bounded, paid, "sum", share, mask, Stream.secure())
     return {
         "keys": agreed - began,
         "masks": masked - agreed,
-        "noise": time.perf_counter() - started,
+        "noise": time.process_time() - started,
         "bytes": 8.0 * numbers,
     }
+
+
+def rows(runs: dict[str, dict[str, float]]) -> str:
+    """A row for each size of vector."""
+    lines = []
+    for numbers in NUMBERS:
+        own = [runs[f"{sites}/{numbers}"] for sites in SITES]
+        binds = [
+            "line" if own[-1]["bytes"] / speed > own[-1]["masks"] + own[-1]["noise"] else "masks"
+            for speed in (SLOW, FAST)
+        ]
+        noise = min(run["noise"] for run in own)
+        masks = [f"{run['masks']:.2g}" for run in own]
+        up = own[-1]["bytes"]
+        lines.append((f"{numbers:,}", f"{up / 1e6:.3g}", f"{noise:.2g}", *masks, f"{up / SLOW:.2g}", *binds))
+    heads = (
+        "numbers", "MB up", "noise, s", *(f"masks, s: {sites} sites" for sites in SITES), "10 Mbit/s, s",
+        "binds at 10 Mbit/s, 100 sites", "binds at 1 Gbit/s",
+    )  # fmt: skip
+    keys = max(runs[f"{SITES[-1]}/{numbers}"]["keys"] for numbers in NUMBERS)
+    return f"{table(heads, lines)}\n\nKeys with {SITES[-1] - 1} others: at most {1e3 * keys:.2g} ms, once a run."
 
 
 def main() -> None:
     """Measure and write."""
     torch.set_num_threads(1)
-    found = {
-        f"{sites}/{numbers}": measure(sites, numbers)
-        for numbers in NUMBERS
-        for sites in SITES
-        if sites * numbers <= _MOST
-    }
-    PLACE.write_text(json.dumps({"machine": platform.processor(), "runs": found}, indent=1) + "\n", encoding="utf-8")
-    rows = [
-        (name.split("/")[0], f"{int(name.split('/')[1]):,}", f"{1e3 * run['keys']:.1f}", f"{run['masks']:.3f}",
-         f"{run['noise']:.3f}", f"{run['bytes'] / 1e6:.3g}")
-        for name, run in found.items()
-    ]  # fmt: skip
-    print(table(("sites", "numbers", "keys, ms once a run", "masks, s", "noise, s", "MB up"), rows))
+    if "--table" not in sys.argv[1:]:
+        runs = {f"{sites}/{numbers}": measure(sites, numbers) for numbers in NUMBERS for sites in SITES}
+        PLACE.write_text(json.dumps({"machine": describe(), "runs": runs}, indent=1) + "\n", encoding="utf-8")
+    text, found = PAGE.read_text(encoding="utf-8"), rows(json.loads(PLACE.read_text(encoding="utf-8"))["runs"])
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    PAGE.write_text(f"{before}\n\n{found}\n\n{after}", encoding="utf-8")
+    print(found)
 
 
 if __name__ == "__main__":

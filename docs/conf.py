@@ -27,6 +27,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "accessible",
     "docstrings",
     "mathml",
 ]
@@ -59,6 +60,15 @@ nb_execution_cache_path = str(ROOT / "build" / "notebooks")
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+
+IPYTHON = ROOT / "build" / "ipython"
+"""A profile of the build's own for the notebooks' kernels: nobody's settings, and plain text where commands print."""
+
+os.environ["IPYTHONDIR"] = str(IPYTHON)
+(IPYTHON / "profile_default").mkdir(parents=True, exist_ok=True)
+(IPYTHON / "profile_default" / "ipython_config.py").write_text(
+    "get_config().InteractiveShellApp.exec_lines = [\"import os; os.environ.pop('FORCE_COLOR', None)\"]\n", "utf-8"
+)
 
 OUTSIDE = {
     "CONTRIBUTING.md": "contributing",
@@ -105,7 +115,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 maximum_signature_line_length = 88
 napoleon_use_rtype = False
 napoleon_use_param = True
@@ -132,6 +142,7 @@ sphinx_gallery_conf = {
 
 # How it looks
 
+smartquotes = False
 html_theme = "furo"
 html_title = "fedsw"
 html_static_path = ["_static"]

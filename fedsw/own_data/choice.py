@@ -210,7 +210,7 @@ MEASURED: tuple[tuple[str, str, str, str, str], ...] = (
 
 _MORE = """\
 - Nobody is trusted, sites are few and stay up, and their operators can exchange public keys:
-  [`distributed`](threat-models.md#distributed) keeps the promise of `local-gradient` at about the noise of one server.
+  [`distributed`](threat-models.md#distributed) keeps the promise of the local models at about the noise of one server.
 - Traffic is watched (`counts = watched`) and the trust model is `central`: add `privacy.sampling = "stratified"`.
   Batches then have a fixed size at each client. The other models draw batches at the clients, or none.
 - A person has several rows: name the column with `--unit`. All rows of a person at one client are then protected

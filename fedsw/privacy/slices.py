@@ -17,6 +17,7 @@ from fedsw.transport.sliced import directions as directions_from
 
 # ||(d/k) Theta Theta^T - I||_F of directions that a client did not draw itself; float64 blocks stay below 1e-12.
 ISOTROPY = 1e-9
+_INSIDE = 1 - 2 * ISOTROPY  # of the radius: what directions within the tolerance, and rounding, may add to a move
 
 
 class DirectionStream:
@@ -109,8 +110,8 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
     most 2 radius, *whatever* Theta is, even one that was built from the data. So the sender of Theta is not trusted:
     the equation is checked, here, at the client. Clients that share directions can be pooled.
 
-    Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; the
-    relative excess that the tolerance leaves to mu is below 1e-9. Releases compose, on the same directions or others.
+    Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; what
+    the tolerance and rounding could add, rows are inside the ball by. Releases compose, on these directions or others.
 
     Args:
         features: (n, p), n >= 1; treated as in `fresh_slices`.
@@ -148,7 +149,7 @@ def _in_the_ball(features: Tensor, *, radius: float, centre: float) -> Tensor:
         raise ValueError(f"centre is {centre}; it is a public constant and must be finite")
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features have shape {tuple(features.shape)}; expected (n, p) with at least one record")
-    return project(features.detach().to(torch.float64) - centre, radius)
+    return project(features.detach().to(torch.float64) - centre, radius * _INSIDE)
 
 
 def _bounded(rows: Tensor, theta: Tensor, radius: float, centre: float) -> BoundedSlices:

@@ -36,6 +36,7 @@ def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: byte
         "cohort": cohort.model_dump_json(),
         "model": sites.theta.to(sites.task.dtype).numpy().tobytes(),
         "table": table,
+        "prepared": b"",
     }
     key = sites.keys[COLLUDER]
     return [-key.mask([sites.keys[site].public], digest_of(request), length) for site in HONEST]

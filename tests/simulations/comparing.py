@@ -24,7 +24,7 @@ from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment
 
 Capture = pytest.CaptureFixture[str]
-FAIR = ("reference", "none", "central", "central-paper", "local-gradient")
+FAIR = ("reference", "none", "central", "central-paper", "distributed", "local-gradient")
 UNPROTECTED = ("reference", "reference-any", "none", "unclipped")
 BASELINES = ("opacus", "opacus-fair", "dp-fedavg", "dp-fedavg-fair", "puffle", "barycentre")
 TINY = ("data.records=200", "data.test_records=100", "federation.clients=2")

@@ -21,7 +21,7 @@ def test_the_grid_is_methods_by_budgets_by_seeds_and_none_runs_once_a_seed() -> 
     grid = make_grid("fair-classification", epsilons=[10, 1, 3, 1], seeds=3)
     assert grid.methods == FAIR
     assert grid.epsilons == (1, 3, 10)
-    assert len(grid.cells) == 2 * 3 + 3 * 3 * 3 == len({cell.id for cell in grid.cells})
+    assert len(grid.cells) == 2 * 3 + 4 * 3 * 3 == len({cell.id for cell in grid.cells})
     for method in FAIR:
         found = sorted((cell.epsilon, cell.seed) for cell in grid.cells if cell.method == method)
         budgets = [math.inf] if method in UNPROTECTED else [1, 3, 10]
@@ -31,7 +31,8 @@ def test_the_grid_is_methods_by_budgets_by_seeds_and_none_runs_once_a_seed() -> 
 def test_a_cell_is_what_its_method_epsilon_and_seed_say() -> None:
     for cell in make_grid("fair-classification", epsilons=[1, 3], seeds=2, rounds=7, settings=TINY).cells:
         privacy = cell.experiment.privacy
-        trust = {"reference": "none", "none": "none", "local-gradient": "local-gradient"}.get(cell.method, "central")
+        own = {"reference": "none", "none": "none", "local-gradient": "local-gradient", "distributed": "distributed"}
+        trust = own.get(cell.method, "central")
         assert (privacy.trust, privacy.epsilon) == (trust, cell.epsilon)
         assert (privacy.bound == "paper") == (cell.method == "central-paper")
         assert (cell.experiment.training.rounds, cell.experiment.data.records) == (7, 200)
@@ -105,7 +106,7 @@ def test_a_grid_that_cannot_be_compared_is_refused_with_the_remedy(arguments: di
 def test_every_task_can_run_what_it_compares() -> None:
     assert {"fair-classification", "adult", "ring", "gaussians", "swae-digits", "swae-mnist"} <= set(tasks())
     for name, task in tasks().items():
-        assert set(task.methods) <= set(able(name))
+        assert set(task.methods) <= set(able(name)) and {"distributed", "sketch-distributed"} & set(task.methods)
         for method in able(name):
             build(name, method, [] if method in UNPROTECTED else ["privacy.epsilon=1.0"])
 

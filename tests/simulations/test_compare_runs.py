@@ -36,7 +36,7 @@ def test_a_folder_gives_back_the_grid_that_it_was_made_with(tmp_path: Path) -> N
 def test_resuming_runs_only_what_is_missing_failed_or_damaged(tmp_path: Path) -> None:
     grid = begun(tmp_path, make_grid("fair-classification", methods=FAIR[1:], epsilons=[1], seeds=2))
     first, second, third, *_ = grid.cells
-    assert run_all(tmp_path, grid).done == len(grid.cells) == 8
+    assert run_all(tmp_path, grid).done == len(grid.cells) == 10
     assert missing(tmp_path, grid) == []
     (tmp_path / "cells" / f"{first.id}.json").unlink()
     write_failure(tmp_path, second, "RuntimeError: gone")
@@ -68,13 +68,13 @@ def test_a_cell_that_fails_leaves_its_reason_and_the_others_go_on(
 
     monkeypatch.setattr("fedsw.engines.driver.run", run)
     counts = run_all(tmp_path, grid, run_cell)
-    assert (counts.done, counts.failed) == (8, 1)
+    assert (counts.done, counts.failed) == (10, 1)
     assert missing(tmp_path, grid) == [broken]
     result = read_result(tmp_path, broken)
     assert result == {"status": "failed", "error": "RuntimeError: client 2 raised ZeroDivisionError"}
     table = make_table(tmp_path)
     assert table["failed"] == [{"cell": broken.id, "error": "RuntimeError: client 2 raised ZeroDivisionError"}]
-    assert table["cells"] == {"all": 8, "completed": 7, "failed": 1}
+    assert table["cells"] == {"all": 10, "completed": 9, "failed": 1}
     (row,) = [row for group in table["groups"] for row in group["rows"] if row["failed"]]
     assert (row["method"], row["seeds"], row["failed"]) == (broken.method, 1, 1)
 
@@ -132,7 +132,7 @@ def test_cells_beyond_a_killed_process_run_in_new_ones(tmp_path: Path) -> None:
     assert len(opened) == 2
     assert missing(tmp_path, grid) == [grid.cells[2]]
     assert "was killed" in (read_result(tmp_path, grid.cells[2]) or {})["error"]
-    assert (counts.done, counts.failed) == (8, 1)
+    assert (counts.done, counts.failed) == (10, 1)
 
 
 def test_no_more_cells_run_at_a_time_than_jobs(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_json_and_csv_name_for_every_row_who_is_protected_from_whom_and_at_what_
     assert "compose" in stored["caption"]
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 + 3 * 2 == sum(len(group["rows"]) for group in stored["groups"])
+    assert len(rows) == 2 + 4 * 2 == sum(len(group["rows"]) for group in stored["groups"])
     for row in rows:
         for column in ("group", "method", "what", "protects", "against", "relation", "epsilon", "rounds", "bytes_up"):
             assert row[column]
@@ -142,7 +142,7 @@ def test_the_figure_has_a_curve_for_each_private_method_and_a_dashed_line_for_no
     curves = {line.get_label(): line for line in left.get_lines() if line.get_label() in FAIR}
     assert set(curves) == set(FAIR)
     assert (curves["reference"].get_linestyle(), curves["none"].get_linestyle()) == ("-", "--")
-    assert [list(curves[name].get_xdata()) for name in FAIR[2:]] == [[1, 3, 10]] * 3
+    assert [list(curves[name].get_xdata()) for name in FAIR[2:]] == [[1, 3, 10]] * 4
     assert left.get_xscale() == right.get_xscale() == "log"
     assert (left.get_title(), right.get_title()) == ("accuracy (higher is better)", "DI")
 

@@ -26,6 +26,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained
 for name, values in scores.items():
     left.hist(values, bins=50, alpha=0.5, density=True, label=f"{name} the record")
 left.set(xlabel="released number", ylabel="density")
+left.set_ylim(0, 1.4 * left.get_ylim()[1])
 left.legend()
 rates = np.linspace(1e-4, 1 - 1e-4, 300)
 right.plot(rates, norm.cdf(norm.ppf(rates) + 1 / multiplier), label=f"allowed by ε = {allowed:g}")

@@ -25,5 +25,5 @@ for alpha, panel in zip((0.0, 0.9), panels, strict=True):
         panel.scatter(*outputs.T, s=4, alpha=0.4, label=f"group {group}")
     panel.set(xlabel="first prediction", title=f"α = {alpha:g}, SW² = {result.summary['held_out']['w2_squared']:.4f}")
 panels[0].set_ylabel("second prediction")
-panels[0].legend()
+panels[0].legend(markerscale=3)
 plt.show()

@@ -3,7 +3,8 @@ A fair representation
 =====================
 
 Records become codes of two numbers, from which a later model may predict whatever it likes. The codes of the two
-groups are pulled onto each other, so that no later model finds the group in them.
+groups are pulled onto each other, so that no later model finds the group in them. Above each picture: how often a
+linear probe on held-out codes tells the group.
 """
 
 from pathlib import Path
@@ -24,7 +25,7 @@ for alpha, panel in zip((0.0, 0.9), panels, strict=True):
         codes = held_out["outputs"][held_out["sensitive"] == group]
         panel.scatter(*codes.T, s=4, alpha=0.4, label=f"group {group}")
     told = result.summary["held_out"]["linear_probe_group"]
-    panel.set(xlabel="first code", title=f"α = {alpha:g}: a linear probe tells the group in {told:.0%}")
+    panel.set(xlabel="first code", title=f"α = {alpha:g}: group told in {told:.0%}")
 panels[0].set_ylabel("second code")
-panels[0].legend()
+panels[0].legend(markerscale=3)
 plt.show()

@@ -22,8 +22,8 @@ theta = directions(2, 40, normals=torch.randn(2, 40, dtype=torch.float64))
 released = Slices(theta, records @ theta + sigma * torch.randn(3000, 40, dtype=torch.float64), sigma)
 
 particles, seen, chance = torch.randn(1500, 2, dtype=torch.float64), {}, Stream.seeded(1)
-for step in range(61):
-    if step in (0, 5, 15, 60):
+for step in range(31):
+    if step in (0, 5, 15, 30):
         seen[step] = particles
     particles = flow_step(particles, [released], step=0.3, diffusion=0.0, dummy=True, stream=chance)
 

@@ -1,0 +1,78 @@
+"""Laws of references: every page, file and heading that source, tests and pages name is there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from tests.site.test_words import FOR_NOBODY_NEW
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (".ci", ".github", "benchmarks", "clients", "docs", "fedsw", "server", "simulations", "tests")
+KINDS = {".md", ".py", ".toml", ".yml", ".rst", ".tex", ".ipynb"}
+WRITTEN = ("docs/_build", "docs/gallery", "docs/api/generated")
+"""Folders of pages that are written with the site."""
+
+
+def texts() -> dict[str, str]:
+    """Every text that may name a page, by its name."""
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in KINDS]
+    names = {path.relative_to(ROOT).as_posix(): path for path in [*paths, *ROOT.glob("*.md"), ROOT / "pyproject.toml"]}
+    return {name: path.read_text(encoding="utf-8") for name, path in names.items() if not name.startswith(WRITTEN)}
+
+
+TEXTS = texts()
+PAGES = [name for name in TEXTS if name.endswith(".md")]
+
+
+@cache
+def anchors(name: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", TEXTS[name], flags=re.M | re.S), flags=re.M):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()).replace(
+            " ", "-"
+        )
+        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
+    return {
+        *found,
+        *re.findall(r'(?:id|name)="([\w-]+)"', TEXTS[name]),
+        *re.findall(r"^\(([\w-]+)\)=$", TEXTS[name], re.M),
+    }
+
+
+def faults(name: str, text: str) -> list[str]:
+    """References of a text that lead nowhere: links, if it is a page, and paths that begin with docs/."""
+    named = re.findall(r"(?<![\w./-])docs/([\w./-]+\.(?:md|py|png|svg|diff|toml))(#[\w-]+)?(?![\w*])", text)
+    targets = [(f"docs/{path}", anchor) for path, anchor in named]
+    if name in PAGES:
+        prose = re.sub(r"^(`{3,}).*?^\1|`[^`\n]*`", "", text, flags=re.M | re.S)
+        for path, anchor in re.findall(r"\]\(<?((?!\w+:)[^)#\s>]*)(#[^)\s>]+)?>?\)", prose):
+            target = (ROOT / name).parent / path if path else ROOT / name
+            targets.append((_relative(target), anchor))
+    return sorted({f"{path}{anchor}" for path, anchor in targets if not _leads_somewhere(path, anchor)})
+
+
+def _relative(path: Path) -> str:
+    try:
+        return path.resolve().relative_to(ROOT).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def _leads_somewhere(path: str, anchor: str) -> bool:
+    if path in FOR_NOBODY_NEW or path.startswith(WRITTEN):
+        return True
+    return (ROOT / path).exists() and (not anchor or path not in PAGES or anchor[1:] in anchors(path))
+
+
+def test_a_reference_that_leads_nowhere_is_a_fault():
+    page, anchor = "docs/guarantees/no-such-page" + ".md", "#no-such-heading"
+    assert faults("fedsw/one.py", f"Source: {page}, and docs/guarantees/index.md.") == [page]
+    links = f"[one](docs/data.md{anchor}) [two](docs/data.md) `[three](nowhere.md)` [four]({anchor})"
+    assert faults("README.md", links) == [f"README.md{anchor}", f"docs/data.md{anchor}"]
+
+
+def test_every_reference_leads_somewhere():
+    assert {name: wrong for name, text in TEXTS.items() if (wrong := faults(name, text))} == {}
