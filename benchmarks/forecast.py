@@ -1,4 +1,4 @@
-"""The plan's forecast against truth, and its choices against a search: docs/plan.md.
+"""The plan's forecast against truth, and its choices against a search: docs/plan-results.md.
 
     python -m benchmarks.forecast [--only truth|forecast|search] [--tables]
 
@@ -7,7 +7,7 @@ more it sees what a run's moments release of the records, with their noise. Trut
 (public data, nobody's budget), with the same noise, beside a well-trained model without any. The rules were designed on
 the synthetic law and on Adult; Law School and Communities were looked at once the rules stood. In five cells more the
 target is far from the middle of its bounds, a class or a group is rare, or columns use a tenth of their bounds. What is
-in the JSON already is skipped. Writes benchmarks/results/forecast.json, and the figure and the tables of docs/plan.md.
+in the JSON already is skipped. Writes benchmarks/results/forecast.json, and the figure and the tables of docs/plan-results.md.
 """
 
 from __future__ import annotations

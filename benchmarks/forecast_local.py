@@ -1,10 +1,10 @@
-"""The plan's forecast against runs in which nobody is trusted: docs/plan.md.
+"""The plan's forecast against runs in which nobody is trusted: docs/plan-results.md.
 
     python -m benchmarks.forecast_local
 
 Every cell is a plan of what `fedsw init` drafts for 10 000 records of Adult, with `privacy.trust = "local-gradient"`, and
 simulated federations of it (public data, nobody's budget). What is in the JSON already is skipped. Writes
-benchmarks/results/forecast_local.json and the table of docs/plan.md.
+benchmarks/results/forecast_local.json and the table of docs/plan-results.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figure and the tables of docs/plan.md, from benchmarks/results/forecast.json."""
+"""The figure and the tables of docs/plan-results.md, from benchmarks/results/forecast.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
 from fedsw.text import number, upward
 
 ROOT = Path(__file__).parents[1]
-PAGE, PICTURE = ROOT / "docs" / "plan.md", ROOT / "docs" / "images" / "plan-forecast.png"
+PAGE, PICTURE = ROOT / "docs" / "plan-results.md", ROOT / "docs" / "images" / "plan-forecast.png"
 DESIGNED = ("synthetic-classification", "synthetic-regression", "adult")
 """Tasks that the rules were designed on; the others were held back."""
 HARD = ("communities-low", "communities-tight", "communities-high-tight", "law-school-rare", "adult-small-group")

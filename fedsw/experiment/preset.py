@@ -1,6 +1,7 @@
 """What `training.preset = "auto"` chooses: rounds, batch, steps and clips, by rule, from public numbers alone.
 
-The rules were designed on the synthetic law and on the training part of Adult, and checked on others (docs/plan.md).
+The rules were designed on the synthetic law and on the training part of Adult, and checked on others
+(docs/plan-results.md).
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     layout = layout_of(problem) if share else None
     if layout is None:
         return None
-    parts = experiment.federation.clients if experiment.privacy.local else 1
-    sigma = layout.moved * one / math.sqrt(share) * math.sqrt(parts)
+    together = trust_model(experiment.privacy.trust).summed(experiment) if experiment.privacy.local else 1.0
+    sigma = layout.moved * one / math.sqrt(share) * together
     noise = np.random.default_rng([11, seed]).standard_normal((layout.cells, layout.width))
     values = sums_of(problem, layout, twins).double() * STEP + sigma * torch.from_numpy(noise)
     cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=layout.cells)

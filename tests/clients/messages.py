@@ -13,6 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import left_open
+from fedsw.federation.budgets.held_out import tally_of
+from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import own_batch
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
@@ -40,6 +42,8 @@ LEAVES: Mapping[str, set[str]] = {
     "train.masked_tables": {"masked", "epsilon"},
     "train.masked_sum": {"masked", "epsilon"},
     "train.masked_sketch": {"masked", "epsilon"},
+    "train.masked_moments": {"masked", "epsilon"},
+    "evaluate.masked_tally": {"masked", "epsilon"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
     "train.release": {"released", "epsilon", "nonce"},
     "train.records_sum": {"steps", "lost"},
@@ -61,9 +65,9 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     )
     compared |= {"train.masked_tables", "train.masked_sum"} if experiment.privacy.sketch else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
-        compared |= {"evaluate.tally", "evaluate.noisy_tally"}
+        compared |= {"evaluate.tally", "evaluate.noisy_tally", "evaluate.masked_tally"}
     if not experiment.privacy.moments:
-        compared |= {"train.moments", "train.noisy_moments"}
+        compared |= {"train.moments", "train.noisy_moments", "train.masked_moments"}
     if not left_open(experiment):
         compared |= {"query.sizes"}
     of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in trusts_of(exchange)]
@@ -92,6 +96,12 @@ class Inspector:
         if kind == "train.masked_tables":
             cells, k = len(self._task.objective.cells), self._sizes[client]["k"]
             self._sizes[client]["x"] = self._sizes[client]["y"] = cells * k * self._experiment.local.bins
+        if kind == "train.masked_moments":
+            layout = moments_layout(self._task)
+            self._sizes[client]["y"] = layout.cells * layout.width
+        if kind == "evaluate.masked_tally":
+            tally = tally_of(self._task)
+            self._sizes[client]["y"] = tally.groups * tally.width
         if kind == "train.masked_sum":
             self._sizes[client]["y"] = self._task.parameters
         if kind == "train.masked_sketch":

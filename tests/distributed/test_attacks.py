@@ -36,6 +36,7 @@ def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: byte
         "cohort": cohort.model_dump_json(),
         "model": sites.theta.to(sites.task.dtype).numpy().tobytes(),
         "table": table,
+        "prepared": b"",
     }
     key = sites.keys[COLLUDER]
     return [-key.mask([sites.keys[site].public], digest_of(request), length) for site in HONEST]
@@ -221,6 +222,25 @@ def test_a_restored_ledger_is_refused(sites):
     sites.table(0, sites.cohort(2), round_=2)
     shutil.copy(kept, sites.ledger(0))
     refused(sites, lambda: sites.table(0, sites.cohort(3), round_=3), "older|restored|remembers|lacks")
+
+
+def test_a_sites_state_that_was_put_back_masks_nothing_twice(sites):
+    """As before either answer: the ledger has the attempt, and the node's own folder what it answered."""
+    cohort, state = sites.cohort(), sites.contexts[0].state["fedsw-site"]
+    kept = dict(state)
+    sites.table(0, cohort)
+    after = dict(state)
+    state.clear()
+    state.update(kept)
+    refused(sites, lambda: sites.table(0, cohort), "is charged in")
+    state.clear()
+    state.update(after)
+    sites.contribution(0, cohort)
+    for before, why in ((kept, "holds no batch"), (after, "was answered by this node before")):
+        state.clear()
+        state.update(before)
+        refused(sites, lambda: sites.contribution(0, cohort), why)
+    assert sites.charged(0) == [(1, 0)]
 
 
 def test_the_charge_is_on_disk_before_a_number_is_made(sites, monkeypatch):

@@ -124,7 +124,6 @@ def test_who_is_protected_from_whom_is_said(federation):
     ("override", "match"),
     [
         ("local.colluding=4", "nobody would be honest"),
-        ("privacy.moments=0.1", "privacy.moments"),
         ("privacy.epsilon=inf", "would show exact sums"),
         ("local.table_share=0.5", "table_share is 0.5"),
         ("federation.drop_out=0.1", "drop_out"),

@@ -14,6 +14,7 @@ GENERATED = {
     "docs/errors.md": "benchmarks.malformed",
     "docs/own-data-results.md": "benchmarks.own_data",
     "docs/performance.md": "make bench",
+    "docs/plan-results.md": "benchmarks.forecast",
     "docs/reference/commands.md": "make reference",
     "docs/reference/messages.md": "fedsw.federation.messages.table",
     "docs/reference/settings.md": "make reference",

@@ -48,9 +48,10 @@ def require_held_out(folder: Folder, faults: Faults) -> str:
         faults.require(not charged, f"{charged[:1]} charges kept records, of which nothing is released")
         return ""
     least = _least_sensitivity(folder)
+    most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.model.masked else 1
     for book in folder.books:
         many = len(book.tallies)
-        faults.require(many <= 1, f"{book.name} has {many} rows of kept records; they are released once")
+        faults.require(many <= most, f"{book.name} has {many} rows of kept records; its noise is for {most}")
     for book, row in rows:
         where, said = f"{book.name}, row {row.sequence}", [c for c in row.charges if c["group"] == HELD_OUT]
         faults.require(len(said) == 1, f"{where} does not say what it costs kept records")
@@ -77,6 +78,8 @@ def _held_out_stored(folder: Folder, faults: Faults) -> str:
     if folder.books:
         faults.require(bool(rows), f"{HELD_OUT_FILE} is in no ledger")
         total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
+        if folder.model.masked and rows:
+            total = folder.masked_sigma(rows[0], stored["clients"])
         several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
         same = several or math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(not rows or same, f"{HELD_OUT_FILE} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
@@ -104,8 +107,10 @@ def require_moments(folder: Folder, faults: Faults) -> str:
         )
         return ""
     least = SLACK * math.sqrt(2)
+    summed = folder.model.masked and any(book.moments for book in folder.books)  # a client may be away from the one sum
     for book in folder.books:
-        faults.require(not book.rounds or bool(book.moments), f"{book.name} has rounds, and no release of moments")
+        released = summed or bool(book.moments)
+        faults.require(not book.rounds or released, f"{book.name} has rounds, and no release of moments")
         for row in book.moments:
             where = f"{book.name}, row {row.sequence}"
             for charge in row.trained:
@@ -127,9 +132,11 @@ def _stored(folder: Folder, faults: Faults) -> str:
     more = sorted(stored.keys() - MOMENTS_KEYS)
     faults.require(not more, f"{MOMENTS_FILE} holds {more}")
     rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
-    if folder.books and not folder.local:
+    if folder.books and (folder.model.masked or not folder.local):
         faults.require(bool(rows), f"{MOMENTS_FILE} is in no ledger")
         total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
+        if folder.model.masked and rows:
+            total = folder.masked_sigma(rows[0], stored["clients"])
         same = math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(not rows or same, f"{MOMENTS_FILE} has noise of σ = {sigma:.6g}, its row {total:.6g}")
     one = (
@@ -249,7 +256,8 @@ def _masked(folder: Folder, faults: Faults) -> str:
             least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
             if folder.task.private_parameters:
                 of_contribution = sensitivity.of_contribution
-                least = max(of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row)).values())
+                bounds = of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
+                least = clips_scale(folder) * max(bounds.values())
             fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
             faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
             faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")

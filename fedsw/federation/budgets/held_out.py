@@ -35,10 +35,12 @@ class HeldOutBudget:
     Attributes:
         sensitivity: how far a replaced record moves the sums.
         multiplier: sigma over that; 0 without noise.
+        attempts: how many the budget is for.
     """
 
     sensitivity: Sensitivity
     multiplier: float
+    attempts: int = 1
 
     @property
     def sigma(self) -> float:
@@ -57,11 +59,15 @@ class HeldOutBudget:
 
     def planned(self) -> Counts:
         """What an account sets aside for it."""
-        return lifetime.planned(Step(1.0, 1 / self.multiplier), 1) if self.multiplier else lifetime.NO_NOISE
+        if not self.multiplier:
+            return lifetime.NO_NOISE
+        return lifetime.planned(Step(1.0, 1 / self.multiplier), self.attempts)
 
 
-def held_out_budget(experiment: Experiment, tally: Tally, epsilon: float, delta: float) -> HeldOutBudget:
-    """The release of kept records at the run's own (epsilon, delta), since it meets no record that training meets.
+def held_out_budget(
+    experiment: Experiment, tally: Tally, epsilon: float, delta: float, attempts: int = 1
+) -> HeldOutBudget:
+    """The release of kept records, in so many attempts, at the run's own (epsilon, delta): training meets none of them.
 
     Guarantee: training reads none of the kept records, and this reads no others. So whoever sees both sees, of any one
     record, a release of (epsilon, delta) and nothing else: for the replacement of one record within its group, the run
@@ -69,7 +75,8 @@ def held_out_budget(experiment: Experiment, tally: Tally, epsilon: float, delta:
 
     Source: docs/guarantees/units.md.
     """
-    return HeldOutBudget(_sensitivity(tally), _multiplier(epsilon, delta, experiment.privacy.accountant))
+    multiplier = _multiplier(epsilon, delta, experiment.privacy.accountant, attempts)
+    return HeldOutBudget(_sensitivity(tally), multiplier, attempts)
 
 
 def idle(experiment: Experiment) -> list[Charge]:
@@ -104,5 +111,5 @@ def _sensitivity(tally: Tally) -> Sensitivity:
 
 
 @functools.lru_cache(maxsize=64)
-def _multiplier(epsilon: float, delta: float, accountant: str) -> float:
-    return plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=1, accountant=accountant)[0]
+def _multiplier(epsilon: float, delta: float, accountant: str, attempts: int) -> float:
+    return plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, accountant=accountant)[0]

@@ -40,9 +40,9 @@ class Shares:
     epsilon: float
 
 
-def planned_moments(multiplier: float) -> Counts:
-    """What an account sets aside for a release of moments with that noise multiplier; nothing where there is none."""
-    return lifetime.planned(Step(1.0, 1 / multiplier), 1) if multiplier else {}
+def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
+    """What an account sets aside for attempts at moments with that noise multiplier; nothing where there is none."""
+    return lifetime.planned(Step(1.0, 1 / multiplier), attempts) if multiplier else {}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,15 @@ class MomentsBudget:
         return Part(PART, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
 
 
-def shares(experiment: Experiment, *, rate: float, delta: float, device: torch.device | str = "cpu") -> Shares:
+def shares(
+    experiment: Experiment,
+    *,
+    rate: float,
+    delta: float,
+    device: torch.device | str = "cpu",
+    rounds: int | None = None,
+    attempts: int = 1,
+) -> Shares:
     """How an experiment's budget is shared between its moments and its rounds.
 
     With `epsilon` given, moments get `privacy.moments` of mu^2, where mu is that of one Gaussian release with the whole
@@ -85,6 +93,8 @@ def shares(experiment: Experiment, *, rate: float, delta: float, device: torch.d
     Args:
         rate: of the rounds.
         device: what composes.
+        rounds: how many there are to be, where attempts that fail are counted; those of the training if not given.
+        attempts: at the release of moments; each costs its part of the share.
 
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
@@ -100,9 +110,10 @@ def shares(experiment: Experiment, *, rate: float, delta: float, device: torch.d
         float(privacy.moments),
         delta,
         rate,
-        experiment.training.rounds,
+        experiment.training.rounds if rounds is None else rounds,
         privacy.accountant,
         device,
+        attempts,
     )
 
 
@@ -171,19 +182,20 @@ def _shared(
     rounds: int,
     accountant: str,
     device: torch.device | str,
+    attempts: int,
 ) -> Shares:
     calibrated = functools.partial(noise_multiplier, accountant=accountant, device=device)
     if multiplier is None:
         assert epsilon is not None
         if not share:
             return Shares(0.0, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds), epsilon)
-        first = calibrated(epsilon, delta, sampling_rate=1.0, steps=1) / math.sqrt(share)
-        beside = {Step(1.0, 1 / first): 1}
+        first = calibrated(epsilon, delta, sampling_rate=1.0, steps=1) / math.sqrt(share / attempts)
+        beside = {Step(1.0, 1 / first): attempts}
         return Shares(first, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds, beside=beside), epsilon)
     trained = [(Step(rate, 1 / multiplier), rounds)]
     alone = epsilon_by(accountant, trained, delta, device=device)
     if not share:
         return Shares(0.0, multiplier, alone)
-    first = calibrated(alone, delta, sampling_rate=1.0, steps=1) * math.sqrt((1 - share) / share)
-    both = [*trained, (Step(1.0, 1 / first), 1)]
+    first = calibrated(alone, delta, sampling_rate=1.0, steps=1) * math.sqrt((1 - share) / share * attempts)
+    both = [*trained, (Step(1.0, 1 / first), attempts)]
     return Shares(first, multiplier, epsilon_by(accountant, both, delta, device=device))

@@ -20,10 +20,12 @@ from fedsw.federation.messages.local import (
     TableAsked,
 )
 from fedsw.federation.messages.masked import (
+    MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
     MaskedSumAsked,
     MaskedTableAsked,
+    MaskedTallyAsked,
     Ready,
     ReadyAsked,
 )
@@ -127,6 +129,19 @@ MASKED_SKETCH = Exchange(
     MaskedNumbers,
     "of tasks that learn from a sketch, once a stage: the masked sum over all records",
 )
+MASKED_MOMENTS = Exchange(
+    wire.MASKED_MOMENTS,
+    MaskedMomentsAsked,
+    MaskedNumbers,
+    "once, before the first round, with `privacy.moments`: the masked sum over all records",
+)
+MASKED_TALLY = Exchange(
+    wire.MASKED_TALLY,
+    MaskedTallyAsked,
+    MaskedNumbers,
+    'once, after the last round, with `data.held_out_to = "everybody"`: the masked sum over the records that were kept '
+    "out of training",
+)
 SLICES = Exchange(
     wire.SLICES,
     SlicesAsked,
@@ -172,6 +187,8 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     MASKED_TABLES,
     MASKED_SUM,
     MASKED_SKETCH,
+    MASKED_MOMENTS,
+    MASKED_TALLY,
     SLICES,
     RELEASE,
     RECORDS_SUM,

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.common import Attempt, Round, SpentBefore, Theta
-from fedsw.federation.messages.fields import Limits, Seen, Text
+from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, SpentBefore, Theta
+from fedsw.federation.messages.fields import Limits, Seen, Text, Whole
+from fedsw.federation.messages.moments import BeforeRounds
 from fedsw.federation.messages.sketched import Learnt
 from fedsw.federation.messages.terms import Condition
 
@@ -59,7 +60,16 @@ def _digits(name: str, about: str) -> Text:
 class ReadyAsked(Message):
     """Before an attempt's masked sums."""
 
-    round: Round
+    round: Annotated[
+        int,
+        Whole(
+            record="config",
+            name="round",
+            seen=Seen.PUBLIC,
+            about="number of the round; 0 before the first one",
+            limits=FROM_ZERO,
+        ),
+    ]
     attempt: Attempt
 
 
@@ -79,6 +89,7 @@ class MaskedTableAsked(Message):
     round: Round
     attempt: Attempt
     cohort: Sites
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +101,7 @@ class MaskedSumAsked(Message):
     round: Round
     attempt: Attempt
     cohort: Sites
+    prepared: Prepared = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +111,25 @@ class MaskedSketchAsked(Message):
     round: Round
     attempt: Attempt
     learnt: Learnt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedMomentsAsked(Message):
+    """The masked sum of the moments of all records, once, before the first round."""
+
+    round: BeforeRounds
+    attempt: Attempt
+    cohort: Sites
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedTallyAsked(Message):
+    """The masked sum over all kept records, once, after the last round, under the released model."""
+
+    theta: Theta
+    round: Round
+    attempt: Attempt
     cohort: Sites
 
 

@@ -36,7 +36,7 @@ SYMBOLS: Mapping[str, str] = {
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
     "A": "exchanges that the node has answered in this run before; 0 in a new one",
     "x": "numbers of all tables of an attempt: of every penalty, cell, direction and bin",
-    "y": "numbers of a masked sum: of all tables, or of the contribution",
+    "y": "numbers of a masked sum: of all tables, the contribution, a sketch, the moments or a tally",
     "e": "3: what an exchange is numbered by",
     "N_j": "records of the node's clients in cell j",
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, read_delta
 from fedsw.experiment.preset import Numbers, Squares, chosen, left_open
+from fedsw.experiment.trust import trust_model
 from fedsw.privacy.mechanisms import gaussian_sigma
 
 if TYPE_CHECKING:
@@ -85,14 +86,14 @@ def numbers_of(
 
     sizes = sizes_at_hand(experiment) if by_group is None else by_group
     made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
-    goal = experiment.objective
+    goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
     return Numbers(
         count,
         made.parameters,
         multiplier_of_one(experiment, count),
         loss=max(0.0, 1 - goal.alpha - sum(each.weight for each in goal.also)),
         penalty=_penalty(made, [*sizes.values()]),
-        parts=experiment.federation.clients if experiment.privacy.local else 1,
+        parts=round(trust.summed(experiment) ** 2) if trust.local else 1,
         squares=squares_of(made),
     )
 

@@ -11,14 +11,14 @@ from fedsw.experiment.trust import Law
 from fedsw.federation.trust.model import Handler, Served
 
 if TYPE_CHECKING:
-    from fedsw.accounting.lifetime import Counts
+    from fedsw.accounting.lifetime import Cost, Counts
     from fedsw.experiment.sections import Privacy
     from fedsw.federation.exchange.cohort import Site
     from fedsw.federation.messages import AnyExchange
     from fedsw.federation.node.account import Promise
     from fedsw.federation.node.node import Node
     from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import OneRelease, Side
+    from fedsw.federation.trust.model import MomentsSide, OneRelease, Side, TallySide
     from fedsw.federation.trust.plan import Plan
     from fedsw.tasks.problem import Problem
 
@@ -75,10 +75,6 @@ class Distributed(Served):
                 "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not "
                 f"for objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
             )
-        if settings.privacy.moments:
-            return "privacy.moments are not released by trust 'distributed': set privacy.moments to 0"
-        if settings.data.held_out_released:
-            return "data.held_out_to 'everybody' is not summed by trust 'distributed': set it to 'operator'"
         return None
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
@@ -93,15 +89,29 @@ class Distributed(Served):
 
         return MaskedRounds(context)
 
+    def moments(self, context: Context) -> MomentsSide:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.once_server import MaskedMoments
+
+        return MaskedMoments(context)
+
+    def tally(self, context: Context) -> TallySide:
+        """See `Served`."""
+        from fedsw.federation.trust.distributed.once_server import MaskedTally
+
+        return MaskedTally(context)
+
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import client, site
+        from fedsw.federation.trust.distributed import client, once_client, site
 
         return {
             messages.READY: site.ready,
+            messages.MASKED_MOMENTS: once_client.masked_moments,
             messages.MASKED_TABLES: client.masked_tables,
             messages.MASKED_SUM: client.masked_sum,
+            messages.MASKED_TALLY: once_client.masked_tally,
         }
 
     def promise(self, node: Node, delta: float) -> Promise:
@@ -110,11 +120,11 @@ class Distributed(Served):
 
         return promise_of(node.task.experiment, node.run, delta)
 
-    def planned(self, node: Node, delta: float) -> Counts:
+    def planned(self, node: Node, delta: float) -> Counts | Cost:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.client import planned
+        from fedsw.federation.trust.distributed.budget import planned_of
 
-        return planned(node, delta)
+        return planned_of(node.task, delta)
 
 
 def nobody_honest(settings: Any) -> str | None:

@@ -11,18 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import Charge
+from fedsw.accounting import Charge, Step, lifetime
+from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.budgets import split
+from fedsw.federation.budgets.held_out import (
+    HeldOutBudget,
+    covering,
+    held_out_budget,
+    run_with_split,
+    tally_of,
+    with_held_out,
+)
+from fedsw.federation.budgets.moments import Shares, planned_moments, shares
+from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
-from fedsw.privacy.plan import calibrated
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.privacy.shares import Share, require_no_wrap, shared_step
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.tally import Tally
 from fedsw.transport.sliced import spread
 
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
@@ -188,15 +199,15 @@ def noise_of(
         spreads: of the directions of every penalty, or more than they are.
         directions: of every penalty, (d, k).
     """
-    multiplier, epsilon = multiplier_of(task.experiment, delta)
+    shared = planned_shares(task.experiment, delta)
     bound = bound_of(task, batch, spreads)
     share = table_share(task, batch, bound, directions)
     divided = split.BudgetSplit(
         rate_of(task.experiment.training.batch_fraction),
-        multiplier,
-        epsilon,
-        math.sqrt(share) / multiplier,
-        math.sqrt(1 - share) / multiplier,
+        shared.rounds,
+        shared.epsilon,
+        math.sqrt(share) / shared.rounds,
+        math.sqrt(1 - share) / shared.rounds,
     )
     return split.together(divided, ranked.sensitivity_of_tables(directions) if share else None, bound)
 
@@ -231,22 +242,20 @@ def table_share(task: Problem, batch: Sequence[int], bound: Sensitivity, directi
     return min(max(table / (table + gradient), _LEAST_SHARE), _MOST_SHARE)
 
 
-def multiplier_of(experiment: Experiment, delta: float) -> tuple[float, float]:
-    """Noise multiplier and epsilon of all attempts that are planned for."""
-    privacy = experiment.privacy
-    return calibrated(
-        privacy.epsilon,
-        privacy.noise_multiplier,
-        delta=delta,
-        rate=rate_of(experiment.training.batch_fraction),
-        rounds=attempts(experiment),
-        accountant=privacy.accountant,
-    )
+def planned_shares(experiment: Experiment, delta: float) -> Shares:
+    """Noise multipliers and epsilon of all attempts that are planned for, at rounds and at moments."""
+    rate, many = rate_of(experiment.training.batch_fraction), attempts(experiment)
+    return shares(experiment, rate=rate, delta=delta, rounds=many, attempts=attempts_at_one(experiment))
 
 
 def attempts(experiment: Experiment) -> int:
     """How many attempts the budget is for: the rounds, and those that are expected to fail."""
     return math.ceil(experiment.training.rounds * (1 + experiment.own(MaskedSettings).failing))
+
+
+def attempts_at_one(experiment: Experiment) -> int:
+    """How many attempts the budget is for at a sum that is released once."""
+    return math.ceil(1 + experiment.own(MaskedSettings).failing)
 
 
 def delta_of(experiment: Experiment, records: int) -> float:
@@ -256,5 +265,24 @@ def delta_of(experiment: Experiment, records: int) -> float:
 
 def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
     """What every client's ledger accounts for in a run."""
-    _, epsilon = multiplier_of(experiment, delta)
-    return Promise(run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    named, groups = run_with_split(run, experiment), with_held_out((GROUP,), experiment)
+    epsilon, nominal = planned_shares(experiment, delta).epsilon, experiment.seed is not None
+    return Promise(named, epsilon, delta, experiment.privacy.accountant, nominal, groups)
+
+
+def planned_of(task: Problem, delta: float) -> Counts | Cost:
+    """What all planned attempts cost a client's records."""
+    experiment, shared = task.experiment, planned_shares(task.experiment, delta)
+    step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
+    rounds = lifetime.planned(step, attempts(experiment))
+    training = lifetime.added(rounds, planned_moments(shared.moments, attempts_at_one(experiment)))
+    tally = tally_of(task)
+    return training if tally is None else covering(training, tally_budget(task, tally, delta))
+
+
+def tally_budget(task: Problem, tally: Tally, delta: float) -> HeldOutBudget:
+    """What a release of kept records costs, in all of its attempts, at the epsilon of the run."""
+    experiment = task.experiment
+    return held_out_budget(
+        experiment, tally, planned_shares(experiment, delta).epsilon, delta, attempts=attempts_at_one(experiment)
+    )

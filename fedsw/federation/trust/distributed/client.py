@@ -9,8 +9,7 @@ from flwr.app import Context, Error, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import BudgetExhausted, Step, lifetime
-from fedsw.accounting.lifetime import Counts
+from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
@@ -19,10 +18,8 @@ from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Attempt,
     attempt_of,
-    attempts,
-    multiplier_of,
 )
-from fedsw.federation.trust.distributed.cohort import Cohort, rate_of, require_alike
+from fedsw.federation.trust.distributed.cohort import Cohort, require_alike
 from fedsw.federation.trust.distributed.site import Answering, State, charged, checked, masked, masked_reply
 from fedsw.privacy.release import Bounded, Paid
 from fedsw.subnormal import flushing_to_zero
@@ -44,8 +41,8 @@ def masked_tables(message: Message, context: Context) -> Message:
     bound = here.attempt.noise.of_table
     assert bound is not None
     bounded = Bounded(_tables(here, asked.theta.tensor(), asked.round, asked.attempt, state), bound)
-    numbers = masked(here, bounded, "table", asked, {"model": _bytes_of(asked.theta), "table": b""})
-    state.update({"epsilons": [each.spent for each in here.paid], "cohort": asked.cohort})
+    numbers = masked(here, bounded, "table", asked, _sent(asked))
+    state.update({"epsilons": [each.spent for each in here.paid], "cohort": asked.cohort, "prepared": _prepared(asked)})
     return masked_reply(here, numbers, message)
 
 
@@ -65,15 +62,7 @@ def masked_sum(message: Message, context: Context) -> Message:
     vector = _contribution_of(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)
     state.clear()
     bounded = Bounded(vector, here.attempt.noise.of_contribution)
-    sent = {"model": _bytes_of(asked.theta), "table": b"" if asked.tables is None else _bytes_of(asked.tables)}
-    return masked_reply(here, masked(here, bounded, "contribution", asked, sent), message)
-
-
-def planned(node: Node, delta: float) -> Counts:
-    """What all planned attempts cost a client's records."""
-    experiment = node.task.experiment
-    multiplier, _ = multiplier_of(experiment, delta)
-    return lifetime.planned(Step(rate_of(experiment.training.batch_fraction), 1 / multiplier), attempts(experiment))
+    return masked_reply(here, masked(here, bounded, "contribution", asked, _sent(asked)), message)
 
 
 def _charged(node: Node, asked: Request, context: Context, state: State) -> Answering[Attempt]:
@@ -92,6 +81,8 @@ def _charged_before(node: Node, asked: Request, context: Context, state: State) 
             "for it; the server must start a fresh attempt"
         )
     require_alike(asked.cohort, str(state["cohort"]))
+    if _prepared(asked) != bytes(state["prepared"]):
+        raise RuntimeError("features were prepared otherwise than for the attempt's first sum; start a fresh attempt")
     part = next(each for each in here.attempt.parts if each.name == "contribution")
     here.paid.extend(Paid(asked.round, asked.attempt, float(each), {part.name: part}) for each in state["epsilons"])
     return here
@@ -147,5 +138,17 @@ def _batch(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, s
     return node.forward(theta, node.draw(bytes(state["key"]), _counts(here)), round_, attempt)
 
 
-def _bytes_of(sent: Broadcast) -> bytes:
+def _sent(asked: Request) -> dict[str, bytes]:
+    """What else all sites are asked alike."""
+    tables = asked.tables if isinstance(asked, MaskedSumAsked) else None
+    table = b"" if tables is None else bytes_of(tables)
+    return {"model": bytes_of(asked.theta), "table": table, "prepared": _prepared(asked)}
+
+
+def _prepared(asked: Request) -> bytes:
+    return b"" if asked.prepared is None else bytes_of(asked.prepared)
+
+
+def bytes_of(sent: Broadcast) -> bytes:
+    """What a mask knows of an array (n,) that all sites are sent."""
     return sent.tensor().numpy().tobytes()

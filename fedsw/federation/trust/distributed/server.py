@@ -35,11 +35,11 @@ from fedsw.federation.trust.distributed.budget import (
     Attempt,
     attempt_of,
     delta_of,
-    multiplier_of,
     noise_of,
+    planned_shares,
 )
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.privacy.masks import Whole
 from fedsw.privacy.shares import summed
 from fedsw.runs.observer import Outcome
@@ -64,7 +64,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
                 "Raise training.batch_fraction"
             )
     delta = delta_of(experiment, sum(sizes))
-    multiplier, epsilon = multiplier_of(experiment, delta)
+    shared = planned_shares(experiment, delta)
     directions = task.all_directions(0, 0)
     noise = noise_of(task, batch, delta, spreads=planned_spreads(task), directions=directions)
     return Plan.of(
@@ -73,9 +73,10 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         batch=batch,
         rates=(rate_of(fraction),) * len(sizes),
         delta=delta,
-        epsilon=epsilon,
-        multiplier=multiplier,
+        epsilon=shared.epsilon,
+        multiplier=shared.rounds,
         sensitivities=(noise.joint,) * len(sizes),
+        moments=shared.moments,
     )
 
 
@@ -191,13 +192,17 @@ class MaskedRounds(MaskedSums):
         super().__init__(context)
         self._ranks = ranked.Ranks(context.plan.task)
 
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
+        self._plan, self._task = plan, plan.task
+
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         task = self._task
         directions = task.all_directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
         clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
         if ranked.compares(task):
-            table = MaskedTableAsked(model, round_, attempt, text)
+            table = MaskedTableAsked(model, round_, attempt, text, prepared_by(self._plan))
             length = ranked.length_of(task, directions)
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
@@ -207,7 +212,10 @@ class MaskedRounds(MaskedSums):
         if not ranked.contributes(task):
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
-        last, step = MaskedSumAsked(model, means, round_, attempt, text), agreed.shares("contribution")[0].step
+        last, step = (
+            MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan)),
+            agreed.shares("contribution")[0].step,
+        )
         vector = sites(messages.MASKED_SUM, last, step, task.parameters)
         if vector is None:
             return None

@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.accounting import Charge
 from fedsw.federation import messages
 from fedsw.federation.messages import MaskedNumbers
 from fedsw.federation.node.account import Due, paid_together
@@ -86,8 +87,10 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
     promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
+    own = here.attempt.charge  # a ledger wants it said of every group; a record is in one of them
+    charges = [own if own.group == group else Charge(group, 0.0, 0.0) for group in promise.groups]
     dues = [
-        Due(place, promise, asked.round, asked.attempt, [here.attempt.charge], here.attempt.sigma, here.attempt.parts)
+        Due(place, promise, asked.round, asked.attempt, charges, here.attempt.sigma, here.attempt.parts)
         for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)

@@ -12,14 +12,13 @@ from flwr.app import Context, Error, Message
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
 from fedsw.federation.messages import MaskedSketchAsked
 from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.distributed.budget import WholeSum, delta_of
+from fedsw.federation.trust.distributed.budget import WholeSum, attempts_at_one, delta_of
 from fedsw.federation.trust.distributed.cohort import Cohort, honest
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
 from fedsw.federation.trust.sketch.client import records_of, stage_of
@@ -61,12 +60,7 @@ def sum_of(task: Problem, cohort: Cohort, stage: Stage) -> WholeSum:
 
 def budget_of(experiment: Experiment, law: Law, delta: float, stage: Stage = FIRST) -> SketchBudget:
     """What one attempt at a stage costs, of as many as are planned."""
-    return sketch_budget(experiment, law, delta, stage.number, attempts=attempts(experiment))
-
-
-def attempts(experiment: Experiment) -> int:
-    """How many attempts at every stage the budget is for."""
-    return math.ceil(1 + experiment.own(MaskedSettings).failing)
+    return sketch_budget(experiment, law, delta, stage.number, attempts=attempts_at_one(experiment))
 
 
 def promise(node: Node, delta: float) -> Promise:
@@ -82,7 +76,7 @@ def planned(node: Node, delta: float) -> Counts:
     for number in range(1, 1 + len(experiment.sketch.shares)):
         stage = Stage(number)
         multiplier = budget_of(experiment, law_of_problem(node.task, stage), delta, stage).multiplier
-        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts(experiment)))
+        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts_at_one(experiment)))
     return found
 
 

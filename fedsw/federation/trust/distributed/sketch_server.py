@@ -11,6 +11,7 @@ from fedsw.federation.budgets.sketches import PART
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.messages import MaskedSketchAsked
 from fedsw.federation.trust.distributed import sketch_client
+from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.federation.trust.distributed.server import MaskedSums, Sums, summed_scale
 from fedsw.federation.trust.plan import Plan
@@ -22,7 +23,7 @@ from fedsw.tasks.problem import Problem
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first stage: that of a trusted server, for as many attempts as are planned."""
-    return trusted.make_plan(task, sites, attempts=sketch_client.attempts(task.experiment))
+    return trusted.make_plan(task, sites, attempts=attempts_at_one(task.experiment))
 
 
 class MaskedSketch(MaskedSums):
