@@ -36,12 +36,12 @@ def report_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a page (HTML) of a run, of several side by side, of a comparison or a plan.
+    """Write a page (HTML) of runs, a comparison or a plan.
 
-    Verdict, guarantee, what ε means for a person, budget, metrics with intervals, settings, and how to verify it. It
-    needs no network, and shows nothing that the run's guarantee does not cover. PATH is a run's directory, or an
-    experiment's name for its latest run; the directory of a comparison; or what `fedsw plan --json` printed, as a file
-    .json. A synthetic table has its page beside it.
+    Several runs stand side by side. Verdict, guarantee, what ε means for a person, budget, metrics with intervals,
+    settings, and how to verify it. It needs no network, and shows nothing that the run's guarantee does not cover. PATH
+    is a run's directory, or an experiment's name for its latest run; the directory of a comparison; or what `fedsw plan
+    --json` printed, as a file .json. A synthetic table has its page beside it.
     """
     from fedsw import files
     from fedsw.report.page.page import write_page

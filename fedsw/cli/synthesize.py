@@ -63,11 +63,11 @@ def synthesize_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a synthetic table that may leave, and its card, in Markdown and as a page (HTML).
+    """Write a synthetic table that may leave, and its card.
 
-    The table has the declared columns; the card says what it keeps of the records. Records leave once, as a noised
-    sketch (one release, whose ε is all that is spent). Given the folder of a run that learnt a table, further rows
-    are drawn from it at no cost.
+    The table has the declared columns; the card, in Markdown and as a page (HTML), says what it keeps of the records.
+    Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
+    learnt a table, further rows are drawn from it at no cost.
     """
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import load_held_out

@@ -69,10 +69,13 @@ class Comparison(Short):
         return Document(
             title=f"Comparison: {table['task']}",
             verdict=self.verdict,
-            begins=(f"{metric_name(table['metric'])}, {table['better']} is better. {table['caption']}", *drawn),
+            begins=(
+                f"Utility is {metric_name(table['metric'])}, {table['better']} is better. {table['caption']}",
+                *drawn,
+            ),
             warnings=tuple(self._warnings()),
             sections=(
-                *(Section.of(group["heading"], [self._rows(group)]) for group in table["groups"]),
+                *(Section.of(_begun(group["heading"]), [self._rows(group)]) for group in table["groups"]),
                 Section.of("Beside them", [] if self.private else list(self._beside())),
             ),
         )
@@ -121,6 +124,10 @@ class Comparison(Short):
             around = constant.get("intervals") or {}
             rows = [(metric_name(name), measured(each, around.get(name))) for name, each in constant["metrics"].items()]
             yield Listed(f"A constant: {constant['answers']}", Facts.of(("", ""), rows))
+
+
+def _begun(heading: str) -> str:
+    return heading[:1].upper() + heading[1:]
 
 
 _CAPTION = "Utility against ε. All numbers are in the tables."

@@ -94,6 +94,10 @@ class TrustModel:
         """How often a run releases something of a record."""
         return int(experiment.training.rounds)
 
+    def attempts(self, experiment: Any) -> int:
+        """Attempts at one release that its part of the budget is divided over; 1 where only one is charged."""
+        return 1
+
     def accountant(self, experiment: Any) -> str:
         """The accountant of its ledgers."""
         return str(experiment.privacy.accountant)

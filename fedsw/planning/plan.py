@@ -345,8 +345,10 @@ def _noise(experiment: Experiment, delta: float, rate: float, releases: int) -> 
 
 
 def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
-    """Sampling rate, and records of every group in a batch."""
+    """Sampling rate, and records of every group in a batch; all of them where they leave once."""
     sizes, training = [max(1, size) for size in by_group.values()], experiment.training
+    if experiment.privacy.sketch or planned_releases(experiment) < training.rounds:
+        return 1.0, tuple(sizes)
     if training.batch_size is None:
         batch = by_fraction(training.batch_fraction, sizes)
         return max(training.batch_fraction, *(taken / size for taken, size in zip(batch, sizes, strict=True))), batch

@@ -124,7 +124,9 @@ def _noise(found: Planned) -> str:
     if (unit := found.experiment.data.unit) is not None:
         spent += f" of {of_unit(unit)}"
     if found.sensitivity is None:
-        return f"σ/Δ = {number(found.multiplier)} for {spent}"
+        private = found.experiment.privacy
+        summed = f"; in the sum of all clients {number(private.model.summed(found.experiment))} times that"
+        return f"σ/Δ = {number(found.multiplier)} for {spent}{summed if private.local else ''}"
     sigma = found.multiplier * found.sensitivity
     return f"σ = {number(sigma)} = {number(found.multiplier)} Δ, Δ = {number(found.sensitivity)}, for {spent}"
 

@@ -1,6 +1,7 @@
 """`python -m simulations.masked [SETTINGS] [--write]`: run what the results beside the settings lack, print the table.
 
-With --write the table and its figure go into docs/scale.md and docs/images/.
+With --write the table goes into docs/scale.md, between the marks with the name of the settings' folder; and the figure
+over numbers of clients, of those beside this file, into docs/images/.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "images" / "masked-clients.png"
-BEGIN, END = "<!-- masked: begin -->", "<!-- masked: end -->"
 WRITE = "--write"
 
 _MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference", "loss", "sw2_to_prior", "sw2")
@@ -53,10 +53,12 @@ def main(arguments: Sequence[str]) -> int:
         print(name, found[name], file=sys.stderr, flush=True)
     print(page(asked, found))
     if WRITE in arguments:
-        text = PAGE.read_text(encoding="utf-8")
-        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+        name, text = settings.absolute().parent.name, PAGE.read_text(encoding="utf-8")
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
         PAGE.write_text(f"{before}\n\n{page(asked, found)}\n\n{after}", encoding="utf-8")
-        save(draw(asked, found), PICTURE)
+        if name == HERE.name:
+            save(draw(asked, found), PICTURE)
     return 0
 
 

@@ -19,10 +19,13 @@ from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.budgets.sketches import PART
+from fedsw.federation.node.node import join
 from fedsw.federation.trust.distributed import sketch_client
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.own_data.synthesis import as_synthesis
+from fedsw.planning.plan import planned
+from fedsw.planning.words import rows
 from fedsw.privacy.masks import MaskKey
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
@@ -33,7 +36,7 @@ from fedsw.sketches.parts import GaussianKernel
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
-from tests.distributed.sites import masked
+from tests.distributed.sites import RUN, Sites, masked
 from tests.distributed.test_attacks import uniform
 from tests.federations import Saboteur, numbers, small
 from tests.noises import require_gaussian
@@ -85,9 +88,9 @@ def test_every_client_charges_every_stage_once_and_the_ledgers_replay_is_the_eps
     total = summary["guarantee"]["noise_multiplier"]
     for client in range(3):
         with Ledger.open(directory / "clients" / f"client-{client}.sqlite", read_only=True) as ledger:
-            rows = ledger.entries()
-            assert [(row.round, row.attempt) for row in rows] == [(n, 0) for n in range(1, 1 + len(shares))]
-            for row, share in zip(rows, shares, strict=True):
+            charged = ledger.entries()
+            assert [(row.round, row.attempt) for row in charged] == [(n, 0) for n in range(1, 1 + len(shares))]
+            for row, share in zip(charged, shares, strict=True):
                 assert (row.sampling_rate, row.group) == (1.0, "records")
                 assert row.sigma / row.sensitivity == pytest.approx(total / math.sqrt(share), rel=1e-9)
             assert ledger.replay() == pytest.approx(summary["epsilon_spent_by_client"][str(client)], rel=1e-9)
@@ -146,6 +149,7 @@ def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is
     for client in (0, 2):
         assert attempts_in(directory, client) == [(1, 0), (1, 1), (2, 0)]
     assert summary["sketch"]["clients"] == 2 and summary["sketch"]["records"] == 400
+    assert "2 stages of the sketch together in up to 2 attempts each, noise" in summary["guarantee"]["statement"]
     said = summary["epsilon_spent_by_client"]
     assert said["0"] == said["2"] == summary["epsilon_spent"] < 5.0
     assert failed(audit(directory)) == [] and audit(directory).details["not_checked"] == []
@@ -308,3 +312,28 @@ def test_no_sum_of_records_is_beyond_what_the_grid_is_for(counts, epsilon, clien
     assert math.hypot(*(share.scale(sigma) for share in found.shares(PART))) == pytest.approx(
         sigma * math.sqrt(len(clients) / (len(clients) - 1))
     )
+
+
+@pytest.mark.parametrize("trust", ["sketch", "distributed", "sketch-local"])
+def test_a_plan_has_the_noise_of_the_run_that_it_is_for(federation, trust):
+    chosen = sketched(f"privacy.trust={trust}", *(["local.failing=1.0"] if trust == "distributed" else []))
+    summary, plan = federation.run(chosen), planned(chosen, {"all": 600})
+    assert plan.multiplier == pytest.approx(summary["guarantee"]["noise_multiplier"], rel=1e-3)
+    assert plan.batch == (600,) and plan.epsilon == summary["epsilon"]
+    together = {"sketch": 1.0, "distributed": math.sqrt(2 * 3 / 2), "sketch-local": math.sqrt(3)}[trust]
+    sigma = plan.multiplier * together * summary["guarantee"]["sensitivities"]["all"]
+    assert summary["sketch"]["sigma"] == pytest.approx(sigma, rel=1e-3)
+    words = dict(rows(plan))["noise"]
+    assert f"{together:.3g} times that" in words or (trust == "sketch" and "times that" not in words)
+
+
+def test_an_account_is_asked_for_all_attempts_at_all_stages(tmp_path):
+    sites = Sites(tmp_path, masked(*TWO, "local.failing=1.0", "federation.clients=4"))
+    node = join(
+        sites.experiment.model_dump_json(exclude={"metrics"}),
+        RUN,
+        sites.run_id,
+        {"partition-id": 0, "num-partitions": 4},
+    )
+    steps = sketch_client.planned(node, 1e-5)
+    assert sum(steps.values()) == 4 and 4.98 < epsilon_by("pld", steps, 1e-5) <= 5.0

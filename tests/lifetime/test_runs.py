@@ -158,10 +158,11 @@ LAPLACE = ("local.mechanism=laplace", "local.norm=l1", "privacy.epsilon=4.0")
     [
         (SMALL, ("privacy.trust=local-gradient",)),
         (SKETCH, ("privacy.trust=sketch-local",)),
+        (SKETCH, ("privacy.trust=distributed",)),
         (SLICES, ()),
         (RELEASE, LAPLACE),
     ],
-    ids=["gradients", "sketch", "slices", "records"],
+    ids=["gradients", "sketch", "masked sketch", "slices", "records"],
 )
 def test_under_local_trust_every_client_has_an_account_that_its_ledger_keeps_to(tmp_path, accounts, raw, settings):
     found = driver.run(counted(*settings, raw=raw), runs=tmp_path / "runs")

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from fedsw.compare.grid import make_grid
+from fedsw.compare.page import read_comparison
+from fedsw.planning.words import plan_document
 from fedsw.report.page.page import WhatIfs, page
 from fedsw.runs.record import read_run
+from fedsw.use.card import write_card
 from tests.browser import BROWSER, MISSING, opened
+from tests.report.test_documents import plan
+from tests.simulations.comparing import table_of
 
 pytestmark = pytest.mark.slow
 FLAGS = (
@@ -84,6 +90,19 @@ def test_axe_finds_no_violation_on_a_page(central, distributed, tmp_path, scheme
         view.page.emulate_media(color_scheme=scheme)
         view.goto(path)
         assert (view.outside(), view.faults, view.violations()) == ([], [], {})
+
+
+def test_axe_finds_no_violation_on_other_pages(central, tmp_path):
+    compared = tmp_path / "compare"
+    compared.mkdir()
+    table_of(compared, make_grid("fair-classification", methods=["central", "none"], epsilons=[1, 3], seeds=1))
+    card = write_card(central, tmp_path / "card.html").read_text()
+    for text in (read_comparison(compared).page(), plan_document(plan()).page(), card):
+        path = tmp_path / "page.html"
+        path.write_text(text, encoding="utf-8")
+        with opened() as view:
+            view.goto(path)
+            assert (view.outside(), view.faults, view.violations()) == ([], [], {})
 
 
 def test_axe_finds_a_picture_without_words(tmp_path):

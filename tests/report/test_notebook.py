@@ -6,12 +6,16 @@ import html
 import json
 import re
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import fedsw
+from fedsw.engines import driver
+from fedsw.experiment import parse_experiment
+from fedsw.federation.server import app
 from fedsw.report import notebook
 from fedsw.report.console import Screen
 from fedsw.report.notebook import NotebookBar, watching
@@ -20,6 +24,9 @@ from fedsw.report.progress import RunProgress
 from fedsw.runs.files import read_json, read_lines
 from fedsw.runs.observer import NoObserver
 from tests.report.conftest import SMALL
+
+if TYPE_CHECKING:
+    from fedsw.accounting.selection import Selection
 
 
 class Interrupts(NoObserver):
@@ -94,6 +101,23 @@ def test_a_bar_is_for_kernels_alone(monkeypatch) -> None:
     assert isinstance(watching(), NotebookBar)
     monkeypatch.setitem(notebook.sys.modules, "IPython", None)
     assert isinstance(watching(), NoObserver)
+
+
+def test_a_run_of_which_only_the_best_is_shown_draws_no_bar(tmp_path: Path, monkeypatch) -> None:
+    """Numbers of the other runs of a private selection are covered by no guarantee."""
+    observers: list[object] = []
+
+    def caught(job: Any) -> None:
+        observers.append(job.observer)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app, "app_for", caught)
+    monkeypatch.setattr(driver, "watching", NotebookBar)
+    experiment, selection = parse_experiment({"name": "cell", **SMALL}), cast("Selection", None)
+    for make in (partial(driver.run_among, experiment, selection), partial(driver.run, experiment)):
+        with pytest.raises(ZeroDivisionError):
+            make(runs=tmp_path)
+    assert [type(each) for each in observers] == [NoObserver, NotebookBar]
 
 
 def test_a_command_in_a_cell_writes_no_moving_bar(monkeypatch, capsys) -> None:

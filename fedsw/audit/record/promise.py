@@ -263,7 +263,8 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
         faults.require(told in words, f"the sentence does not say that it is public which {each} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
     stages = 1 + len(folder.experiment["sketch"]["stages"]) if folder.sketch else 1
-    whole = f"= {ratio} of one release that costs as much." if stages > 1 else f"= {ratio}."
+    attempts = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.sketch and folder.model.masked else 1
+    whole = f"= {ratio} of one release that costs as much." if stages * attempts > 1 else f"= {ratio}."
     faults.require(whole in words, f"the sentence does not say the noise multiplier {ratio}")
     all_of_them = f"of all {stages} stages of the sketch together"
     faults.require(stages == 1 or all_of_them in words, f"the sentence does not say {all_of_them!r}")

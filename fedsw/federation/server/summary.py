@@ -242,6 +242,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
     if stages > 1:
         what = f"all {stages} stages of the sketch together"
+    if (attempts := experiment.privacy.model.attempts(experiment)) > 1:
+        what += f" in up to {attempts} attempts" + (" each" if stages > 1 else "")
     if experiment.privacy.moments:
         what += " and one release of moments before them"
     if selection is not None:
@@ -253,7 +255,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}"
-        f"{' of one release that costs as much' if stages > 1 else ''}."
+        f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if experiment.data.occurring:
         words += f" Public, for nobody declared it and it was read off the records: {experiment.data.occurring}."

@@ -157,6 +157,16 @@ class DistributedSketch(Distributed):
         """See `TrustModel`: once, what a generator then learns from."""
         return 1
 
+    def summed(self, experiment: Any) -> float:
+        """See `TrustModel`: of every attempt, with an equal part of the budget."""
+        return super().summed(experiment) * math.sqrt(self.attempts(experiment))
+
+    def attempts(self, experiment: Any) -> int:
+        """See `TrustModel`: at every stage, those that are planned to fail among them."""
+        from fedsw.federation.trust.distributed.budget import attempts_at_one
+
+        return attempts_at_one(experiment)
+
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is about rounds, and numbers of clients that leave nobody honest."""
         if settings.privacy.moments:
