@@ -11,6 +11,7 @@ import torch
 from fedsw.accounting import Ledger
 from fedsw.cli.app import main
 from fedsw.errors import FederationError
+from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.privacy.masks import MaskKey
 from tests.distributed.sites import experiment_of
@@ -112,6 +113,12 @@ def test_more_failures_than_the_budget_is_for_end_the_run_within_it(federation):
     summary = federation.run(small(*ENOUGH, "training.rounds=4"), app=Saboteur(Loses(wire.MASKED_SUM)))
     assert "local.failing" in summary["status"] and summary["released_rounds"] == 2
     assert summary["epsilon_spent"] <= 2.0
+
+
+@pytest.mark.parametrize(("sites", "words"), [("1", "one site, and so no masks"), ("3", "masked sums between sites")])
+def test_whether_there_are_masks_at_all_is_said(sites, words):
+    """One process that simulates all clients as one site has nobody to hide from; any more sites have masks."""
+    assert words in trust_model("distributed").against(small(*TRUST, f"federation.sites={sites}"))
 
 
 def test_who_is_protected_from_whom_is_said(federation):
