@@ -19,7 +19,7 @@ from fedsw.cli.app import main as command
 from fedsw.errors import FederationError
 from fedsw.report.figures import compact
 from fedsw.report.page.page import write_page
-from fedsw.runs.files import find_run
+from fedsw.runs.files import REPORT, find_run
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 MOST_BYTES = 150_000
@@ -29,6 +29,8 @@ _FLAGS = (
 )
 _DESKTOP, _TELEPHONE = (960, 1150), (500, 1150)
 _ROUNDS = "training.rounds=200"
+_COMPARED = ["compare", "fair-classification", "--methods", "central,local-gradient,none", "--epsilon", "1,3,10"]
+_COMPARED += ["--seeds", "2", "--rounds", "100", "--quiet"]
 
 
 class _Loses:
@@ -105,6 +107,7 @@ def main() -> None:
         for words in (
             [*tables, "--held-out", str(place / "held-out.csv"), "-o", own[0]],
             ["run", *own, "--quiet"],
+            [*_COMPARED, "--runs", str(runs)],
             ["synthesize", *own, "-o", str(place / "synthetic.csv"), "--quiet"],
         ):
             if command(words):
@@ -120,6 +123,8 @@ def main() -> None:
         for name, directories in shown.items():
             print(screenshot(write_page(directories, place / f"{name}.html"), name, _DESKTOP))
         print(screenshot(place / "own.html", "telephone", _TELEPHONE))
+        (compared,) = (runs / "compare" / "fair-classification").iterdir()
+        print(screenshot(compared / REPORT, "comparison", _DESKTOP))
 
 
 if __name__ == "__main__":

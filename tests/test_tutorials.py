@@ -25,7 +25,7 @@ def test_all_are_there_and_none_with_outputs():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tutorial_is_short_and_says_where_to_go_next(name):
     text = text_of(name)
-    assert text.startswith("---\nkernelspec:\n  name: python3\n")
+    assert text.startswith("---\nfile_format: mystnb\nkernelspec:\n  name: python3\n")
     assert len(_CELL.sub("", text).split()) < 900 and len(_CELL.findall(text)) >= 5
     assert re.search(r"\n## Where next\n\n(- .*\n(  .*\n)*)+\Z", text), "it ends in a list of links"
     assert "guarantee" in text and "\n# " in text
