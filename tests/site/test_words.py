@@ -28,7 +28,7 @@ GENERATED = {
 FOR_NOBODY_NEW = {"docs/changelog.md", "docs/contributing.md", "docs/security-policy.md"}
 """Pages that the site fills with a document at the root."""
 
-MOST_WORDS_OF_A_PAGE = 2_500
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 51_000, 2_500
 
 
 def listed() -> dict[str, str]:
@@ -91,6 +91,10 @@ def test_no_formula_of_a_page_is_read_as_emphasis(name):
     assert [words for words in emphasised(PAGES[name]) if re.search("^['′)]|[{}]", words)] == [], (
         "write \\_ for a subscript"
     )
+
+
+def test_all_pages_together_are_short():
+    assert sum(map(words, PAGES.values())) <= MOST_WORDS
 
 
 @pytest.mark.parametrize(
