@@ -131,6 +131,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "write_computation_times": False,
     "show_memory": False,
     "show_signature": False,
     "min_reported_time": 10_000,
