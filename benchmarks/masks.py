@@ -23,7 +23,8 @@ from fedsw.randomness import Stream
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
 SITES, NUMBERS = (3, 10, 30, 100), (10**3, 10**4, 10**5, 10**6, 10**7)
-PAGE, BEGIN, END = PLACE.parents[2] / "docs" / "scale.md", "<!-- masks: begin -->", "<!-- masks: end -->"
+PAGE = PLACE.parents[2] / "docs" / "scale.md"
+BEGIN, END = "<!-- masks: python -m benchmarks.masks -->", "<!-- end of masks -->"
 SLOW, FAST = 1.25e6, 1.25e8
 """Bytes a second of lines of 10 Mbit/s and 1 Gbit/s."""
 

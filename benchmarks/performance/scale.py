@@ -35,6 +35,7 @@ MODELS = (
 _BYTES_OF_A_RECORD = 16 * 4 + 3 * 8  # float32 features; group, target and number in int64
 _BYTES_A_SECOND = 1e9 / 8
 _SOME_SITES = 100
+_COMMAND = "python -m benchmarks.performance"
 _NOT_YET = "*Not measured yet; `make bench` measures it and writes this table.*"
 
 
@@ -94,13 +95,13 @@ def tables(folder: Path = table.RESULTS) -> dict[str, str]:
 
 
 def written(document: str, folder: Path = table.RESULTS) -> str:
-    """A document with every table between its marks, `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+    """A document with every table between its marks, `<!-- NAME: COMMAND -->` and `<!-- end of NAME -->`.
 
     Raises:
         ValueError: naming the mark that it has not exactly once.
     """
     for name, content in tables(folder).items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        begin, end = f"<!-- {name}: {_COMMAND} -->", f"<!-- end of {name} -->"
         if document.count(begin) != 1 or document.count(end) != 1 or document.index(end) < document.index(begin):
             raise ValueError(f"the document holds {begin} and, after it, {end}, once each")
         before, rest = document.split(begin)

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     print(page(asked, found))
     if WRITE in arguments:
         name, text = settings.absolute().parent.name, PAGE.read_text(encoding="utf-8")
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        begin, end = f"<!-- {name}: python -m simulations.masked -->", f"<!-- end of {name} -->"
         before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
         PAGE.write_text(f"{before}\n\n{page(asked, found)}\n\n{after}", encoding="utf-8")
         if name == HERE.name:

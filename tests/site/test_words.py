@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import re
 from pathlib import Path
@@ -30,6 +31,9 @@ FOR_NOBODY_NEW = {"docs/changelog.md", "docs/contributing.md", "docs/security-po
 
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 51_000, 2_500
 
+WRITTEN_BY_A_COMMAND = re.compile(r"<!-- ([\w-]+): python -m ([\w.]+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
+"""What stands between the marks of a command: the name of the part, and the module that writes it."""
+
 
 def listed() -> dict[str, str]:
     """The text of every hand-written page by its name."""
@@ -42,8 +46,9 @@ PAGES = listed()
 
 
 def words(text: str) -> int:
-    """Words of a page: what has a letter or a digit, outside front matter and code."""
-    prose = re.sub(r"\A---\n.*?\n---\n|^(`{3,}).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    """Words of a page: what has a letter or a digit, outside front matter, code and what a command writes."""
+    own = WRITTEN_BY_A_COMMAND.sub("", text)
+    prose = re.sub(r"\A---\n.*?\n---\n|^(`{3,}).*?^\1", "", own, flags=re.DOTALL | re.MULTILINE)
     return sum(bool(re.search(r"\w", word)) for word in prose.split())
 
 
@@ -104,7 +109,24 @@ def test_all_pages_together_are_short():
         ("| a | b |\n|---|---|", 2),
         ("One\n```bash\nrm it all\n```\ntwo", 2),
         ("---\na: b\n---\n# One", 1),
+        ("One\n<!-- a: python -m b.c -->\n\n| x |\n\n<!-- end of a -->\ntwo", 2),
+        ("<!-- a: python -m b -->\nx\n<!-- end of a -->\none\n<!-- d: python -m b -->\ny\n<!-- end of d -->", 1),
+        ("<!-- a -->\none\n<!-- end of a -->", 5),
+        ("<!-- a: begin -->\none\n<!-- end of a -->", 6),
+        ("<!-- a: python -m b -->\none\n<!-- end of d -->", 8),
+        ("<!-- a: python -m b -->\none", 5),
     ],
 )
-def test_words_are_those_outside_code(text, count):
+def test_words_are_those_outside_code_and_outside_the_marks_of_a_named_command(text, count):
     assert words(text) == count
+
+
+def test_what_stands_between_marks_is_written_by_a_command_that_is_there_and_knows_the_mark():
+    marked = [match for text in PAGES.values() for match in WRITTEN_BY_A_COMMAND.findall(text)]
+    assert {name for name, _ in marked} >= {"table", "bytes", "masks", "masked"}
+    for name, module in marked:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin is not None, module
+        files = [Path(spec.origin)] if not spec.submodule_search_locations else Path(spec.origin).parent.glob("*.py")
+        sources = " ".join(path.read_text(encoding="utf-8") for path in files)
+        assert f"<!-- {name}: python -m {module} -->" in sources or "<!-- {name}: " in sources, (name, module)
