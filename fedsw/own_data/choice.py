@@ -212,8 +212,7 @@ _MORE = """\
 - Nobody is trusted, sites are few and stay up, and their operators can exchange public keys:
   [`distributed`](threat-models.md#distributed) keeps the promise of the local models at about the noise of one server.
 - Traffic is watched (`counts = watched`) and the trust model is `central`: add `privacy.sampling = "stratified"`.
-  Batches then have a fixed size at each client. The other models draw batches at the clients, or none.
-- A person has several rows: name the column with `--unit`. All rows of a person at one client are then protected
+- A person has several rows: name the column with `--unit`, so that all rows of a person at one client are protected
   [together](data.md#whose-privacy-several-rows-of-a-person)."""
 
 
