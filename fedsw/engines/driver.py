@@ -263,13 +263,24 @@ def settle_clients(directory: Path) -> None:
 def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment with the number of processes that hold the clients, where the engine settles it.
 
-    In process one site holds all clients; Ray and Flower's simulation spread them over one site for each core. Real
-    processes are one for each client, unless the experiment says otherwise.
+    In process one site holds all clients, or each its own where masks are real; Ray and Flower's simulation spread them
+    over one site for each core. Real processes are one for each client, unless the experiment says otherwise.
+
+    Raises:
+        ExperimentError: if masks are to be left out between processes.
     """
     settings = experiment.federation
+    if settings.masks == "simulated" and engine != "inprocess":
+        from fedsw.settings import ExperimentError
+
+        raise ExperimentError(
+            f"federation.masks is 'simulated', and the engine {engine!r} has several processes, which always have "
+            "masks; leave it out, or run in process"
+        )
     if settings.sites is not None or engine.startswith("deployed"):
         return experiment
-    sites = 1 if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
+    in_process = settings.clients if settings.masks == "real" else 1
+    sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
     return experiment.model_copy(update={"federation": settings.model_copy(update={"sites": sites})})
 
 

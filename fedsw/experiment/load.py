@@ -164,6 +164,8 @@ class Experiment(Section):
             raise ValueError(found)
         if found := _unfit_federation(self.federation, local=self.privacy.local):
             raise ValueError(found)
+        if found := _unfit_masks(self.federation, self.privacy.trust):
+            raise ValueError(found)
         return self
 
 
@@ -189,6 +191,18 @@ def _unfit_federation(federation: Federation, *, local: bool) -> str | None:
             f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
             f"{clients} clients; set it to the number that is enough"
         )
+    return None
+
+
+def _unfit_masks(federation: Federation, trust: str) -> str | None:
+    """What `federation.masks` cannot mean; None if it fits."""
+    masks, sites = federation.masks, federation.sites
+    if masks is not None and not trust_model(trust).masked:
+        return f"federation.masks is {masks!r}, and trust {trust!r} has no masked sums; leave it out"
+    if masks == "simulated" and (sites or 1) > 1:
+        return f"federation.masks is 'simulated', and {sites} sites always have masks; leave out federation.sites"
+    if masks == "real" and sites == 1:
+        return "federation.masks is 'real', and one site has nobody to hide its sum from; leave out federation.sites"
     return None
 
 

@@ -14,6 +14,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
+from fedsw.federation.trust.distributed.budget import bound_of, table_share
 from fedsw.models import flatten
 from fedsw.objectives import Clip, histograms
 from fedsw.objectives import Objective as Compared
@@ -22,6 +23,7 @@ from fedsw.single.objective import Batch, Objective
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.preparation import prepare, started
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import planned_spreads
 from fedsw.transport.sliced import orthogonal_spread
 
 
@@ -85,7 +87,10 @@ def summed_noise(
     """
     compared = problem.objective
     assert isinstance(compared, Compared)
-    share = experiment.own(TableSettings).table_share if split.asks_tables(experiment) else 0.0
+    share = 0.0
+    if split.asks_tables(experiment):
+        masked = trust_model(experiment.privacy.trust).masked
+        share = _masked_share(problem, batch) if masked else experiment.own(TableSettings).table_share
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
     k = problem.directions(0, 0).shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
@@ -93,6 +98,12 @@ def summed_noise(
     noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
     together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution)
+
+
+def _masked_share(problem: Problem, batch: Sequence[int]) -> float:
+    """The share that follows from public numbers where sites add up under masks."""
+    bound = bound_of(problem, batch, planned_spreads(problem))
+    return table_share(problem, batch, bound, problem.all_directions(0, 0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

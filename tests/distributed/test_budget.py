@@ -16,6 +16,7 @@ from fedsw.federation.trust.distributed import budget, ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.objectives import histograms as tables
 from fedsw.objectives.histograms import contribution_sensitivity
+from fedsw.planning.from_moments import summed_noise
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import Sites, experiment_of
@@ -219,3 +220,11 @@ def test_a_forecast_counts_shares_and_not_whole_noises():
     few = experiment_of("local.colluding=2", "federation.min_clients=10", clients=16)
     assert model.summed(few) == pytest.approx(math.sqrt(16 / 8))
     assert trust_model("local-gradient").summed(few) == 4.0
+
+
+def test_a_forecast_divides_the_budget_as_the_sites_do():
+    task, found = attempt("privacy.epsilon=inf", "privacy.noise_multiplier=2.0")
+    forecast = summed_noise(task, task.experiment, task.clip, found.batch, multiplier=2.0)
+    price = math.sqrt(4 / 3)
+    assert forecast.count == pytest.approx(price * found.noise.table)
+    assert forecast.gradient == pytest.approx(price * found.noise.contribution)

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+import fedsw
 from fedsw.accounting import Ledger
 from fedsw.cli.app import main
+from fedsw.engines import driver
 from fedsw.errors import FederationError
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.privacy.masks import MaskKey
+from fedsw.settings import ExperimentError
 from tests.distributed.sites import experiment_of
 from tests.federations import Saboteur, numbers, small
 from tests.server.local_runs import attempts_in, kind_of, parameters_of
@@ -119,6 +122,43 @@ def test_more_failures_than_the_budget_is_for_end_the_run_within_it(federation):
 def test_whether_there_are_masks_at_all_is_said(sites, words):
     """One process that simulates all clients as one site has nobody to hide from; any more sites have masks."""
     assert words in trust_model("distributed").against(small(*TRUST, f"federation.sites={sites}"))
+
+
+@pytest.mark.parametrize(
+    ("masks", "words", "added"),
+    [("simulated", "one site, and so no masks", False), ("real", "masked sums between sites", True)],
+)
+def test_masks_in_one_process_are_left_out_or_real_as_asked_and_said(federation, monkeypatch, masks, words, added):
+    """`federation.masks`; the guarantee repeats which."""
+    others, mask = [], MaskKey.mask
+
+    def counted(self, keys, asked, length):
+        others.append(len(keys := list(keys)))
+        return mask(self, keys, asked, length)
+
+    monkeypatch.setattr(MaskKey, "mask", counted)
+    result = fedsw.run(small(*TRUST, f"federation.masks={masks}"), runs=federation.folder)
+    assert words in result.summary["guarantee"]["against"] and others
+    assert {each > 0 for each in others} == {added}
+
+
+@pytest.mark.parametrize(
+    ("trust", "settings", "words"),
+    [
+        (TRUST, ["federation.masks=simulated", "federation.sites=2"], "2 sites always have masks"),
+        (TRUST, ["federation.masks=real", "federation.sites=1"], "nobody to hide its sum from"),
+        ((), ["federation.masks=real"], "has no masked sums"),
+    ],
+)
+def test_masks_that_cannot_be_are_refused_at_load(trust, settings, words):
+    with pytest.raises(ExperimentError, match=words):
+        small(*trust, *settings)
+
+
+@pytest.mark.parametrize("engine", ["deployed", "ray"])
+def test_masks_are_left_out_in_one_process_alone(engine):
+    with pytest.raises(ExperimentError, match="several processes, which always have masks"):
+        driver._with_sites(small(*TRUST, "federation.masks=simulated"), engine)
 
 
 def test_who_is_protected_from_whom_is_said(federation):

@@ -114,6 +114,7 @@ def test_it_is_run_by_name_with_its_own_metrics_and_figures(quantiles, tmp_path)
     assert {path.name for path in draw_run(directory)} == {"metrics.png", "privacy.png", "outputs.png"}
 
 
+@pytest.mark.slow
 def test_without_noise_and_penalty_the_predictions_cover_what_they_say(quantiles, tmp_path):
     found = Federation(tmp_path).run(
         experiment(

@@ -18,6 +18,7 @@ def example():
     return found
 
 
+@pytest.mark.slow
 def test_a_classifier_of_generated_digits_knows_real_ones_and_says_whom_the_guarantee_protects(capsys):
     assert example().main(epsilon=10.0, steps=200) > 0.65
     assert "label and group included" in capsys.readouterr().out

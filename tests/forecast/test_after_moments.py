@@ -20,6 +20,8 @@ from fedsw.planning.law import public_columns
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.problem import Problem
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {
     "features": [{"name": "x0", "low": 0, "high": 1}, {"name": "x1", "low": 0, "high": 1}],
     "sensitive": {"name": "sex", "values": ["f", "m"]},

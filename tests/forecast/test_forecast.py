@@ -29,6 +29,8 @@ from fedsw.planning.words import as_plain, draw_plan, rows
 from fedsw.tasks.problem import Problem
 from tests.forecast.test_preset import COLUMNS, SIZES, asked
 
+pytestmark = pytest.mark.slow
+
 RESULT = Path(forecast_report.__file__).parent / "results" / "forecast.json"
 PACKAGE = Path(fedsw.__file__).parent
 FEATURES = [

@@ -77,6 +77,7 @@ def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves
     assert float((pulled(64, 50.0) - true).norm() / true.norm()) > 2 * far[64]
 
 
+@pytest.mark.slow
 def test_a_plan_expects_less_of_more_clients_and_of_a_penalty_among_many():
     def kept(clients: int, alpha: float) -> float:
         experiment = asked(

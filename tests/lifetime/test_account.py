@@ -187,6 +187,7 @@ def _try(folder, name, results):
         results.put(False)
 
 
+@pytest.mark.slow
 def test_of_processes_at_the_same_time_no_more_pass_than_fit(account, tmp_path):
     account.limit(2.0, DELTA)
     context = multiprocessing.get_context("spawn")  # a fork of a process whose threads compute may wait for ever

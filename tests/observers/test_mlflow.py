@@ -116,6 +116,7 @@ def test_a_store_that_cannot_be_used_is_refused_before_a_run_begins(client, tmp_
         MlflowObserver(tracking_uri=(tmp_path / "file").as_uri())
 
 
+@pytest.mark.slow
 def test_the_command_line_observes_beside_the_progress(client, tmp_path, capsys):
     words = ["fair-classification", "training.rounds=2", "data.records=400", "data.test_records=100"]
     assert main(["run", *words, "--observe", "mlflow", "--runs", str(tmp_path / "runs"), "--quiet"]) == 0

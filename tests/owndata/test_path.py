@@ -99,6 +99,7 @@ def drawn_tables(*counts: int) -> list[list[object]]:
     return [row() for _ in range(120)]
 
 
+@pytest.mark.slow
 def test_three_folders_of_tables_become_predictions_by_the_readme_s_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(Path("held-out.csv"), HEADER, drawn_tables(30, 50, 90))

@@ -215,6 +215,7 @@ def test_the_column_that_one_client_has_otherwise_is_ranked_first_and_no_charge_
     assert before and before == {path: path.read_bytes() for path in run.rglob("*.sqlite")}
 
 
+@pytest.mark.slow
 def test_where_nothing_drifts_a_yes_anywhere_is_as_unlikely_as_is_said():
     """Forty comparisons with intervals of 80 % each would say yes somewhere in every run."""
     draws, count, runs, confidence = np.random.default_rng(0), 40, 20, 0.8

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.diff"))
 
@@ -25,6 +27,7 @@ def test_a_recipe_touches_at_most_three_files_one_of_which_is_its_test_and_is_li
         assert f"(docs/recipes/{recipe.name})" in text
 
 
+@pytest.mark.slow
 def test_the_recipes_apply_and_their_tests_pass(tmp_path):
     """All of them together, in a copy of the package."""
     shutil.copytree(ROOT / "fedsw", tmp_path / "fedsw", ignore=shutil.ignore_patterns("__pycache__"))

@@ -96,6 +96,7 @@ def test_a_damaged_result_is_named_and_a_large_array_is_refused(tmp_path: Path) 
         write(tmp_path, "two", Stored({}, {"m": Measured({}, {"all": np.zeros(200_000)})}))
 
 
+@pytest.mark.slow
 def test_packed_results_are_the_same_bit_for_bit_and_newer_ones_take_their_place(tmp_path: Path) -> None:
     arrays = {
         "a": np.array([[0.1, np.nan], [-0.0, np.inf]]),

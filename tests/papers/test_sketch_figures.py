@@ -51,6 +51,7 @@ def test_generated_labels_are_judged_as_they_are_generated(shift: int, least: fl
     assert found.arrays["images"].shape == (40, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.8, 1.0), (1, 0.0, 0.2)])
 def test_particles_are_judged_by_the_class_that_stands_beside_each(shift: int, least: float, most: float) -> None:
     digits = data.digits(seed=0)

@@ -73,6 +73,7 @@ def test_particles_follow_slices_without_noise_and_are_more_dispersed_with_it() 
     assert found.values["swd_0"] < 0.15 < found.values["swd_1"]
 
 
+@pytest.mark.slow
 def test_slices_noised_once_teach_the_ring_where_there_is_hardly_any_noise_and_nothing_under_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

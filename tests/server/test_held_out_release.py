@@ -56,6 +56,7 @@ def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, feder
     assert summary["epsilon_of_reader"] == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", [(), LOCAL])
 def test_what_is_added_to_the_sums_is_noise_of_the_planned_scale_in_every_number(tmp_path, federation, trust):
     chosen, added = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust), []

@@ -102,6 +102,7 @@ def test_gaps_and_ratios_of_groups_are_held_where_there_is_no_gap_too(one, other
     assert held(lambda: draw(smallest_ratio), min(one, other) / max(one, other)) >= 0.90
 
 
+@pytest.mark.slow
 def test_the_largest_of_many_gaps_is_not_taken_for_a_gap():
     law = np.random.default_rng(4)
 

@@ -110,6 +110,7 @@ def test_moments_are_charged_once_and_whole_before_the_rounds(tmp_path, federati
     assert "one release of moments" in summary["guarantee"]["statement"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", [(), LOCAL])
 def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(federation, trust):
     chosen, added = small(*FIRST, *trust, "training.rounds=1"), []

@@ -28,6 +28,8 @@ from tests.federations import Saboteur, small
 from tests.server.crashes import Host
 from tests.server.test_matching_runs import AUTOENCODER, experiment
 
+pytestmark = pytest.mark.slow
+
 SLOW = pytest.mark.slow
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=5.0")

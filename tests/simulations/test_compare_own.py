@@ -77,6 +77,7 @@ def test_nothing_is_compared_that_nobody_measures(own):
         make_grid(str(own))
 
 
+@pytest.mark.slow
 def test_by_itself_a_comparison_puts_no_infinite_epsilon_into_an_account_and_shows_the_reference(
     own, tmp_path, monkeypatch, capsys
 ):

@@ -76,6 +76,7 @@ def test_a_derived_penalty_with_a_bound_is_the_stated_one_of_its_functions(examp
     assert STATED in bounds(own, sizes=SIZES)[0].bound
 
 
+@pytest.mark.slow
 def test_the_search_attains_what_a_proof_says_and_never_more():
     """One slice attains the bound of parity; no neighbours go beyond it, in one dimension or in several."""
     assert fedsw.require_bound(fedsw.Parity(1.0), (3, 3), CLIP, tries=1000) == pytest.approx(1, rel=1e-9)

@@ -84,6 +84,7 @@ def test_a_sketch_of_one_column_has_no_pairs_to_read():
     torch.testing.assert_close(found.numbers, rows.mean(dim=0), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_records_holds_their_exact_distance_as_often_as_it_says():
     sides = [table(1), table(2, shift=0.3)]
     exact = [column_means(sketch(*side, sigma=0.0)) for side in sides]

@@ -12,6 +12,8 @@ from fedsw.sketches.fit import Target, distance, drawn_distance
 from fedsw.sketches.noised import NoisedSketch
 from tests.sketches.samples import LAWS, cells_of, normal
 
+pytestmark = pytest.mark.slow
+
 LAW = LAWS["kernel"]
 SKETCHER = LAW.drawn(torch.float64)
 N = 200

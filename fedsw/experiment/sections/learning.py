@@ -273,12 +273,16 @@ class Federation(Section):
     Attributes:
         sites: processes that hold the clients, each a run of consecutive ones; None for what the engine does: one in
             process, one for each core on Ray, one for each client elsewhere.
+        masks: of masked sums in one process: "real", a site for each client, so that all masks are added; "simulated",
+            one site and none, as without the setting; the noise of a sum has the same law. Several sites, Ray and real
+            processes always have masks.
         threads: that a process computes with, or its machine's cores where these are fewer.
         drop_out: the probability with which a simulated client is lost between the two exchanges of a round.
     """
 
     clients: PositiveInt = 4
     sites: PositiveInt | None = None
+    masks: Literal["simulated", "real"] | None = None
     drop_out: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     min_clients: PositiveInt | None = None
     timeout: PositiveFloat = 120.0
