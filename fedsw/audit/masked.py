@@ -105,10 +105,9 @@ class _Lying(MaskedRounds):
     def _slot_means(
         self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
     ) -> tuple[Tensor, Tensor | None]:
-        bins = self._task.experiment.own(MaskedSettings).bins
-        upper = torch.arange(bins) >= bins // 2
+        upper = torch.arange(agreed.bins) >= agreed.bins // 2
         ends = torch.where(upper, -_BEYOND, _BEYOND).to(torch.float64)  # a client cuts them to its bound
-        return ends.repeat(len(counts) // bins), None
+        return ends.repeat(len(counts) // agreed.bins), None
 
 
 class MaskedTrial(Trial):

@@ -14,7 +14,6 @@ from fedsw.accounting import Charge
 from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
-from fedsw.experiment.sections import BinSettings
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.from_moments import TabledObjective, opened, summed_noise
 from fedsw.planning.law import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
@@ -105,8 +104,7 @@ def trained(
         noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
         noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
         if noise.count:
-            bins = experiment.own(BinSettings).bins
-            tabled = partial(TabledObjective, bins=bins, deviation=noise.count, seed=seed)
+            tabled = partial(TabledObjective, bins=noise.bins, deviation=noise.count, seed=seed)
             objective = _objective(problem, experiment, tabled)
     model = problem.build_model()
     trainer = Trainer(start, settings)

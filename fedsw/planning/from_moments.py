@@ -14,7 +14,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
-from fedsw.federation.trust.distributed.budget import bound_of, table_share
+from fedsw.federation.trust.distributed.budget import bins_of, bound_of, table_share
 from fedsw.models import flatten
 from fedsw.objectives import Clip, histograms
 from fedsw.objectives import Objective as Compared
@@ -70,10 +70,16 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
 
 @dataclass(frozen=True)
 class Summed:
-    """Standard deviations of the noise that all clients of a round add together: in every count, and the gradient."""
+    """What all clients of a round add together.
+
+    Attributes:
+        count, gradient: standard deviation of the noise in every count of a table, and in the gradient.
+        bins: of a table; 0 without one.
+    """
 
     count: float
     gradient: float
+    bins: int
 
 
 def summed_noise(
@@ -87,23 +93,27 @@ def summed_noise(
     """
     compared = problem.objective
     assert isinstance(compared, Compared)
-    share = 0.0
+    share, bins = 0.0, 0
     if split.asks_tables(experiment):
-        masked = trust_model(experiment.privacy.trust).masked
-        share = _masked_share(problem, batch) if masked else experiment.own(TableSettings).table_share
+        share, bins = _tables(replace(problem, experiment=experiment), batch, multiplier)
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
     k = problem.directions(0, 0).shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
     noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
     together = trust_model(experiment.privacy.trust).summed(experiment)
-    return Summed(together * noise.table, together * noise.contribution)
+    return Summed(together * noise.table, together * noise.contribution, bins)
 
 
-def _masked_share(problem: Problem, batch: Sequence[int]) -> float:
-    """The share that follows from public numbers where sites add up under masks."""
-    bound = bound_of(problem, batch, planned_spreads(problem))
-    return table_share(problem, batch, bound, problem.all_directions(0, 0))
+def _tables(problem: Problem, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
+    """The tables' share and their bins: under masks both follow from public numbers."""
+    experiment = problem.experiment
+    if not trust_model(experiment.privacy.trust).masked:
+        settings = experiment.own(TableSettings)
+        return settings.table_share, settings.bins
+    directions = problem.all_directions(0, 0)
+    bins = bins_of(problem, batch, directions, multiplier)
+    return table_share(problem, batch, bound_of(problem, batch, planned_spreads(problem)), directions, bins), bins
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -361,9 +361,9 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
         spent *= planned_releases(experiment)
         yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
         if isinstance(local := experiment.local, BinSettings):
-            tables = 16.0 * local.bins * k * len(shape.groups)
+            tables = 16.0 * local.most_bins * k * len(shape.groups)
             bins = SettingCost("local.bins", local.bins, tables)
-            yield bins if local.bins >= k else SettingCost("slicing.directions", k, tables)
+            yield bins if local.most_bins >= k else SettingCost("slicing.directions", k, tables)
 
 
 def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[SettingCost]:

@@ -152,7 +152,7 @@ class Sites:
 
     def length(self, round_: int = 1, attempt: int = 0) -> int:
         """Numbers of all tables."""
-        return ranked.length_of(self.task, self.directions(round_, attempt))
+        return ranked.length_of(self.task, self.directions(round_, attempt), self.experiment.local.bins)
 
     def attempt(self, cohort: Cohort, round_: int = 1, attempt: int = 0):
         return attempt_of(self.task, cohort, self.directions(round_, attempt))

@@ -43,7 +43,8 @@ def attempt(*overrides: str, sizes=((70, 90), (60, 80), (100, 50), (50, 100)), a
 
 
 def share_of(task, batch):
-    return budget.table_share(task, batch, budget.bound_of(task, batch, [1.0]), task.all_directions(1, 0))
+    bound, directions = budget.bound_of(task, batch, [1.0]), task.all_directions(1, 0)
+    return budget.table_share(task, batch, bound, directions, task.experiment.local.bins)
 
 
 @given(st.floats(1e-4, 1.0), st.lists(st.integers(0, 10**6), min_size=1, max_size=20))

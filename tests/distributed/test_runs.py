@@ -36,7 +36,7 @@ def test_every_ledger_has_every_attempt_and_replays_to_what_the_run_says(federat
     assert 1.99 < summary["epsilon_spent"] <= summary["epsilon"] == 2.0
 
 
-@pytest.mark.parametrize("overrides", [(), ("objective.alpha=0.0",), ("federation.sites=1",)])
+@pytest.mark.parametrize("overrides", [(), ("local.bins=auto",), ("objective.alpha=0.0",), ("federation.sites=1",)])
 def test_masks_change_no_bit_of_a_run(federation, monkeypatch, overrides):
     experiment = small(*TRUST, "seed=3", *overrides)
     federation.run(experiment)

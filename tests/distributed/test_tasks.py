@@ -127,8 +127,8 @@ def test_replacing_one_record_moves_all_tables_together_by_at_most_their_sensiti
         after = before.clone()
         place = int(torch.randint(len(before), (1,), generator=draw))
         after[place] = -before[place] if trial % 3 else points(draw, task, 1)[0]
-        moved = [ranked.counted(task, each, drawn, directions) for each in (before, after)]
-        assert len(moved[0]) == ranked.length_of(task, directions)
+        moved = [ranked.counted(task, each, drawn, directions, 200) for each in (before, after)]
+        assert len(moved[0]) == ranked.length_of(task, directions, 200)
         largest = max(largest, float((moved[0] - moved[1]).norm()))
     assert 0.9 * claimed < largest <= claimed * (1 + 1e-12)
     if kind == "several penalties":  # a direction of its own lies across no record, and all bins are changed
@@ -147,7 +147,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
     spreads, weight = [spread(each) for each in directions], task.objective.task_weight(sum(batch))
 
     def pulled(rows: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-        return ranked.cotangents(task, rows, drawn, batch, directions, means)
+        return ranked.cotangents(task, rows, drawn, batch, directions, 16, means)
 
     for stratum in range(strata):
         claimed, largest = ranked.sensitivity_of_contributions(task, batch, spreads, stratum).value, 0.0
@@ -157,7 +157,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
             after = before.clone()
             after[place] = -before[place] if trial % 3 == 0 else points(draw, task, 1, edge=True)[0]
             means = 10.0 ** (trial % 4) * torch.randn(
-                ranked.length_of(task, directions), generator=draw, dtype=torch.float64
+                ranked.length_of(task, directions, 16), generator=draw, dtype=torch.float64
             )
             if trial % 5 == 4:  # the worst for one record: to it, all others are at the other end of every direction
                 worst = [
@@ -227,7 +227,7 @@ def test_slot_means_of_another_length_are_refused():
     task = problem("several penalties")
     directions = task.all_directions(1, 0)
     with pytest.raises(ValueError, match="numbers of tables came for"):
-        ranked.cotangents(task, points(torch.Generator(), task, 4), [1] * 4, [9] * 4, directions, torch.zeros(7))
+        ranked.cotangents(task, points(torch.Generator(), task, 4), [1] * 4, [9] * 4, directions, 16, torch.zeros(7))
 
 
 def test_what_only_a_trusted_server_takes_is_refused():

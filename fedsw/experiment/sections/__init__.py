@@ -3,6 +3,7 @@
 from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
 from fedsw.experiment.sections.privacy import (
+    AUTO_BINS,
     BinSettings,
     Local,
     MaskedSettings,
@@ -19,6 +20,7 @@ from fedsw.experiment.sections.privacy import (
 from fedsw.experiment.sections.section import Section
 
 __all__ = [
+    "AUTO_BINS",
     "SOURCES",
     "Also",
     "BinSettings",

@@ -368,17 +368,28 @@ class Local(Section):
 LocalT = TypeVar("LocalT", bound=Local)
 
 
+AUTO_BINS = range(4, 257)
+"""What `local.bins = "auto"` chooses from."""
+
+
 class BinSettings(Local):
     """Settings of noised tables of outputs, which leave beside contributions."""
 
-    bins: PositiveInt = 32
+    bins: PositiveInt | Literal["auto"] = 32
+
+    @property
+    def most_bins(self) -> int:
+        """So many bins at most: the number, or the most that "auto" chooses."""
+        return AUTO_BINS[-1] if self.bins == "auto" else self.bins
 
 
 class MaskedSettings(BinSettings):
     """`distributed`: sums under masks.
 
     Attributes:
-        bins: of [-M, M] in the table of every direction and group.
+        bins: of [-M, M] in the table of every direction and group. "auto" weighs the noise that a finer table costs
+            against the width of its bins, by the public sizes of an attempt's batch: from 4 to 256. Directions
+            (slicing.directions) cost the gradient no noise.
         colluding: C, so many clients may be on the server's side, and the others are protected.
         failing: failed attempts that the budget is for, as a part of the rounds; each is charged.
     """
@@ -395,6 +406,7 @@ class TableSettings(BinSettings):
         table_share: the tables' share of mu^2, the rest is the contribution's.
     """
 
+    bins: PositiveInt = 32
     table_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
 
 

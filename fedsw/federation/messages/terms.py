@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
-from fedsw.experiment.sections import BinSettings
+from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
@@ -64,7 +64,7 @@ class Terms:
             "c": len(task.objective.cells),
             "e": 3,
         }
-        if isinstance(local := task.experiment.local, BinSettings):
+        if isinstance(local := task.experiment.local, TableSettings):
             known["B"] = local.bins
         if task.experiment.privacy.sketch:
             sketcher = sketcher_of(task)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsw.accounting import Charge, Step, lifetime
 from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment, resolve_delta
-from fedsw.experiment.sections import MaskedSettings
+from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.held_out import (
     HeldOutBudget,
@@ -33,6 +33,7 @@ from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.privacy.shares import Share, require_no_wrap, shared_step
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sensitivity import planned_spreads
 from fedsw.tasks.tally import Tally
 from fedsw.transport.sliced import spread
 
@@ -109,6 +110,7 @@ class Attempt:
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
         drawn: records that each site draws, by cell, (sites, c).
+        bins: of every table.
         directions: of the attempt, (d, k) for every penalty.
     """
 
@@ -119,6 +121,7 @@ class Attempt:
     clients: tuple[int, ...]
     drawn: NDArray[np.int64]
     directions: tuple[Tensor, ...]
+    bins: int
 
     @property
     def charge(self) -> Charge:
@@ -187,7 +190,8 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     rate = rate_of(experiment.training.batch_fraction)
-    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions))
+    bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
+    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions), bins)
 
 
 def noise_of(
@@ -201,7 +205,7 @@ def noise_of(
     """
     shared = planned_shares(task.experiment, delta)
     bound = bound_of(task, batch, spreads)
-    share = table_share(task, batch, bound, directions)
+    share = table_share(task, batch, bound, directions, bins_of(task, batch, directions, shared.rounds))
     divided = split.BudgetSplit(
         rate_of(task.experiment.training.batch_fraction),
         shared.rounds,
@@ -220,26 +224,68 @@ def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> S
     return SLACK * worst(ranked.sensitivity_of_contributions(task, batch, spreads, stratum) for stratum in strata)
 
 
-def table_share(task: Problem, batch: Sequence[int], bound: Sensitivity, directions: Sequence[Tensor]) -> float:
+def table_share(
+    task: Problem, batch: Sequence[int], bound: Sensitivity, directions: Sequence[Tensor], bins: int
+) -> float:
     """The tables' share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
 
     The noise of the contribution brings an error of mean square y = r Delta^2 / (mu^2 (1 - a)) to the gradient, that of
-    the tables x / (mu^2 a) (`ranked.table_error`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
+    the tables x / (mu^2 a) (`ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
     contributions are all that leaves, they have all of it.
 
     Post-processing is all that it decides on: no guarantee rests on it.
 
     Args:
         bound: of the contributions.
-        directions: of every penalty, (d, k).
+        directions: of every penalty, (d, k); how many they are is what counts.
     """
     if not ranked.compares(task):
         return 0.0
     if not ranked.contributes(task):
         return 1.0
-    table = ranked.table_error(task, batch, [each.shape[1] for each in directions])
-    gradient = math.sqrt(task.parameters) * bound.value
-    return min(max(table / (table + gradient), _LEAST_SHARE), _MOST_SHARE)
+    errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
+    return _share(errors.noise * bins, _gradient_error(task, bound))
+
+
+def bins_of(task: Problem, batch: Sequence[int], directions: Sequence[Tensor], multiplier: float) -> int:
+    """The number of bins of an attempt's tables: what `local.bins` says, or under "auto" the best one.
+
+    Public numbers alone decide, of the batch that all sites agree on: every site and the server choose the same number.
+    It makes least what the mean of all rounds' gradients is wrong by: noise, which each round draws anew, at the share
+    of the budget that so many bins get, and the width of bins, which is that of every round.
+
+    Guarantee: none rests on it: the tables' sensitivity sqrt(2 k) is that of any number of bins.
+
+    Args:
+        directions: of every penalty, (d, k); how many they are is what counts.
+        multiplier: noise multiplier of a round, 1 / mu.
+    """
+    asked = task.experiment.own(MaskedSettings).bins
+    if asked != "auto":
+        return asked
+    if not ranked.compares(task):
+        return AUTO_BINS[0]
+    errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
+    gradient = _gradient_error(task, bound_of(task, batch, planned_spreads(task)))
+
+    def error(bins: int) -> float:
+        table = errors.noise * bins
+        share = _share(table, gradient) if gradient else 1.0
+        noise = table / share + (gradient / (1 - share) if gradient else 0.0)
+        return multiplier * multiplier * noise / task.experiment.training.rounds + errors.binning / (bins * bins)
+
+    return min(AUTO_BINS, key=error)
+
+
+def _share(table: float, gradient: float) -> float:
+    """The tables' share that makes table / share + gradient / (1 - share) least, within its limits."""
+    x, y = math.sqrt(table), math.sqrt(gradient)
+    return min(max(x / (x + y), _LEAST_SHARE), _MOST_SHARE)
+
+
+def _gradient_error(task: Problem, bound: Sensitivity) -> float:
+    """Mean square of the error that contributions with the noise of mu = 1 bring to the gradient."""
+    return task.parameters * bound.value * bound.value
 
 
 def planned_shares(experiment: Experiment, delta: float) -> Shares:

@@ -109,7 +109,7 @@ def _tables(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, 
         _, outputs = node.forward(theta, records, round_, attempt)
     else:
         outputs = task.fixed_outputs(records)
-    return ranked.counted(task, outputs, counts.sum(axis=0).tolist(), here.attempt.directions)
+    return ranked.counted(task, outputs, counts.sum(axis=0).tolist(), here.attempt.directions, here.attempt.bins)
 
 
 @flushing_to_zero
@@ -122,7 +122,7 @@ def _contribution_of(
     q = task.no_cotangents(len(batch.records))
     if means is not None:
         drawn = _counts(here).sum(axis=0).tolist()
-        q = ranked.cotangents(task, outputs, drawn, agreed.batch, agreed.directions, means)
+        q = ranked.cotangents(task, outputs, drawn, agreed.batch, agreed.directions, agreed.bins, means)
     vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(agreed.batch)))
     node.batch = None
     return vector

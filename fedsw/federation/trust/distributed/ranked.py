@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.experiment.sections import MaskedSettings
 from fedsw.objectives import Clip
 from fedsw.objectives import histograms as tables
 from fedsw.objectives.composite import Composite
@@ -97,17 +96,31 @@ def sensitivity_of_contributions(
     return found
 
 
-def table_error(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> float:
-    """Root of the mean square of the error that tables with the noise of mu = 1 bring to the gradient.
+@dataclass(frozen=True)
+class TableErrors:
+    """Mean squares of the errors that tables bring to the gradient.
 
-    That of a table moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by
-    that over n, slot means by the width of the other side times as much, and the gradient by at most
-    2 alpha W L / sqrt(k) times that for every cell, of which a part is taken.
+    Attributes:
+        noise: for each bin, with the noise of mu = 1; it grows like the number of bins.
+        binning: of a single bin; it falls like one over the square of their number.
+    """
+
+    noise: float
+    binning: float
+
+
+def table_errors(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> TableErrors:
+    """The errors that tables of B bins bring to the gradient, from public numbers.
+
+    Noise moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by that over
+    n, and slot means by the width of the other side times as much. Bins move slot means by w / sqrt(12), w = 2 A / B,
+    for each of the two sides that has bins. Either moves the gradient by at most 2 alpha W L / sqrt(k) times that for
+    every cell, of which a part is taken. For two cells of n records their sum is least at B ~ (n / sigma)^(2/3).
 
     Args:
         directions: of every penalty, how many.
     """
-    bins, total = task.experiment.own(MaskedSettings).bins, 0.0
+    noise = binning = 0.0
     for ranked, k in zip(ranked_by(task), directions, strict=True):
         part, sizes, clip = ranked.part, ranked.sizes(batch), ranked.clip
         pairs = [(0, 0, 1.0)] if isinstance(part, Matching) else list(part.pairs)
@@ -119,30 +132,32 @@ def table_error(task: Problem, batch: Sequence[int], directions: Sequence[int]) 
                 ranks[j] += weight / weights[j] / sizes[i] ** 2
         reach = part.radius if isinstance(part, Matching) else clip.output
         unit = _ALIGNED * 4 * part.alpha * clip.jacobian * reach
-        errors = ((unit * w) ** 2 * rank * bins / 3 for w, rank in zip(weights, ranks, strict=True))
-        total += sum(directions) / k * sum(errors)
-    return math.sqrt(total)
+        sides = 1 if isinstance(part, Matching) else 2
+        noise += sum(directions) / (3 * k) * sum((unit * w) ** 2 * rank for w, rank in zip(weights, ranks, strict=True))
+        binning += _UNEVEN * sides / (12 * k) * sum((unit * w) ** 2 for w in weights)
+    return TableErrors(noise, binning)
 
 
 _ALIGNED = 0.25
 """How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
+_UNEVEN = 0.1
+"""How much of that the width of bins keeps, of the mean square: the errors of a bin's records add up to nearly 0."""
 
 
-def length_of(task: Problem, directions: Sequence[Tensor]) -> int:
+def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
     """How many numbers all tables of an attempt with these directions, each (d, k), have."""
-    bins = task.experiment.own(MaskedSettings).bins
     counts = [len(r.part.cells) * each.shape[1] for r, each in zip(ranked_by(task), directions, strict=True)]
     return bins * sum(counts)
 
 
-def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor]) -> Tensor:
+def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor], bins: int) -> Tensor:
     """All histograms of a batch, WITHOUT NOISE, one after the other, flat, float64.
 
     Args:
         outputs: (n, columns), stratum after stratum, each penalty's in its ball.
         drawn: how many are of each stratum.
     """
-    bins, found = task.experiment.own(MaskedSettings).bins, []
+    found = []
     for ranked, theta in zip(ranked_by(task), directions, strict=True):
         cell = torch.tensor(ranked.owners).repeat_interleave(torch.tensor(drawn))
         own, cells = outputs[:, ranked.columns], len(ranked.part.cells)
@@ -156,6 +171,7 @@ def cotangents(
     drawn: Sequence[int],
     batch: Sequence[int],
     directions: Sequence[Tensor],
+    bins: int,
     means: Tensor,
 ) -> Tensor:
     """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
@@ -170,7 +186,7 @@ def cotangents(
     """
     q = torch.zeros(outputs.shape, dtype=torch.float64)
     edges = [0, *torch.tensor(drawn).cumsum(0).tolist()]
-    for ranked, theta, table in _by_penalty(task, directions, means):
+    for ranked, theta, table in _by_penalty(task, directions, bins, means):
         sizes = ranked.sizes(batch)
         for stratum, owner in enumerate(ranked.owners):
             rows = slice(edges[stratum], edges[stratum + 1])
@@ -201,6 +217,7 @@ class Ranks:
         counts: Tensor,
         batch: Sequence[int],
         directions: Sequence[Tensor],
+        bins: int,
         theta: Tensor,
         round_: int,
         attempt: int,
@@ -213,7 +230,7 @@ class Ranks:
             theta: the model (r,).
         """
         means, moved = [], None
-        for ranked, own, table in _by_penalty(self._task, directions, counts):
+        for ranked, own, table in _by_penalty(self._task, directions, bins, counts):
             sizes, radius = ranked.sizes(batch), ranked.clip.output
             cells = [tables.monotone(each, size) for each, size in zip(table, sizes, strict=True)]
             if not isinstance(ranked.part, Matching):
@@ -238,9 +255,10 @@ class Ranks:
         return self._task.prior_sample(ranked.number, count, round_, attempt).cpu()
 
 
-def _by_penalty(task: Problem, directions: Sequence[Tensor], flat: Tensor) -> list[tuple[Ranked, Tensor, Tensor]]:
+def _by_penalty(
+    task: Problem, directions: Sequence[Tensor], bins: int, flat: Tensor
+) -> list[tuple[Ranked, Tensor, Tensor]]:
     """Every penalty with its directions and its tables (cells, k, bins)."""
-    bins = task.experiment.own(MaskedSettings).bins
     shapes = [(len(r.part.cells), each.shape[1], bins) for r, each in zip(ranked_by(task), directions, strict=True)]
     if len(flat) != sum(map(math.prod, shapes)):
         raise ValueError(f"{len(flat)} numbers of tables came for {sum(map(math.prod, shapes))}")

@@ -203,7 +203,7 @@ class MaskedRounds(MaskedSums):
         clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
         if ranked.compares(task):
             table = MaskedTableAsked(model, round_, attempt, text, prepared_by(self._plan))
-            length = ranked.length_of(task, directions)
+            length = ranked.length_of(task, directions, agreed.bins)
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
@@ -226,7 +226,7 @@ class MaskedRounds(MaskedSums):
         self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
     ) -> tuple[Tensor, Tensor | None]:
         """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
-        return self._ranks.of(counts, agreed.batch, agreed.directions, theta, round_, attempt)
+        return self._ranks.of(counts, agreed.batch, agreed.directions, agreed.bins, theta, round_, attempt)
 
 
 def summed_scale(agreed: Agreed) -> float:
