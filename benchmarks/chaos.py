@@ -1,12 +1,12 @@
 """A run that is broken on purpose: 200 rounds, 5 clients, a fault in every ten rounds, 3 seeds.
 
-    python -m benchmarks.chaos [--only inprocess|deployed] [--rounds 200] [--seeds 3] [--keep DIR]
+    python -m benchmarks.chaos [--only inprocess|deployed|masked] [--rounds 200] [--seeds 3] [--keep DIR]
 
 In process: faults are drawn from those of `tests.chaos.faults`, at clients, on the wire, at the server's process
 (SIGKILL at seven places of a round) and on its disk. Deployed: real processes (a SuperLink with TLS, five SuperNodes with
 keys, a ServerApp) are killed, stopped and interrupted as `tests.chaos.injections` says. A server that died is started
 again; the ledger is compared with its replay and with what somebody else saw of it. Writes
-benchmarks/results/chaos.json, where the kind that was not run keeps what it had, and prints a table of each.
+benchmarks/results/chaos.json, where a kind that was not run keeps what it had, and prints a table of each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.machine import describe
 
 RESULT = Path(__file__).parent / "results" / "chaos.json"
-OPTIONS: dict[str, list[str]] = {"inprocess": [], "deployed": ["--deployed"]}
+OPTIONS: dict[str, list[str]] = {"inprocess": [], "deployed": ["--deployed"], "masked": ["--masked"]}
 COMMON = ("seed", "seconds", "lives", "charges", "charged_but_not_released", "abandoned_attempts")
 COLUMNS = {
     "inprocess": (*COMMON, "releases", "epsilon", "epsilon_replayed", "epsilon_of_the_witness", "processes_left"),
@@ -37,6 +37,7 @@ COLUMNS = {
         "epsilon_recomputed",
         "processes_left",
     ),
+    "masked": ("seed", "seconds", "lives", "blows", "attempts", "failed_attempts", "charges", "epsilon", "budget"),
 }
 
 
@@ -50,7 +51,7 @@ def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=list(OPTIONS), help="one kind instead of both")
+    parser.add_argument("--only", choices=list(OPTIONS), help="one kind instead of all")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="a folder that does not exist yet, for what the runs leave")

@@ -106,7 +106,11 @@ def main() -> None:
             if stored := _load(name):
                 page += [getattr(module, name)(stored), _machine(stored["machine"])]
     broken = _load("chaos") or {}
-    for kind, section in (("inprocess", sections.chaos), ("deployed", sections.chaos_deployed)):
+    for kind, section in (
+        ("inprocess", sections.chaos),
+        ("deployed", sections.chaos_deployed),
+        ("masked", sections.chaos_masked),
+    ):
         if stored := broken.get(kind):
             page += [section(stored), _machine(stored["machine"])]
     PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")
