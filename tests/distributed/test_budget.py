@@ -223,9 +223,11 @@ def test_a_forecast_counts_shares_and_not_whole_noises():
     assert trust_model("local-gradient").summed(few) == 4.0
 
 
-def test_a_forecast_divides_the_budget_as_the_sites_do():
-    task, found = attempt("privacy.epsilon=inf", "privacy.noise_multiplier=2.0")
+@pytest.mark.parametrize("bins", ["8", "auto"])
+def test_a_forecast_divides_the_budget_as_the_sites_do(bins):
+    task, found = attempt("privacy.epsilon=inf", "privacy.noise_multiplier=2.0", f"local.bins={bins}")
     forecast = summed_noise(task, task.experiment, task.clip, found.batch, multiplier=2.0)
     price = math.sqrt(4 / 3)
+    assert forecast.bins == found.bins
     assert forecast.count == pytest.approx(price * found.noise.table)
     assert forecast.gradient == pytest.approx(price * found.noise.contribution)
