@@ -58,7 +58,7 @@ def measure(quick: bool) -> Iterator[Row]:
         (folder / "own.toml").write_text(_experiment(unit=False), encoding="utf-8")
         (folder / "persons.toml").write_text(_experiment(unit=True), encoding="utf-8")
         _turn(folder, "train", "csv")
-        for kind in ("csv", "parquet"):
+        for kind in ("csv",) if quick else ("csv", "parquet"):
             readers = ("c", "pyarrow") if kind == "csv" else ("parquet",)
             for verb in (*_VERBS, "persons"):
                 ways = (verb, *(f"{_read_by(verb)} {reader}" for reader in readers))

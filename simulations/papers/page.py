@@ -9,6 +9,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.markdown import table
+from fedsw.report.page.document import Document, Section
 from fedsw.text import number
 from simulations.papers.figure import Row
 from simulations.papers.pictures import pictures_of
@@ -32,13 +33,19 @@ def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) ->
     """A paper's page in Markdown: the verdicts, what is not reproduced, then every figure; no paragraph twice."""
     written = load_page(paper)
     said: dict[str, str] = {}
-    parts = [f"# {written.title}", verdicts(written, {study.figure.id: study for study in studies}), written.about]
-    if written.not_reproduced:
-        parts += ["## Not reproduced", "\n".join(f"- {item}" for item in written.not_reproduced)]
-    parts += [*written.notes, "## How to read the figures", _ABOUT, _machines(studies)]
-    for study in studies:
-        parts += section(study, pictures_of(images, study.figure.id), page, said)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    first = [
+        Section("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes)),
+        Section("How to read the figures", (_ABOUT, _machines(studies))),
+    ]
+    figures = [section(study, pictures_of(images, study.figure.id), page, said) for study in studies]
+    anchors = [f'<a id="{anchor(study.figure.id)}"></a>' for study in studies]
+    before = [
+        Section(each.heading, (*each.parts, mark)) for each, mark in zip([first[-1], *figures], anchors, strict=False)
+    ]
+    verdict = verdicts(written, {study.figure.id: study for study in studies})
+    return Document(
+        written.title, verdict, (written.about,), sections=(first[0], *before, *figures[len(studies) - 1 :])
+    ).markdown()
 
 
 def goals(studies: Iterable[Study]) -> str:
@@ -71,11 +78,10 @@ partition, model and directions. Metrics are of held-out records, outside the gu
 runs of this page on the same records compose."""
 
 
-def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, str]) -> list[str]:
+def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, str]) -> Section:
     """A figure's part of the page; `said` are the descriptions of series so far, with the figures that have them."""
     figure = study.figure
-    parts = [f'<a id="{anchor(figure.id)}"></a>', f"## {figure.source}: {figure.title}"]
-    parts.append(f"`{figure.id}`. {figure.caption}{_counted(study)}")
+    parts = [f"`{figure.id}`. {figure.caption}{_counted(study)}"]
     if study.absent:
         parts.append(f"*Runs without a result yet: {study.absent}.*")
     parts += [_image(figure.id, path, page) for path in pictures]
@@ -87,7 +93,7 @@ def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, 
         ]
         parts.append(table(["what", "paper", *shown, "goal of best"], rows))
     parts += [f"{row.what}: {row.note}" for row in figure.rows if row.note]
-    return parts + _described(study, said)
+    return Section.of(f"{figure.source}: {figure.title}", [*parts, *_described(study, said)])
 
 
 def _series(study: Study) -> list[str]:

@@ -189,7 +189,7 @@ def test_a_missed_goal_and_a_figure_too_far_from_the_paper_say_so(tmp_path: Path
     figure = a_figure(series=[printed, {**SERIES, "measures": []}], rows=[row])
     for cell in cells_of(figure):
         write(tmp_path, cell.key, Stored({}, {"held-out": Measured({"accuracy": 0.5})}))
-    text = "\n".join(section(read_study(tmp_path, figure), [], tmp_path / "page.md", {}))
+    text = "\n".join(map(str, section(read_study(tmp_path, figure), [], tmp_path / "page.md", {}).parts))
     assert "| acc | 0.9 | 0.5 (not within 0.04) | 0.5 | ≥ 0.95: missed |" in text
 
 
