@@ -98,6 +98,7 @@ PARTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(PARTS, min_size=2, max_size=3), st.sampled_from([1e-3, 1e-6, 1e-9]))
 def test_runs_by_group_cost_no_less_than_any_fixed_groups_and_no_more_than_what_covers_all(runs, delta):

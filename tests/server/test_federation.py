@@ -25,6 +25,7 @@ def parameters(directory) -> torch.Tensor:
 NO_NOISE = ("seed=5", "privacy.trust=none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["statistical-parity", "equality-of-odds"])
 def test_without_noise_the_model_does_not_depend_on_how_records_are_spread(federation, penalty):
     models = []

@@ -159,7 +159,7 @@ def test_json_is_one_valid_document_and_alone_on_stdout(fake_runs: FakeRuns, cap
 def test_a_terminal_sees_epsilon_signal_to_noise_and_held_out_metrics_pass_by(
     fake_runs: FakeRuns, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "160")
     assert cli.main(["run", "fair-classification"]) == 0
     seen = capsys.readouterr().err

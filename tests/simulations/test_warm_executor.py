@@ -113,6 +113,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
         host.node.close()
 
 
+@pytest.mark.slow
 def test_code_of_another_version_is_never_served_from_an_old_process(shared: Host) -> None:
     first, again, other, back = shared.ask(1), shared.ask(1), shared.ask(2), shared.ask(1)
     assert [reply["version"] for reply in (first, again, other, back)] == ["one", "one", "two", "one"]
@@ -127,6 +128,7 @@ def test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings(share
     assert len({reply["pid"] for reply in replies}) == 1 and replies[0]["part"] == 4
 
 
+@pytest.mark.slow
 def test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays(shared: Host) -> None:
     before = shared.ask(5)
     raised = shared.ask(5, "raise")

@@ -242,6 +242,7 @@ def smaller(epsilon: float) -> re.Pattern[str]:
     return re.compile("|".join(rf"(?<![\d.]){low + step:.2f}".replace(".", r"\.") for step in (0.0, 0.01)))
 
 
+@pytest.mark.slow
 def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chosen, capsys):
     with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
         (steps, *_) = ledger.steps_by_group().values()
