@@ -75,7 +75,7 @@ def run(
     Args:
         experiment: an `Experiment`, the name of a shipped one, a TOML file, or the sections as a mapping.
         settings: changes to it, as on the command line: "objective.alpha=0.75".
-        observer: told of every round; without one a notebook draws a bar, and nothing else is shown.
+        observer: called after every round; without one a notebook draws a bar, and nothing else is shown.
         data: the clients' records where they are Python objects, for the engine "inprocess": one object, which is split
             among the clients as [partition] says, a list with one object for each, or a function of the client's number
             and the number of clients. An object is what `fedsw.data.as_records` returns, or whatever it takes where the

@@ -24,8 +24,8 @@ for alpha, panel in zip((0.0, 0.9), panels, strict=True):
     for group in (0, 1):
         codes = held_out["outputs"][held_out["sensitive"] == group]
         panel.scatter(*codes.T, s=4, alpha=0.4, label=f"group {group}")
-    told = result.summary["held_out"]["linear_probe_group"]
-    panel.set(xlabel="first code", title=f"α = {alpha:g}: group told in {told:.0%}")
+    guessed = result.summary["held_out"]["linear_probe_group"]
+    panel.set(xlabel="first code", title=f"α = {alpha:g}: group guessed in {guessed:.0%}")
 panels[0].set_ylabel("second code")
 panels[0].legend(markerscale=3)
 plt.show()
