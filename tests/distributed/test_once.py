@@ -12,6 +12,7 @@ from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.cli.app import main
 from fedsw.federation import wire
 from fedsw.federation.budgets.held_out import HELD_OUT
+from fedsw.federation.budgets.held_out import PART as TALLY
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.messages import (
     MASKED_MOMENTS,
@@ -23,6 +24,7 @@ from fedsw.federation.messages import (
     MaskedTallyAsked,
     Terms,
 )
+from fedsw.federation.trust.distributed import site as site_of_sums
 from fedsw.federation.trust.distributed.budget import planned_shares, tally_budget
 from fedsw.privacy.masks import MaskKey
 from fedsw.tasks.problem import Problem
@@ -147,6 +149,17 @@ def test_an_attempt_at_a_tally_that_fails_is_charged_to_kept_records_alone(tmp_p
     assert by_group[HELD_OUT] <= summary["epsilon"] * (1 + 1e-9) and summary["held_out_release"]["clients"] == 2
     folder = federation.folder / "run1"
     assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+
+
+def test_a_mask_of_a_tally_is_for_the_very_model_that_is_measured(tmp_path, federation, monkeypatch):
+    """Sites that are asked about different models have masks that do not cancel."""
+    asked, digest = [], site_of_sums.digest_of
+    monkeypatch.setattr(site_of_sums, "digest_of", lambda request: asked.append(request) or digest(request))
+    federation.run(kept_runs.kept_run(kept_runs.tables(tmp_path / "data", 40, 60, 80), *KEPT))
+    tallies = [request for request in asked if request["sum"] == TALLY]
+    (model,) = {request["model"] for request in tallies}
+    measured = torch.frombuffer(bytearray(model), dtype=torch.float32)
+    assert len(tallies) == 3 and torch.equal(measured, parameters_of(federation.folder / "run1").float())
 
 
 def terms(sites: Sites) -> Terms:
