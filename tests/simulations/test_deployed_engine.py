@@ -80,7 +80,7 @@ def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
 
 
-@pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("killed", [signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there(tmp_path, killed) -> None:
     command = [script("fedsw"), "deploy", "local", "fair-classification"]
     options = ["--clients", "2", "--runs", str(tmp_path), "training.rounds=100000", "data.records=600", PATIENT]
