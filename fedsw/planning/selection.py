@@ -32,7 +32,7 @@ from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.lifetime import planned_cost
 from fedsw.federation.server.preset import settled
 from fedsw.federation.trust.plan import Plan, make_plan
-from fedsw.federation.trust.sketch import server as sketch
+from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.planning.search import Candidate, score_of
 from fedsw.randomness import Stream
 from fedsw.runs import trainer

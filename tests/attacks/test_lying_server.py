@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation import client as handlers
 from fedsw.federation import wire
 from fedsw.federation.budgets import split
-from fedsw.federation.client import app as handlers
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.node import node as nodes
 from fedsw.models import flatten

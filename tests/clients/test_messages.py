@@ -13,7 +13,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation import wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
 from fedsw.federation.messages.table import trusts_of
 from tests.clients.messages import LEAVES, Inspector, exchanges_of

@@ -15,7 +15,7 @@ import torch
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node import partition
 from fedsw.federation.node.node import join

@@ -22,7 +22,7 @@ from fedsw.deploy.warm import superlink
 from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import origin
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node.account import held_open
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, NotFromServer, SigningGrid, digest, require_server, signing
 from fedsw.federation.server.federation import Job, federate

@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
 from fedsw.federation import wire
 from fedsw.federation.node.node import join
-from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.federation.trust.local_slices import sides as local_slices
 from fedsw.privacy.noise import spacing
 from fedsw.privacy.records import RecordRelease, project_ball
 from fedsw.report.screens import summary_panel

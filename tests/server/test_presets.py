@@ -14,7 +14,7 @@ from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import left_open
 from fedsw.federation import messages, wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Terms
 from fedsw.federation.node import node as nodes
 from fedsw.federation.server.preset import numbers_of, settled

@@ -14,7 +14,7 @@ from fedsw.accounting.profiles import Step
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import OUTPUTS, SUM
 from fedsw.federation.node.answered import FIRST, LAST, AlreadyAnswered, Answered
 from fedsw.federation.server.federation import Job, federate

@@ -255,7 +255,7 @@ def test_a_federation_that_does_not_fit_together_is_refused_when_it_is_loaded(ov
 
 def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(federation):
     from fedsw.engines.inprocess import InProcessGrid, node_configs
-    from fedsw.federation.client.app import app
+    from fedsw.federation.client import app
     from fedsw.federation.server.federation import Job, federate
 
     grid = InProcessGrid(app, node_configs(4, federation.folder)[:2])

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.errors import FederationError
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.runs import telemetry
 from fedsw.runs.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
 from tests.federations import Saboteur, counts_of, numbers, small

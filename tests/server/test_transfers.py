@@ -9,7 +9,7 @@ from torch import Tensor
 from fedsw.engines.inprocess import node_configs
 from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment, sources
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.runs import trainer

@@ -11,8 +11,7 @@ from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeVa
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, SpentBefore, Theta
 from fedsw.federation.messages.fields import Limits, Seen, Text, Whole
-from fedsw.federation.messages.moments import BeforeRounds
-from fedsw.federation.messages.sketched import Learnt
+from fedsw.federation.messages.sums import BeforeRounds, Learnt
 from fedsw.federation.messages.terms import Condition
 
 _MOST_OF_A_COHORT = 2**24

@@ -21,10 +21,9 @@ from fedsw.experiment.preset import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.held_out import with_held_out
 from fedsw.federation.budgets.moments import FIRST, require_moments
-from fedsw.federation.exchange.availability import Availability
+from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.origin import signing
 from fedsw.federation.server.held_out import measure_kept
 from fedsw.federation.server.job import Job

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedsw import files
 from fedsw.markdown import table
 from fedsw.report import facts
 from fedsw.report.facts import Facts
@@ -24,7 +25,7 @@ from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import files, harmless, installed_version, json_text, measured, upward
+from fedsw.text import harmless, installed_version, json_text, measured, upward
 
 
 @dataclass(frozen=True)

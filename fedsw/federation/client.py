@@ -27,12 +27,12 @@ from fedsw.federation.node.answers import (
     asked_of,
     greeted,
     ledger_of,
+    refusing,
     state_of_node,
 )
 from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
-from fedsw.federation.node.refusals import refusing
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust.model import Handler, served
