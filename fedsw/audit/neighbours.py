@@ -348,7 +348,7 @@ class TrialRun(Trial):
         return self._rounds.run(round_, self.theta)
 
     def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """`count` independent releases of a sum by `trust.central.server.release`, in parts (n, r), each call charged.
+        """`count` independent releases of a sum by `trust.central.rounds.release`, in parts (n, r), each call charged.
 
         Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
         law of as many releases of it.
