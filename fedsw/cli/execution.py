@@ -122,7 +122,7 @@ def _draw(directory: Path, allow_modules: Collection[str]) -> None:
 
 def _describe(directory: Path) -> None:
     """Write the model card; a fault of it is a warning, as for figures."""
-    from fedsw.use.card import write_card
+    from fedsw.use.export import write_card
 
     try:
         write_card(directory)

@@ -18,7 +18,7 @@ from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.node import participation
-from fedsw.federation.node.account import spent_epsilon
+from fedsw.federation.node.account import account_of, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
     COUNTED,
     STATE,
@@ -30,7 +30,6 @@ from fedsw.federation.node.answers import (
     refusing,
     state_of_node,
 )
-from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
 from fedsw.federation.node.simulated import is_simulated, of_one_person

@@ -15,7 +15,7 @@ from fedsw.columns.declaration import Coded
 from fedsw.data import Records
 from fedsw.data.codes import codes_of
 from fedsw.experiment import Experiment
-from fedsw.own_data.usefulness import REAL, SYNTHETIC, Usefulness, usefulness
+from fedsw.own_data.synthesis import REAL, SYNTHETIC, Usefulness, usefulness
 from fedsw.randomness import Stream
 from fedsw.report.facts import Facts
 from fedsw.report.page.page import Document, Listed, Part, Section, Strong

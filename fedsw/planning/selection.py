@@ -29,7 +29,7 @@ from fedsw.experiment.preset import left_open
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.server.lifetime import planned_cost
+from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.preset import settled
 from fedsw.federation.trust.plan import Plan, make_plan
 from fedsw.federation.trust.sketch import sides as sketch

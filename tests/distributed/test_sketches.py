@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.accounting import Ledger, Step, epsilon_by
-from fedsw.audit.record import noise
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit, noise
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire

@@ -18,7 +18,7 @@ from fedsw.federation.messages.table import trusts_of
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records
-from fedsw.federation.server.held_out import keep
+from fedsw.federation.server.moments import keep
 from fedsw.federation.trust import held_out
 from fedsw.federation.trust.local_gradient.client import promise
 from fedsw.own_data.evaluate import evaluate
@@ -215,7 +215,7 @@ def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeyp
 
     directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
     with monkeypatch.context() as patch, pytest.raises(StorageFault):
-        patch.setattr("fedsw.federation.server.held_out.keep", failing)
+        patch.setattr("fedsw.federation.server.moments.keep", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     assert keep is not failing
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)

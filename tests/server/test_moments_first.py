@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit
 from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.audit.bounds import shown_epsilon, shown_mu
-from fedsw.audit.record import noise, promise, spent
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit, noise, promise, spent
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.node.node import Node

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit import recorded
+from fedsw.audit import record
 from fedsw.audit.finding import Finding
 from fedsw.audit.record import model, noise, promise, published, spent
 from fedsw.audit.record.folder import ledgers
@@ -32,7 +32,7 @@ from tests.server.local_runs import kind_of
 from tests.server.sketch_runs import LOCAL, NOISELESS, sketched
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
-audit = functools.partial(recorded.audit, allow_modules=["tests.single.examples"])
+audit = functools.partial(record.audit, allow_modules=["tests.single.examples"])
 
 SEVERAL = (
     "objective.task=tests.single.examples:ScoreTask",

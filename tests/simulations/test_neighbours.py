@@ -29,7 +29,7 @@ import torch
 
 from fedsw.accounting import ledger as ledgers
 from fedsw.accounting.lifetime import account as accounts
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit
 from fedsw.cli.app import main
 from fedsw.data import as_records
 from fedsw.engines import deployed, driver

@@ -53,25 +53,23 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.masked import (
+from fedsw.federation.messages.sums import (
+    ExactMoments,
+    ExactTally,
     MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
     MaskedSumAsked,
     MaskedTableAsked,
     MaskedTallyAsked,
-    Ready,
-    ReadyAsked,
-)
-from fedsw.federation.messages.sums import (
-    ExactMoments,
-    ExactTally,
     MomentsAsked,
     NoisyMoments,
     NoisyMomentsAsked,
     NoisySketch,
     NoisyTally,
     NoisyTallyAsked,
+    Ready,
+    ReadyAsked,
     SketchAsked,
     SumOfRecords,
     SumOfRecordsAsked,

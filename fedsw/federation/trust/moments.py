@@ -23,8 +23,7 @@ from fedsw.federation.messages import ExactMoments, MomentsAsked, NoisyMoments, 
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
 from fedsw.federation.node.node import Node, batch_key
-from fedsw.federation.trust.collect import ExactSums, Once, SiteSums
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import Context, ExactSums, Once, SiteSums
 from fedsw.federation.trust.local import LocalMethod, column_sums
 from fedsw.federation.trust.model import served
 from fedsw.privacy.release import Bounded, Paid, Released, pay, release, release_paid

@@ -27,8 +27,7 @@ from fedsw.federation.messages import (
     ReadyAsked,
     Terms,
 )
-from fedsw.federation.trust.collect import Collector
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,

@@ -75,12 +75,12 @@ class LocalGradients(Served):
         """See `Served`."""
         from fedsw.federation import messages
         from fedsw.federation.trust import held_out, moments
-        from fedsw.federation.trust.local_gradient import handlers
+        from fedsw.federation.trust.local_gradient import site
 
         return {
             messages.NOISY_MOMENTS: moments.answer_noised,
-            messages.TABLES: handlers.noised_tables,
-            messages.LOCAL_GRADIENTS: handlers.local_gradients,
+            messages.TABLES: site.answer_tables,
+            messages.LOCAL_GRADIENTS: site.answer_gradients,
             messages.NOISY_TALLY: held_out.answer_noised,
         }
 

@@ -27,8 +27,7 @@ from fedsw.federation.messages import Broadcast, NoisySketch, SketchAsked, SumOf
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
 from fedsw.federation.node.node import Node, batch_key
-from fedsw.federation.trust.collect import ExactSums, Once, SiteSums
-from fedsw.federation.trust.context import AtServer, Context
+from fedsw.federation.trust.context import AtServer, Context, ExactSums, Once, SiteSums
 from fedsw.federation.trust.local import LocalMethod
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Paid, Released, pay, release, release_paid
