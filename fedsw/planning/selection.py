@@ -22,7 +22,6 @@ from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.selection import Repetitions, Selection, renyi_of_best
 from fedsw.accounting.stated import Renyi
 from fedsw.engines.driver import fresh_directory, run_among
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.preset import left_open
@@ -38,6 +37,7 @@ from fedsw.randomness import Stream
 from fedsw.runs import trainer
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import upward
 

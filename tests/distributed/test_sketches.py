@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.audit.record import audit, noise
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.budgets.local import PART
@@ -28,6 +27,7 @@ from fedsw.planning.words import rows
 from fedsw.privacy.masks import MaskKey
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
+from fedsw.settings import FederationError
 from fedsw.sketches import learnt
 from fedsw.sketches.law import Law
 from fedsw.sketches.learnt import flat_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.deploy.warm import executor, superlink
+from fedsw.deploy import executor, superlink
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 
 TESTS = [

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.runs import trainer
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
 

@@ -10,7 +10,6 @@ import torch
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY
@@ -23,6 +22,7 @@ from fedsw.federation.trust import held_out
 from fedsw.federation.trust.local_gradient.client import promise
 from fedsw.own_data.evaluate import evaluate
 from fedsw.runs.recovery import StorageFault
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.federation import wire
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, client_of, kind_of
 

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
 from fedsw.audit.record import audit
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
 from fedsw.federation.budgets.split import budget_split
@@ -23,6 +22,7 @@ from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
 from fedsw.federation.trust import moments
 from fedsw.runs.observer import NoObserver
+from fedsw.settings import FederationError
 from fedsw.tasks.moments import STEP, sums_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from scipy import stats
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.exchange.cohort import Present, Site
 from fedsw.federation.messages import Malformed, Refusal, addressed, opened, packed, unpacked
@@ -24,6 +23,7 @@ from fedsw.federation.node.partition import clients_of, held_records
 from fedsw.federation.node.sample import sampled
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.randomness import Stream
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.clients.test_own_data import own, write
 from tests.federations import Saboteur, small

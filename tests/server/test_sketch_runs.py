@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.local import sketch_budget
@@ -22,6 +21,7 @@ from fedsw.federation.trust.sketch import sides
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
+from fedsw.settings import FederationError
 from fedsw.sketches.fit import CheckpointRefused, fit_generator
 from fedsw.sketches.law import STEP
 from fedsw.sketches.noised import bits_per_number

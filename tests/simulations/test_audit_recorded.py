@@ -23,9 +23,9 @@ from fedsw.audit.record.folder import ledgers
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.cli.app import app
 from fedsw.cli.options import invoke
-from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.runs import recovery
+from fedsw.settings import FederationError
 from fedsw.text import downward, upward
 from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of

@@ -27,12 +27,12 @@ from fedsw.audit import record
 from fedsw.audit.record import spent
 from fedsw.cli.app import main
 from fedsw.engines import driver
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.planning import selection as private
 from fedsw.planning.search import Candidate
 from fedsw.privacy import release
 from fedsw.runs.files import CONFIG, LEDGER, LOG, METRICS, SUMMARY
+from fedsw.settings import FederationError
 from tests.federations import SMALL
 from tests.simulations.test_neighbours import same_numbers
 

@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
 from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to, bytes_of
 from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import upward
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.errors import FederationError
 from fedsw.experiment.sources import load_class_names
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import FIRST, moments_layout
@@ -24,6 +23,7 @@ from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import MOMENTS, read_json, write_json
 from fedsw.runs.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 from fedsw.tasks.moment_facts import columns_used, constant_of
 from fedsw.tasks.moments import Moments
 from fedsw.tasks.preparation import Preparation, folded, prepare, started

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import HELD_OUT
 from fedsw.federation.budgets.moments import FIRST
@@ -33,6 +32,7 @@ from fedsw.federation.trust.plan import Plan, clients_of
 from fedsw.randomness import Stream
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 
 
 @dataclass

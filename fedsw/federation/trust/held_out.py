@@ -14,7 +14,6 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.errors import FederationError
 from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import PART, HeldOutBudget, held_out_budget, tally_of
 from fedsw.federation.budgets.split import GROUP
@@ -29,6 +28,7 @@ from fedsw.federation.trust.model import served
 from fedsw.privacy.release import Bounded, Paid, Released, pay, release, release_paid
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.runs.observer import Outcome
+from fedsw.settings import FederationError
 from fedsw.sketches.law import STEP
 from fedsw.tasks.measures import tally_of_records
 from fedsw.tasks.problem import Problem
