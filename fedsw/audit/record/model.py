@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,19 +133,10 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
     """What the newest whole checkpoint file holds; None if there is none."""
-    checkpoints = [stored for name in _FILES if (stored := read_checkpoint(directory / name)) is not None]
-    return max(checkpoints, key=lambda stored: int(stored["round"]), default=None)
-
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """A file's title, the SHA-256 of what follows, and torch's own format; None if there is no whole file."""
-    if not path.is_file():
-        return None
-    title, _, content = path.read_bytes().partition(b"\n")
-    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
-        return None
-    stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    return stored
+    checkpoints = [
+        stored for name in _FILES if (stored := sensitivity.read_titled(directory / name, _TITLE)) is not None
+    ]
+    return max(filter(None, found), key=lambda stored: int(stored["round"]), default=None)
 
 
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
