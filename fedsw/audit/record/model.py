@@ -133,9 +133,7 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
     """What the newest whole checkpoint file holds; None if there is none."""
-    checkpoints = [
-        stored for name in _FILES if (stored := sensitivity.read_titled(directory / name, _TITLE)) is not None
-    ]
+    found = (sensitivity.read_titled(directory / name, _TITLE) for name in _FILES)
     return max(filter(None, found), key=lambda stored: int(stored["round"]), default=None)
 
 
