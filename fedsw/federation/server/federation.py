@@ -249,6 +249,7 @@ def _train(run: _Run, log: logging.Logger) -> str:
     """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
     job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
     planned = job.experiment.training.rounds
+    witness = job.observer if isinstance(job.observer, Witness) else None  # a look at a protocol takes its time
     with checkpoint.Checkpoints(
         directory.path, trainer.step, trainer.state, lambda: None if ledger is None else ledger.head()
     ) as checkpoints:
@@ -258,8 +259,8 @@ def _train(run: _Run, log: logging.Logger) -> str:
                 released = run.side.round(round_, trainer.theta)
             except BudgetExhausted as exhausted:
                 return f"stopped before round {round_}: {exhausted}"
-            if isinstance(job.observer, Witness):
-                job.observer.released(round_, trainer.theta.clone(), released)
+            if witness is not None:
+                witness.released(round_, trainer.theta.clone(), released)
             checkpoints.take(round_, released.vector)
             record = _record(run, round_, released)
             if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
