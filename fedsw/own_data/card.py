@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment
 from fedsw.own_data.usefulness import REAL, SYNTHETIC, Usefulness, usefulness
 from fedsw.randomness import Stream
 from fedsw.report.facts import Facts
-from fedsw.report.page.document import Document, Listed, Part, Section, Strong
+from fedsw.report.page.page import Document, Listed, Part, Section, Strong
 from fedsw.transport.sliced import directions, sliced_w2
 
 _MOST = 4000

@@ -1,19 +1,47 @@
-"""`fedsw predict`: the model of a run, on a table."""
+"""Verbs that put a finished run to use: `fedsw evaluate`, `predict`, `export`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedsw import files
-from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, echo
+from fedsw.report.console import Screen
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
     from fedsw.use.trained import TrainedModel
+
+
+def evaluate_command(
+    run: Run,
+    runs: Runs = RUNS,
+    data_dir: DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="This client's records alone.")] = None,
+    allow_module: AllowModule = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run's model on records kept out of its training.
+
+    `data.held_out_fraction` keeps them out. RUN is the run's directory, with config.json and model.safetensors, or an
+    experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
+    records, and nothing is written or sent.
+    """
+    from dataclasses import asdict
+
+    from fedsw.own_data.evaluate import evaluate, evaluated_view
+    from fedsw.runs.files import find_run
+    from fedsw.text import json_text
+
+    found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
+    if as_json:
+        echo(json_text([asdict(each) for each in found]))
+    else:
+        Screen(highlight=False).print(evaluated_view(found))
 
 
 def predict_command(
@@ -111,3 +139,29 @@ def _words(model: TrainedModel, found: dict[str, Any]) -> str:
     if model.answering().classifies and len(model.classes) == 2:
         parts.append(str(model.thresholds))
     return "; ".join(parts)
+
+
+def export_command(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")],
+    kind: Annotated[
+        Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
+    ] = "torchscript",
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as TorchScript or ONNX.
+
+    It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
+    an experiment's name for its latest run.
+    """
+    from fedsw.use.export import export
+    from fedsw.use.trained import load
+
+    model = load(run, runs=runs, allow_modules=allow_module or ())
+    written = [str(path) for path in export(model, output, kind)]
+    if as_json:
+        echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
+    else:
+        echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")
