@@ -108,7 +108,7 @@ class Checkpoints:
                 os.close(self._handle)
 
     def take(self, round_: int, released: Tensor) -> None:
-        """Put on file what a round released, and step along it; after the first one of a process, the whole state."""
+        """Put on file what a round released, (r,), and step along it; after a process' first one, the whole state."""
         if self._handle is not None:
             self._append(self._handle, Step(round_, released, self._head()))
         self._step(released)

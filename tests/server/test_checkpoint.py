@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedsw.accounting import Head
+from fedsw.audit.record.model import newest_checkpoint
 from fedsw.experiment import Training
 from fedsw.runs import checkpoint
 from fedsw.runs.checkpoint import CheckpointDamaged, Checkpoints
@@ -168,6 +169,15 @@ def test_a_run_that_ends_in_order_leaves_a_whole_state_alone(tmp_path):
         pass
     state = checkpoint.load(tmp_path)
     assert state is not None and state.round == 3 and [path.name for path in tmp_path.iterdir()] == [checkpoint.NAME]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 128, 300])
+def test_an_audit_reads_the_same_round_and_row_off_the_files(tmp_path, cut):
+    content = broken_off(tmp_path, 4)
+    (tmp_path / checkpoint.RELEASED).write_bytes(content[: len(content) - cut])
+    state, audited = checkpoint.load(tmp_path), newest_checkpoint(tmp_path)
+    assert state is not None and state.last.ledger is not None and audited is not None
+    assert (audited["round"], audited["ledger"]) == (state.last.round, vars(state.last.ledger))
 
 
 def test_releases_without_a_whole_state_are_damage(tmp_path):
