@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.columns.declaration import Coded
 from fedsw.data import Records
@@ -19,6 +20,7 @@ from fedsw.own_data.usefulness import REAL, SYNTHETIC, Usefulness, usefulness
 from fedsw.randomness import Stream
 from fedsw.report.facts import Facts
 from fedsw.report.page.document import Document, Listed, Part, Section, Strong
+from fedsw.sketches.tables import table_weights
 from fedsw.transport.sliced import directions, sliced_w2
 
 _MOST = 4000
@@ -236,14 +238,12 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
     sketch, about = experiment.sketch, summary["sketch"]
     where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
     within = f", within each {' and '.join(where)}" if where else ""
-    count = len(coded)
-    single = sketch.singles if count > 1 else 1.0
-    pairs = max(1, count * (count - 1) // 2)
-    sigma = float(about["sigma"])
+    single, pair = table_weights([each.size for each in coded], sketch.singles, sketch.balance)
+    sigma, several = float(about["sigma"]), len(coded) > 1 and bool(pair.any())
     lines: list[Part] = [
         f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
-        f"standard deviation of {sigma / math.sqrt(single / count):.0f} records is in every count of a value"
-        + (f", and of {sigma / math.sqrt((1 - single) / pairs):.0f} in every count of a pair" if count > 1 else "")
+        f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
+        + (f", and of {_deviations(sigma, pair[pair > 0])} in every count of a pair" if several else "")
         + f"; there were {about['records']} records. The generator finds rows that fit all of them together.",
         Listed(
             "Columns",
@@ -257,6 +257,12 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
             "other columns may still tell the group."
         )
     return lines
+
+
+def _deviations(sigma: float, weights: Tensor) -> str:
+    """The standard deviations of the noise in tables of these weights, the least and the largest."""
+    least, most = (f"{sigma / float(weight):.0f}" for weight in (weights.max(), weights.min()))
+    return least if least == most else f"{least} to {most}"
 
 
 def _written(column: Coded) -> str:

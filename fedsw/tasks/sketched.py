@@ -128,7 +128,7 @@ def _coded(columns: Columns, bins: int, group_in_cell: bool) -> tuple[Coded, ...
 
 
 def _pairs(sketch: SketchPart, coded: tuple[Coded, ...]) -> Pairs:
-    return Pairs(ranges(coded), sketch.singles, sketch.weight)
+    return Pairs(ranges(coded), sketch.singles, sketch.balance, sketch.weight)
 
 
 def _classes(experiment: Experiment, shape: Shape) -> int:

@@ -24,7 +24,7 @@ _READ: dict[str, tuple[str, ...]] = {
     "features": ("map", "radius"),
     "moments": ("map", "radius", "projected"),
     "code": (),
-    "table": ("bins", "singles"),
+    "table": ("bins", "singles", "balance"),
 }
 READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
@@ -52,7 +52,8 @@ class SketchPart(Section):
         radius: "features", "moments": norm that longer vectors are shortened to.
         projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
-            single columns have, pairs have the rest.
+            single columns have, pairs have the rest; "auto" for one balance over both.
+        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3).
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
@@ -74,7 +75,8 @@ class SketchPart(Section):
     radius: PositiveFloat = 1.0
     projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
-    singles: Annotated[float, Field(gt=0, le=1)] = 0.2
+    singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
+    balance: Literal["equal", "size"] = "equal"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
     map: str = "raw"
     map_arguments: Arguments = {}
