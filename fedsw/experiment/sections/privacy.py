@@ -160,6 +160,8 @@ class Sketch(SketchPart):
         learning_rate: of Adam at the first step; it falls to 0.
         fraction: of the frequencies that a step looks at.
         generated: labelled samples that a classifier is trained on to measure a generator by.
+        generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
+            released counts; or, "auto", the one of them whose rows are nearer to the sketch.
         independent: whether generated labels do not depend on the group: how often each label and group is generated is
             then the product of both, and the generator is trained for that law. It needs labels and groups.
     """
@@ -175,6 +177,7 @@ class Sketch(SketchPart):
     learning_rate: PositiveFloat = 0.01
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     generated: PositiveInt = 10_000
+    generator: Literal["auto", "network", "tree"] = "auto"
     independent: bool = False
 
     @model_validator(mode="after")
@@ -191,6 +194,8 @@ class Sketch(SketchPart):
             raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
         if not self.shares[0] > 0:
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
+        if self.generator != "auto" and self.kind != "table":
+            raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
         if self.independent and not (self.labels and self.groups):
             raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
         return self

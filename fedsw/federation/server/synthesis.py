@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fedsw.federation.server.job import Job
 from fedsw.federation.trust.model import OneRelease
 from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
+from fedsw.models.tables import TableGenerator
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
@@ -26,6 +27,7 @@ from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_dist
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
+from fedsw.sketches.trees import choose
 from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of
@@ -78,9 +80,10 @@ def synthesise(
         _fitted(job, task, method, evaluator, directory, traffic, log, network, released, (number - 1) * steps)
     else:
         stopped = "completed"
+    chosen = _chosen(task, released[0], network)
     directory.write_model(network)
     held_out = evaluator.write_outputs(network, directory)
-    return Synthesis(stopped, held_out, _described(task, released, network, method))
+    return Synthesis(stopped, held_out, _described(task, released, network, method) | chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,16 @@ def _fitted(
         every=job.experiment.evaluate_every,
         checkpoint=directory.path / of_stage(GENERATOR, len(released)),
     )
+
+
+def _chosen(task: Problem, first: _Stage, network: nn.Module) -> dict[str, Any]:
+    """What the summary says of what a table's rows are drawn from: the network, or a tree that is put in its place."""
+    if not isinstance(network, TableGenerator):
+        return {}
+    _, proportions = _independent(task, first.stored.sketch)
+    wanted = task.experiment.sketch.generator
+    chosen = choose(first.stored.sketch, network, wanted=wanted, sketcher=first.sketcher, proportions=proportions)
+    return {"generator": {**asdict(chosen), "wanted": wanted}}
 
 
 def _learnt(task: Problem, network: nn.Module, directory: RunDirectory, number: int) -> Tensor:
