@@ -241,7 +241,7 @@ def learnt_from(
         wanted = "tree"
     else:
         fit_generator(sketch, network, FitSettings(STEPS, 500, seed, 0.005))
-    chosen = choose(sketch, network, wanted=wanted)
+    chosen = choose([sketch], network, wanted=wanted)
     described = {"kind": chosen.kind, **{kind: round(each, 8) for kind, each in chosen.distances.items()}}
     return records_of_table(made_table(network, columns, coded, rows, seed=seed), columns), described
 

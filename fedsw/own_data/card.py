@@ -160,6 +160,13 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
             Facts.of(("column", "codes", "written as"), [(each.name, each.size, _written(each)) for each in coded]),
         ),
     ]
+    for later in about.get("later", ()):
+        weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]
+        names = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in later["pairs"])
+        lines.append(
+            "A later release measured some pairs once more, with noise of a standard deviation of "
+            f"{_deviations(float(later['sigma']), weights[weights > 0])} records: {names}."
+        )
     if sketch.independent:
         lines.append(
             "Labels do not depend on the group, as was asked for: each label and group is generated as often as if "

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.tables import PairsOfCodes, pairs_measured
+from fedsw.sketches.tables import Pair, pairs_measured
 
 _ROUNDS = 4
 """Of making margins right and numbers positive, one after the other, before margins are fitted by factors."""
 _FITTED = 30
 """Of factors for rows and columns by turns."""
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,51 +34,82 @@ class Tables:
     deviations: Mapping[Pair, float]
 
 
-def consistent(sketch: NoisedSketch) -> Tables:
-    """Read the tables off a sketch whose only part is `Pairs`, and make them agree.
+def consistent(*sketches: NoisedSketch) -> Tables:
+    """Read the tables off sketches whose only part is `Pairs`, of the same columns, and make them agree.
 
-    Whatever several tables say of one thing, how often a cell or a code is there, is averaged with the inverse
+    Whatever several tables say of one thing, how often a cell, a code or a pair is there, is averaged with the inverse
     variances of its noise: the weighted least squares of it. What a table says beyond is moved by least squares to
     that, and numbers that noise made negative are taken away by a projection onto the laws (a simplex); rows and
     columns are then multiplied by factors until margins are those of the singles.
 
     Guarantee: post-processing; it reads the released numbers and nothing else.
 
+    Args:
+        sketches: of one table, the first with all its columns.
+
     Raises:
-        ValueError: if the sketch measures something else.
+        ValueError: if a sketch measures something else.
 
     Sources: Qardaji, Yang, Li 2014 (PriView: averages over what tables share); Duchi and others 2008 (projection);
         Deming, Stephan 1940 (factors).
     """
-    measured, read = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
-    codes, deviation = len(measured.column), sketch.deviation
-    spans = torch.split(torch.arange(codes), list(measured.sizes))
-    square = _square(measured, read)
-    own = read[:, :codes] / measured.single[measured.column]
-    noise = torch.where(measured.pair > 0, (deviation / measured.pair.clamp(min=1e-300)) ** 2, torch.inf)
-    alone = (deviation / measured.single) ** 2
-    singles = [
-        _averaged(
-            [(own[:, span], float(alone[k]), 1)]
-            + [
-                (square[:, span][:, :, other].sum(dim=2), float(noise[k, j]), len(other))
-                for j, other in enumerate(spans)
-                if j != k and bool(measured.pair[k, j] > 0)
-            ]
-        )
-        for k, span in enumerate(spans)
-    ]
-    counted = (sketch.counts.cpu() / sketch.records, deviation**2 / sketch.law.counts, 1)
-    totals = [(law.sum(dim=1), variance, law.shape[1]) for law, variance in singles]
-    proportions = projected(_averaged([counted, *totals])[0].unsqueeze(0), torch.ones(1, dtype=torch.float64))[0]
+    read = [_Read(sketch) for sketch in sketches]
+    columns = range(len(read[0].spans))
+    pairs = {
+        (k, j): _averaged([each.pair(k, j) for each in read if each.measures(k, j)])
+        for k in columns
+        for j in columns[k + 1 :]
+        if any(each.measures(k, j) for each in read)
+    }
+    singles = [_averaged([*(said for each in read for said in each.of_column(k))]) for k in columns]
+    counted = [each.counted for each in read]
+    totals = [(law.sum(dim=1), variance * law.shape[1]) for law, variance in singles]
+    proportions = projected(_averaged([*counted, *totals])[0].unsqueeze(0), torch.ones(1, dtype=torch.float64))[0]
     laws = tuple(projected(law, proportions) for law, _ in singles)
-    pairs, deviations = {}, {}
-    for k, span in enumerate(spans):
-        for j in range(k + 1, len(spans)):
-            if measured.pair[k, j] > 0:
-                pairs[k, j] = with_margins(square[:, span][:, :, spans[j]], laws[k], laws[j])
-                deviations[k, j] = float(noise[k, j]) ** 0.5
-    return Tables(proportions, laws, pairs, deviations)
+    return Tables(
+        proportions,
+        laws,
+        {(k, j): with_margins(table, laws[k], laws[j]) for (k, j), (table, _) in pairs.items()},
+        {pair: variance**0.5 for pair, (_, variance) in pairs.items()},
+    )
+
+
+_Said = tuple[Tensor, float]
+"""What a table says, and the variance of the noise in each of its numbers."""
+
+
+class _Read:
+    """The numbers of one sketch, as frequencies."""
+
+    def __init__(self, sketch: NoisedSketch) -> None:
+        self.measured, blocks = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
+        codes, column = len(self.measured.column), self.measured.column
+        self.spans = torch.split(torch.arange(codes), list(self.measured.sizes))
+        self.variance = sketch.deviation**2
+        self.alone = _over(blocks[:, :codes], self.measured.single[column])
+        self.square = torch.zeros(len(blocks), codes, codes, dtype=torch.float64)
+        values = _over(blocks[:, codes:], self.measured.weights[codes:])
+        self.square[:, self.measured.first, self.measured.second] = values
+        self.square[:, self.measured.second, self.measured.first] = values
+        self.counted: _Said = (sketch.counts.cpu() / sketch.records, self.variance / sketch.law.counts)
+
+    def measures(self, k: int, j: int) -> bool:
+        return k != j and bool(self.measured.pair[k, j] > 0)
+
+    def pair(self, k: int, j: int) -> _Said:
+        variance = self.variance / float(self.measured.pair[k, j]) ** 2
+        return self.square[:, self.spans[k]][:, :, self.spans[j]], variance
+
+    def of_column(self, k: int) -> list[_Said]:
+        """What the column's own table, and every pair with it, say of its codes."""
+        said = []
+        if bool(self.measured.single[k] > 0):
+            said.append((self.alone[:, self.spans[k]], self.variance / float(self.measured.single[k]) ** 2))
+        for j, other in enumerate(self.spans):
+            if self.measures(k, j):
+                table, variance = self.pair(k, j)
+                said.append((table.sum(dim=2), variance * len(other)))
+        return said
 
 
 def with_margins(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -108,24 +137,18 @@ def projected(numbers: Tensor, totals: Tensor) -> Tensor:
     return (numbers - over.gather(1, last)).clamp(min=0)
 
 
-def _averaged(said: list[tuple[Tensor, float, int]]) -> tuple[Tensor, float]:
-    """The mean of what several tables say, each the sum of so many numbers of a variance, and the mean's variance."""
-    precisions = [1 / max(variance * count, torch.finfo(torch.float64).tiny) for _, variance, count in said]
+def _averaged(said: list[_Said]) -> _Said:
+    """The mean of what several tables say, by inverse variances, and the mean's variance."""
+    precisions = [1 / max(variance, torch.finfo(torch.float64).tiny) for _, variance in said]
     largest = max(precisions)
     parts = [precision / largest for precision in precisions]
-    mean = torch.stack([part * numbers for part, (numbers, _, _) in zip(parts, said, strict=True)]).sum(dim=0)
-    return mean / sum(parts), 1 / (largest * sum(parts))
+    mean = torch.stack([part * numbers for part, (numbers, _) in zip(parts, said, strict=True)]).sum(dim=0)
+    return mean / sum(parts), 1 / largest / sum(parts)
 
 
-def _square(measured: PairsOfCodes, read: Tensor) -> Tensor:
-    """How often every two codes are there together, (cells, q, q), of the released numbers (cells, F)."""
-    codes = len(measured.column)
-    square = torch.zeros(len(read), codes, codes, dtype=torch.float64)
-    weights = measured.weights[codes:]
-    values = read[:, codes:] / torch.where(weights > 0, weights, torch.inf)
-    square[:, measured.first, measured.second] = values
-    square[:, measured.second, measured.first] = values
-    return square
+def _over(numbers: Tensor, weights: Tensor) -> Tensor:
+    """Numbers (cells, m) over weights (m,), 0 where nothing was measured."""
+    return numbers / torch.where(weights > 0, weights, torch.inf)
 
 
 def _factor(wanted: Tensor, there: Tensor) -> Tensor:

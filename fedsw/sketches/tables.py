@@ -16,6 +16,7 @@ from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import Columns, DrawnPart
 
 Ranges = tuple[tuple[int, int], ...]
+Pair = tuple[int, int]
 
 
 Balance = Literal["equal", "size"]
@@ -41,10 +42,12 @@ class Pairs:
         balance: w of single columns among themselves, and of pairs: "equal", or "size", proportional to c^(1/3) for a
             table of c numbers. With singles = "auto" that makes the noise of all numbers together, sum_t c_t / w_t,
             least.
+        chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
+            for single columns and all pairs.
         weight: see `fedsw.sketches.parts.Part`.
 
     Raises:
-        ValueError: if ranges are empty or overlap, or `singles` is not above 0 and at most 1.
+        ValueError: if ranges are empty or overlap, `singles` is not above 0 and at most 1, or a chosen pair is none.
 
     Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
         unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
@@ -53,6 +56,7 @@ class Pairs:
     ranges: Ranges
     singles: Share = 0.2
     balance: Balance = "equal"
+    chosen: tuple[Pair, ...] | None = None
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class Pairs:
             raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
         if self.singles != "auto" and not 0 < self.singles <= 1:
             raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1, or is 'auto'")
+        if self.chosen is not None and not (self.chosen and all(0 <= i < j < len(self.ranges) for i, j in self.chosen)):
+            raise ValueError(f"chosen pairs are {list(self.chosen)}; give pairs i < j of {len(self.ranges)} columns")
 
     @property
     def columns(self) -> Columns:
@@ -74,10 +80,18 @@ class Pairs:
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
-        return PairsOfCodes(tuple(end - first for first, end in self.ranges), self.singles, self.balance)
+        return self.of_codes
+
+    @property
+    def of_codes(self) -> PairsOfCodes:
+        """What it makes of codes, in float64."""
+        sizes = tuple(end - first for first, end in self.ranges)
+        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen)
 
 
-def table_weights(sizes: Sequence[int], singles: Share, balance: Balance) -> tuple[Tensor, Tensor]:
+def table_weights(
+    sizes: Sequence[int], singles: Share, balance: Balance, chosen: Sequence[Pair] | None = None
+) -> tuple[Tensor, Tensor]:
     """What a code and a product of two are multiplied by: (K,) and (K, K), symmetric, float64; see `Pairs`.
 
     The squares of the first, and of the second above its diagonal, which is 0, have sum 1.
@@ -86,6 +100,12 @@ def table_weights(sizes: Sequence[int], singles: Share, balance: Balance) -> tup
     both = size.unsqueeze(0) * size.unsqueeze(1)
     power = 2 / 3 if balance == "size" else 0.0
     one, two = size**power, (both**power).fill_diagonal_(0)
+    if chosen is not None:
+        among = torch.zeros_like(two)
+        for i, j in chosen:
+            among[i, j] = among[j, i] = 1
+        two = two * among
+        return torch.zeros_like(one), (two / (two.sum() / 2)).sqrt()
     ones, twos = one.sum(), two.sum() / 2
     share = 1.0 if len(sizes) == 1 else float(ones / (ones + twos)) if singles == "auto" else singles
     return (share * one / ones).sqrt(), ((1 - share) * two / twos.clamp(min=1)).sqrt()
@@ -96,7 +116,7 @@ class PairsOfCodes(DrawnPart):
 
     Args:
         sizes: codes of each column, with sum q.
-        singles, balance: see `Pairs`.
+        singles, balance, chosen: see `Pairs`.
 
     Attributes:
         single, pair: what a code of each column (K,), and a product of two (K, K), is multiplied by.
@@ -105,12 +125,18 @@ class PairsOfCodes(DrawnPart):
         column: of every code (q,).
     """
 
-    def __init__(self, sizes: tuple[int, ...], singles: Share, balance: Balance = "equal") -> None:
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        singles: Share,
+        balance: Balance = "equal",
+        chosen: Sequence[Pair] | None = None,
+    ) -> None:
         super().__init__()
         self.sizes = sizes
         column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
-        single, pair = table_weights(sizes, singles, balance)
+        single, pair = table_weights(sizes, singles, balance, chosen)
         self.first: Tensor
         self.second: Tensor
         self.column: Tensor
@@ -194,8 +220,7 @@ def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
     (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
     if not isinstance(part, Pairs):
         raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")
-    sizes = tuple(end - first for first, end in part.ranges)
-    return PairsOfCodes(sizes, part.singles, part.balance).to(sketch.value.device)
+    return part.of_codes.to(sketch.value.device)
 
 
 def cell_means(sketch: NoisedSketch) -> tuple[Means, Means]:

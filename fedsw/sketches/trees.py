@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,10 +13,11 @@ from torch import Tensor
 from fedsw.models.labelled import generate, proportions_of
 from fedsw.models.tables import NONE, TableGenerator
 from fedsw.randomness import Stream
-from fedsw.sketches.consistent import Pair, Tables, consistent, with_margins
+from fedsw.sketches.consistent import Tables, consistent, with_margins
 from fedsw.sketches.fit import sketch_distance
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.noised import NoisedSketch
+from fedsw.sketches.tables import Pair
 
 _DRAWS = 2
 """Tables of independent columns with fresh noise, by which mutual informations are corrected."""
@@ -40,31 +42,31 @@ class Chosen:
 
 
 def choose(
-    sketch: NoisedSketch,
+    sketches: Sequence[NoisedSketch],
     network: TableGenerator,
     *,
     wanted: Kind | Literal["auto"] = "auto",
-    sketcher: Sketcher | None = None,
+    sketchers: Sequence[Sketcher | None] = (None,),
     proportions: Tensor | None = None,
 ) -> Chosen:
-    """Fit a tree to a sketch of tables, and let rows be drawn from it where it is nearer to it than the network.
+    """Fit a tree to sketches of tables, and let rows be drawn from it where it is nearer to them than the network.
 
     Guarantee: post-processing; the choice reads the released sketch and generated rows, no record.
 
     Args:
-        sketch: whose only part is `Pairs`.
-        network: trained on it; changed in place where the tree is chosen.
+        sketches: whose only part is `Pairs`, of each stage.
+        network: trained on them; changed in place where the tree is chosen.
         wanted: one of them whatever their distances are, or "auto".
-        sketcher: the sketch's law, drawn, if it is there already.
+        sketchers: the sketches' laws, drawn, where they are there already.
         proportions: (cells,), of what is generated, in place of those of the tables.
     """
     trained = network.proportions.clone()
-    distances = {"network": _distance(sketch, network, sketcher)}
-    tables = consistent(sketch)
+    distances = {"network": _distance(sketches, network, sketchers)}
+    tables = consistent(*sketches)
     parents, order = spanning_tree(informations(tables), len(tables.singles))
     network.follow(parents, order, [_given(tables, column, parent) for column, parent in enumerate(parents)])
     network.proportions.copy_(tables.proportions if proportions is None else proportions)
-    distances["tree"] = _distance(sketch, network, sketcher)
+    distances["tree"] = _distance(sketches, network, sketchers)
     nearer: Kind = "tree" if distances["tree"] < distances["network"] else "network"
     kind = nearer if wanted == "auto" else wanted
     if kind == "network":
@@ -72,6 +74,19 @@ def choose(
         network.proportions.copy_(trained)
     edges = tuple((parents[column], column) for column in order if parents[column] != NONE)
     return Chosen(kind, distances, edges)
+
+
+def next_pairs(sketches: Sequence[NoisedSketch], count: int) -> tuple[Pair, ...]:
+    """Which pairs of columns a later stage measures: those of the tree, then those that tell most of each other.
+
+    Guarantee: post-processing of the sketches (cells, F + 1) that were released.
+    """
+    tables = consistent(*sketches)
+    told = informations(tables)
+    parents, _ = spanning_tree(told, len(tables.singles))
+    edges = {(min(edge), max(edge)) for edge in enumerate(parents) if NONE not in edge}
+    ranked = sorted(told, key=lambda pair: (pair not in edges, -told[pair]))
+    return tuple(sorted(ranked[:count]))
 
 
 def informations(tables: Tables) -> dict[Pair, float]:
@@ -134,6 +149,7 @@ def _information(law: Tensor) -> float:
     return float(torch.where(law > 0, terms, 0.0).sum())
 
 
-def _distance(sketch: NoisedSketch, network: TableGenerator, sketcher: Sketcher | None) -> float:
+def _distance(sketches: Sequence[NoisedSketch], network: TableGenerator, sketchers: Sequence[Sketcher | None]) -> float:
     features, cells = generate(network, proportions_of(network), _JUDGED)
-    return sketch_distance(sketch, features, cells, sketcher=sketcher)
+    pairs = zip(sketches, sketchers, strict=True)
+    return sum(sketch_distance(sketch, features, cells, sketcher=sketcher) for sketch, sketcher in pairs)

@@ -201,7 +201,8 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     """
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
-    later = [part for stage in experiment.sketch.stages for part in stage.parts]
+    table = experiment.sketch.kind == "table"
+    later = [part for stage in experiment.sketch.stages for part in ((experiment.sketch,) if table else stage.parts)]
     for part in (*measured, *later):
         costs += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training

@@ -18,7 +18,7 @@ from fedsw.sketches.consistent import consistent, projected, with_margins
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.tables import Pairs
-from fedsw.sketches.trees import choose, informations, spanning_tree
+from fedsw.sketches.trees import choose, informations, next_pairs, spanning_tree
 
 SIZES = (2, 4, 3, 3)
 RANGES = ((0, 2), (2, 6), (6, 9), (9, 12))
@@ -126,7 +126,7 @@ def test_noise_alone_is_no_information():
 
 def test_rows_drawn_along_the_tree_have_the_tables_of_its_edges():
     network = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
-    chosen = choose(sketched(2.0), network, wanted="tree", sketcher=SKETCHER)
+    chosen = choose([sketched(2.0)], network, wanted="tree", sketchers=[SKETCHER])
     tables, m = consistent(sketched(2.0)), 40_000
     rows, cells = generate(network, proportions_of(network), m)
     assert set(rows.unique().tolist()) == {0.0, 1.0} and len(chosen.edges) == 3
@@ -140,11 +140,11 @@ def test_rows_drawn_along_the_tree_have_the_tables_of_its_edges():
 def test_the_nearer_one_is_chosen_and_a_wish_is_a_wish():
     untrained = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
     before = untrained.proportions.clone()
-    chosen = choose(sketched(), untrained, sketcher=SKETCHER)
+    chosen = choose([sketched()], untrained, sketchers=[SKETCHER])
     assert chosen.kind == "tree" and chosen.distances["tree"] < chosen.distances["network"]
     assert bool(untrained.drawn)
     again = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
-    assert choose(sketched(), again, wanted="network", sketcher=SKETCHER).kind == "network"
+    assert choose([sketched()], again, wanted="network", sketchers=[SKETCHER]).kind == "network"
     assert not bool(again.drawn)
     torch.testing.assert_close(again.proportions, before)
 
@@ -160,7 +160,7 @@ def test_once_the_sketch_is_fixed_poisoned_records_change_nothing(monkeypatch):
             monkeypatch.setattr(type(SKETCHER), "sums", none_left)
             monkeypatch.setattr("fedsw.data.codes.codes_of", none_left)
         network = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
-        chosen = choose(sketch, network, sketcher=SKETCHER)
+        chosen = choose([sketch], network, sketchers=[SKETCHER])
         made.append((chosen, generate(network, proportions_of(network), 100)[0]))
     assert made[0][0] == made[1][0]
     torch.testing.assert_close(made[0][1], made[1][1], rtol=0, atol=0)
@@ -171,3 +171,32 @@ def test_a_tree_whose_children_come_first_is_refused():
     tables = [torch.ones(2, 1, size) for size in SIZES]
     with pytest.raises(ValueError, match="before what they depend on"):
         network.follow([1, NONE, NONE, NONE], [0, 1, 2, 3], tables)
+
+
+def again(chosen: tuple[tuple[int, int], ...], sigma: float, seed: int) -> NoisedSketch:
+    """The same records in a later stage, which measures some pairs."""
+    law = Law(12, (Pairs(RANGES, balance="size", chosen=chosen),), classes=2, counts=0.01)
+    _, rows, cells = chain()
+    total = law.drawn(torch.float64).sums(rows, cells)
+    noise = torch.from_numpy(Stream.seeded(seed, "later noise").normals(total.numel())).reshape(total.shape)
+    return NoisedSketch(law, total + sigma * noise, sigma, N)
+
+
+def test_a_later_stage_makes_the_tables_that_it_measures_better():
+    exact, pair = consistent(sketched(0.0)).pairs[1, 2], (1, 2)
+    errors = np.array(
+        [
+            [float((consistent(*each).pairs[pair] - exact).square().sum()) for each in ((first,), (first, second))]
+            for first, second in ((sketched(20.0, seed), again((pair, (0, 2)), 20.0, seed)) for seed in range(6))
+        ]
+    )
+    assert errors[:, 1].mean() < 0.6 * errors[:, 0].mean()
+    (noisy, better) = (
+        consistent(*each).deviations[pair] for each in ([sketched()], [sketched(), again((pair,), 4.0, 0)])
+    )
+    assert better < noisy
+
+
+def test_the_pairs_that_a_later_stage_measures_are_the_trees_and_those_that_tell_most():
+    assert next_pairs([sketched(10.0)], 3) == ((0, 2), (1, 2), (1, 3))
+    assert len(next_pairs([sketched(10.0)], 5)) == 5 and set(next_pairs([sketched(10.0)], 5)) > {(0, 2), (1, 2), (1, 3)}

@@ -129,7 +129,9 @@ class SketchStage(Section):
     Attributes:
         share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
             as the first.
-        parts: what is measured.
+        parts: what is measured, of what is no table.
+        tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
+            before and others that tell most of each other, each as "balance" says.
         counts: see `Sketch`; how often each label is generated is read off the first stage.
     """
 
@@ -138,6 +140,7 @@ class SketchStage(Section):
         SketchPart(kind="features", map="learnt", layer="early"),
         SketchPart(kind="features", map="learnt"),
     )
+    tables: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
     counts: Annotated[float, Field(gt=0, le=4)] = 0.01
 
 
@@ -151,7 +154,8 @@ class Sketch(SketchPart):
     Attributes:
         also: more parts of a record's vector.
         stages: later releases, one after the other; between two of them a classifier is trained on what the generator
-            makes, and the generator goes on with all releases, `training.rounds` steps after each.
+            makes (of a table, pairs of columns are chosen), and the generator goes on with all releases,
+            `training.rounds` steps after each.
         hidden: width of the hidden layers of that classifier.
         labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
         counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
@@ -186,11 +190,15 @@ class Sketch(SketchPart):
             raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
         if any(part.map == "learnt" for part in (self, *self.also)):
             raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
-        if self.stages and (self.kind == "table" or not self.labels):
-            raise ValueError("stages learn to tell labels apart, of what is no table: set labels, and no kind 'table'")
+        table = self.kind == "table"
+        if self.stages and not (table or self.labels):
+            raise ValueError("stages learn to tell labels apart: set labels")
+        for name, foreign in (("parts", table), ("tables", not table)):
+            if foreign and any(stage.changed(name) for stage in self.stages):
+                raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
         if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
             raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
-        if not self.stages and self.hidden != type(self).model_fields["hidden"].default:
+        if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
             raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
         if not self.shares[0] > 0:
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
