@@ -19,7 +19,7 @@ from typing import Any
 from fedsw import markdown
 from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.text import downward, json_text, number, upward
 
 ROOT = Path(__file__).parents[1]

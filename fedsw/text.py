@@ -179,3 +179,13 @@ def _plain(value: Any) -> Any:
             return None
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
     return str(value)
+
+
+def installed_version() -> str:
+    """The version in pyproject.toml when the package was installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fedsw")
+    except PackageNotFoundError:
+        return "0+not.installed"

@@ -95,7 +95,7 @@ def _attack(
     unsafe: bool,
 ) -> Finding:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
 
     experiment = load_experiment(find_experiment(target), changes)
     if one_run is not None:

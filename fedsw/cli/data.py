@@ -157,7 +157,7 @@ def check_command(
     Exits with 2 if a run could not start.
     """
     from fedsw.experiment import ExperimentError, load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import examine
     from fedsw.own_data.screen import as_plain, examination_view
     from fedsw.text import json_text

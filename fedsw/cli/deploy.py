@@ -105,7 +105,7 @@ def server_command(
     from fedsw.cli.execution import execute
     from fedsw.deploy.serving import serving
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
 
     if experiment is None and resume is None:
         with serving(certs, home, port=port, stock=stock) as link:

@@ -169,7 +169,7 @@ def plan_command(
     """
 
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.planning.after_moments import after_moments as from_run
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain, draw_plan, planned_view
@@ -297,7 +297,7 @@ def tune_command(
     the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
     search sees how many they are: run it where only you do.
     """
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.planning.search import candidates, metric_of
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
@@ -317,8 +317,7 @@ def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, sh
     from fedsw.experiment.sources import require_one_client_each
     from fedsw.own_data.examine import examine
     from fedsw.planning.law import known_sizes
-    from fedsw.planning.search import score_on_twins, search
-    from fedsw.report.tuning import counting, tried_record, tried_view
+    from fedsw.planning.search import counting, score_on_twins, search, tried_record, tried_view
 
     own = found[0].experiment.data
     if own.source != "files" or own.data_dir is None:
@@ -339,8 +338,8 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
 ) -> dict[str, Any]:
     from fedsw.accounting.selection import with_mean
+    from fedsw.planning.search import cost_view, selected_record, selected_view, waiting
     from fedsw.planning.selection import cost_of, select
-    from fedsw.report.tuning import cost_view, selected_record, selected_view, waiting
 
     law = with_mean(expected)
     if show:

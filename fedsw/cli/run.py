@@ -120,7 +120,7 @@ def run_command(
     """
     from fedsw.cli.execution import execute
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)

@@ -22,7 +22,7 @@ from fedsw.text import json_text, number, upward
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
     from fedsw.report.accounts import ClientStatus
-    from fedsw.report.page.document import Document
+    from fedsw.report.page.page import Document
     from fedsw.report.status import Status
 
 
@@ -144,7 +144,7 @@ def client_view(status: ClientStatus) -> RenderableType:
 
 def status_view(status: Status) -> RenderableType:
     """The status as a small table."""
-    from fedsw.experiment.catalogue import of_unit
+    from fedsw.experiment.load import of_unit
     from fedsw.runs.record import command_for
 
     rows = Table.grid(padding=(0, 2))
@@ -198,7 +198,7 @@ def _duration(seconds: float) -> str:
 
 def list_command(as_json: Json = False) -> None:
     """List the shipped experiments."""
-    from fedsw.experiment.catalogue import shipped_experiments
+    from fedsw.experiment.load import shipped_experiments
     from fedsw.report.screens import experiments_table
 
     experiments = shipped_experiments()

@@ -109,7 +109,7 @@ def _experiment(
     fair: bool,
 ) -> Experiment:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis
 

@@ -11,9 +11,8 @@ from fedsw.compare.figure import draw_utility
 from fedsw.compare.grid import read_grid
 from fedsw.compare.table import epsilon_of, make_table, spread
 from fedsw.report.facts import Facts
-from fedsw.report.page.document import Document, Listed, Part, Section
-from fedsw.report.page.page import Page
-from fedsw.report.page.svg import picture
+from fedsw.report.page.page import Document, Listed, Page, Part, Section
+from fedsw.report.page.pictures import picture
 from fedsw.report.progress import metric_name
 from fedsw.text import Short, measured, upward
 

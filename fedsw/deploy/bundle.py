@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsw.version import installed_version
+from fedsw.text import installed_version
 
 OWN = "own"
 """What an operator writes for the hash of the installed fedsw's own bundle."""

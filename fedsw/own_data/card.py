@@ -11,7 +11,7 @@ from fedsw.experiment import Experiment
 from fedsw.own_data.fidelity import Fidelity
 from fedsw.own_data.usefulness import REAL, SYNTHETIC
 from fedsw.report.facts import Facts
-from fedsw.report.page.document import Document, Listed, Part, Section, Strong
+from fedsw.report.page.page import Document, Listed, Part, Section, Strong
 from fedsw.sketches.tables import table_weights
 
 

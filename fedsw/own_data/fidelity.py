@@ -161,7 +161,7 @@ def _sliced(one: Records, other: Records) -> float:
     width = one.features.shape[1]
     normals = torch.from_numpy(Stream.seeded(0, "slices of a table").normals(width * 100)).reshape(width, 100)
     theta = directions(width, 100, normals=normals, scheme="iid")
-    return float(sliced_w2(one.features.double(), other.features.double(), theta))
+    return float(sliced_w2(one.features, other.features, theta, dtype=torch.float32))
 
 
 def _nearest(one: Records, other: Records) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from fedsw.accounting.stated import Renyi
 from fedsw.engines.driver import fresh_directory, run_among
 from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.catalogue import unprotected
+from fedsw.experiment.load import unprotected
 from fedsw.experiment.preset import left_open
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node

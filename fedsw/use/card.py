@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedsw import files
 from fedsw.report import facts
-from fedsw.report.page.document import Code, Document, Listed, Section
+from fedsw.report.page.page import Code, Document, Listed, Section
 from fedsw.runs.files import CARD
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import json_text

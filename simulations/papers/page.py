@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.markdown import table
-from fedsw.report.page.document import Document, Section
+from fedsw.report.page.page import Document, Section
 from fedsw.text import number
 from simulations.papers.figure import Row
 from simulations.papers.pictures import pictures_of

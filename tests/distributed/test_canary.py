@@ -10,7 +10,7 @@ import pytest
 
 from fedsw.audit import canary, masked
 from fedsw.federation.trust.distributed import budget, cohort, site
-from fedsw.privacy.shares import Share
+from fedsw.privacy.masks import Share
 from fedsw.randomness import Stream
 from tests.federations import small
 

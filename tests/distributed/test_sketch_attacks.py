@@ -19,10 +19,9 @@ from fedsw.federation.budgets.sketches import PART
 from fedsw.federation.node.node import join
 from fedsw.federation.trust.distributed import sketch_client
 from fedsw.federation.trust.distributed.cohort import Cohort, least
-from fedsw.privacy.masks import MaskKey, digest_of
+from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.privacy.shares import summed
 from fedsw.randomness import Stream
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.tasks.measures import law_of_problem, sketch_of_records

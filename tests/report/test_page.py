@@ -17,7 +17,7 @@ from fedsw.report.page import content, person
 from fedsw.report.page.content import shareable
 from fedsw.report.page.page import WhatIfs, page
 from fedsw.report.page.person import percent
-from fedsw.report.page.svg import Picture
+from fedsw.report.page.pictures import Picture
 from fedsw.report.plots import draw_metrics
 from fedsw.runs.accounts import spent_by
 from fedsw.runs.files import read_json, read_lines

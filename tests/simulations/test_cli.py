@@ -17,7 +17,7 @@ from fedsw.cli import execution
 from fedsw.compare import demo
 from fedsw.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
-from fedsw.experiment.catalogue import shipped, shipped_experiments
+from fedsw.experiment.load import shipped, shipped_experiments
 from fedsw.runs.files import find_run
 
 MakeRun = Callable[..., Path]

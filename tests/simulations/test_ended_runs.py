@@ -15,7 +15,7 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import found_json
 from fedsw.use.card import write_card

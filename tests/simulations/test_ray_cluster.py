@@ -11,7 +11,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.engines import flwr_run, inprocess
+from fedsw.engines import deployed, inprocess
 from fedsw.runs.files import SUMMARY
 
 
@@ -59,9 +59,9 @@ def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(
         (directory / SUMMARY).write_text(json.dumps({"status": "completed"}))
         return ""
 
-    monkeypatch.setattr(flwr_run, "_submit", submitted)
-    flwr_run.run(tmp_path, 2)
+    monkeypatch.setattr(deployed, "_submit", submitted)
+    deployed.run_submitted(tmp_path, 2)
     (tmp_path / SUMMARY).unlink()
     logs += ["", "no such app"]
     with pytest.raises(RuntimeError, match="never started on Flower's engine; its last output:\nno such app"):
-        flwr_run.run(tmp_path, 2)
+        deployed.run_submitted(tmp_path, 2)

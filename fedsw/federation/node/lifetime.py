@@ -22,7 +22,7 @@ from fedsw.accounting.lifetime import (
     unbind,
 )
 from fedsw.experiment import Experiment
-from fedsw.experiment.catalogue import unprotected
+from fedsw.experiment.load import unprotected
 from fedsw.federation.node.simulated import is_simulated
 
 ACCOUNT = "account"

@@ -17,7 +17,7 @@ from fedsw.accounting.lifetime import (
     one_cost,
     planned,
 )
-from fedsw.experiment.catalogue import unprotected
+from fedsw.experiment.load import unprotected
 from fedsw.federation.budgets.held_out import covering, held_out_budget, tally_of
 from fedsw.federation.budgets.moments import planned_moments
 from fedsw.federation.trust.plan import Plan

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedsw.report.facts import Facts
-from fedsw.report.page.pictures import draw_rates
-from fedsw.report.page.svg import Picture, picture
+from fedsw.report.page.pictures import Picture, draw_rates, picture
 from fedsw.runs.accounts import spent_by
 from fedsw.runs.files import PLAN, found_json
 from fedsw.runs.record import RunRecord

@@ -1,21 +1,75 @@
-"""What a page draws beside a run's own figures: its worth, what can be told of a person, runs beside each other."""
+"""Figures inside a page, as SVG whose text stays text, with a sentence for who cannot see it; what is drawn there."""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from io import BytesIO, StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
-from fedsw.report.figures import LINES, colour, house_style, marker, new_panels
+from fedsw.report.figures import LINES, colour, compact, house_style, marker, new_panels
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.record import RunRecord
-from fedsw.text import to_float, upward
+from fedsw.text import harmless, to_float, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedsw.accounting.meaning import Meaning
+
+
+_MOST_BYTES = 250_000
+"""Of one figure as SVG; a larger one, of thousands of points, becomes a PNG."""
+_POINTS = 96  # of CSS, in an inch
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+class Picture(NamedTuple):
+    """A figure in a page: its caption, the element, and how wide it must be to be read, in CSS pixels."""
+
+    caption: str
+    element: Markup
+    width: int
+
+
+def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
+    """A figure as an element of a page.
+
+    Args:
+        name: unlike that of any other figure of the page.
+        caption: shown below.
+        says: what it shows, in words, for who cannot see it.
+    """
+    import matplotlib
+
+    written = StringIO()
+    with house_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    drawn = written.getvalue()
+    width = round(_POINTS * figure.get_figwidth())
+    if len(drawn) > _MOST_BYTES:
+        return Picture(caption, _as_png(figure, says, width), width)
+    label = Markup('role="img" aria-label="{}"').format(harmless(says))
+    body = _IDS.sub(rf"\g<1>{name}-", drawn[drawn.index("<svg") :])
+    body = re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
+        rf'<svg {label} \1 xmlns:xlink="http://www.w3.org/1999/xlink" width="{width}">',
+        body,
+        count=1,
+    )
+    return Picture(caption, Markup(re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)), width)
+
+
+def _as_png(figure: Figure, says: str, width: int) -> Markup:
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    data = base64.b64encode(compact(drawn.getvalue())).decode("ascii")
+    return Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)
+
 
 _HEADLINES = ("accuracy", "mean_squared_error", "sw2")
 """Metrics that a page begins with, the first that a run has."""

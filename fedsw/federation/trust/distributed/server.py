@@ -40,8 +40,7 @@ from fedsw.federation.trust.distributed.budget import (
 )
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan, prepared_by
-from fedsw.privacy.masks import Whole
-from fedsw.privacy.shares import summed
+from fedsw.privacy.masks import Whole, summed
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sensitivity import planned_spreads
