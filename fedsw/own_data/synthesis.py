@@ -194,6 +194,11 @@ class Usefulness:
         return self.gains[REAL].above and (not self.gains[SYNTHETIC].above or self.kept < _LITTLE)
 
     @property
+    def lost(self) -> float:
+        """How much lower the score is that is learnt from the table."""
+        return self.scores[REAL] - self.scores[SYNTHETIC]
+
+    @property
     def kept(self) -> float:
         """The part of what a model learns from real records, beyond a constant, that it learns from the table."""
         return self.gains[SYNTHETIC].value / self.gains[REAL].value
@@ -204,7 +209,7 @@ class Usefulness:
         made, real = (measured(self.scores[each], self.around[each]) for each in (SYNTHETIC, REAL))
         shown = (
             f"{self.measure} on {self.records} held-out records of {self.model}: trained on the synthetic rows {made}, "
-            f"on real ones {real}, a constant {number(self.constant)}."
+            f"on real ones {real}, so that {self.lost:.3f} is lost; a constant {number(self.constant)}."
         )
         if not self.gains[REAL].above:
             return (

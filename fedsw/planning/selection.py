@@ -34,7 +34,7 @@ from fedsw.federation.trust.plan import Plan, make_plan
 from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.planning.search import Candidate, score_of
 from fedsw.randomness import Stream
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
 from fedsw.settings import FederationError
@@ -57,8 +57,8 @@ def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> No
     for name in RELEASABLE:
         if (directory / name).is_file():
             files.private(Path(shutil.copyfile(directory / name, place / name)))
-    if (state := trainer.load(directory)) is not None:
-        trainer.Checkpoints(place).save(state)  # under one name: how many there are is a matter of the pace
+    if (state := checkpoint.load(directory)) is not None:
+        checkpoint.write(place, state)
     _date(place, begun.isoformat(timespec="seconds"))
     for path in (*place.iterdir(), place):
         os.utime(path, (begun.timestamp(),) * 2)

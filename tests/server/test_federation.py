@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
@@ -175,13 +175,13 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
 def test_the_checkpoint_holds_released_vectors_only(federation):
     directory = _run(federation)
-    state = trainer.load(directory)
+    state = checkpoint.load(directory)
     assert state is not None
-    for name in trainer.NAMES:
-        _, _, content = (directory / name).read_bytes().partition(b"\n")
-        stored = torch.load(io.BytesIO(content), weights_only=True)
-        assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
-        assert set(stored["ledger"]) == {"sequence", "digest"}
+    assert [name for name in checkpoint.NAMES if (directory / name).exists()] == [checkpoint.NAME]
+    _, _, content = (directory / checkpoint.NAME).read_bytes().partition(b"\n")
+    stored = torch.load(io.BytesIO(content), weights_only=True)
+    assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
+    assert set(stored["ledger"]) == {"sequence", "digest"}
     assert state.round == 4 and torch.equal(state.theta.float().sort()[0], parameters(directory).float().sort()[0])
 
 

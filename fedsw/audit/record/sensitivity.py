@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsw.audit.record.folder import Check, Faults, Folder, Row
+from fedsw.audit.record.tables import not_of_sketches
 
 SLACK = 1.001
 
@@ -214,7 +215,9 @@ def model(folder: Folder, name: str) -> Check:
     most = (last - 1) * planned + step
     faults.require(max(numbers, default=0) <= most, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
     released, kept = tensors_of(path), stored["network"]
-    off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
+    off = not_of_sketches(folder, kept, released)
+    if off is None:
+        off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
 

@@ -106,8 +106,9 @@ Learnt = Annotated[
         record="model",
         name="classifier",
         seen=Seen.RELEASED,
-        about="weights of the classifier that a later stage looks through, of the declared architecture; zeros in the "
-        "first. Whatever they are, what is made of a record is bounded at the client",
+        about="weights of the classifier that a later stage looks through, of the declared architecture, or 1 for each "
+        "pair of columns that it measures; zeros in the first. Whatever they are, what is made of a record is bounded "
+        "at the client",
         shape=("z",),
         precision="float64",
         when=WITH_STAGES,
