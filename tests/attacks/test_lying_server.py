@@ -182,7 +182,7 @@ def test_no_parameters_that_a_server_may_choose_move_a_flipped_label_beyond_the_
         assert attacked(found, theta.to(found.node.task.dtype), pair, [size, size], 0.0) <= 1.0
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     alpha=st.sampled_from([0.0, 0.5, 1.0]),

@@ -461,7 +461,7 @@ OF_THE_RELEASE = frozenset(
 """Keys of what is computed from the release alone, which differs as noised numbers do."""
 
 
-REAL = ("central, classification", "local-gradient, classification", "sketch-local, table")
+REAL = ("central, classification", "sketch-local, table")
 
 
 @pytest.mark.slow
