@@ -33,9 +33,8 @@ from fedsw.columns.declaration import Columns
 from fedsw.data import Dataset, Records
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.after_moments import twins_of
+from fedsw.planning.after_moments import moments_of, twins_of
 from fedsw.planning.forecast import curve, reference, strength_of, trained
-from fedsw.planning.from_moments import moments_of
 from fedsw.planning.law import LAWS, TIGHT, PublicRows, columns_named, scaled
 from fedsw.tasks.problem import Problem
 

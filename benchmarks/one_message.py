@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.machine import describe, pace
 from fedsw.engines.driver import run
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.federation.server.synthesis import settings_of
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver

@@ -1,22 +1,26 @@
 """Synthetic tables of Adult at one epsilon: what classifiers learn from them, beside MST, AIM and the real records.
 
     python -m benchmarks.synthetic_tables --data-dir DATA [--epsilon 1] [--seeds 3] [--methods real sketch sketch-local]
+                                          [--sketch public=2000 balance=size generator=tree]
                                           [--python SMARTNOISE/bin/python] [--aim rounds=26 max_model_size=2]
                                           [--minutes 40]
 
 One table of declared columns (all of Adult's but `fnlwgt`, a sampling weight, and `education`,
 which `education-num` repeats), 33 916 private records and 11 306 held-out ones, delta = 1e-9. Logistic
 regression and gradient boosting learn from as many synthetic rows as there are private records, and are tested on the
-held-out real ones. `sketch-local` has ten clients that trust nobody. MST and AIM are those of smartnoise-synth, in an
+held-out real ones; the total variation is that of single columns and of pairs, class included, in the codes of the row.
+`--sketch` has settings of tables, and `public`: so many held-out records, on which then nothing is tested, are declared
+public, and numbers are cut at their quantiles. `sketch-local` has ten clients that trust nobody. MST and AIM are those of smartnoise-synth, in an
 environment of its own that `--python` names; they get the same codes of columns, so that no budget goes into bounds,
 and their epsilon is about a record that is there or not, the weaker promise of the two. `--aim` bounds the work of AIM by
-its own settings, which stand in the row's name; what has not ended after `--minutes` is stopped, and its row says so. Rows
+its own settings; settings stand in the row's name; what has not ended after `--minutes` is stopped, and its row says so. Rows
 that are in benchmarks/results/synthetic_tables.json already are not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -24,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,13 +40,14 @@ from fedsw.data import Records
 from fedsw.data.codes import cells_of_table, codes_of, one_hot, records_of_table
 from fedsw.data.files import find_data
 from fedsw.data.tabular import CATEGORIES, CLASSES, COLUMNS, read_rows
-from fedsw.models.labelled import VectorGenerator
+from fedsw.models.tables import TableGenerator
 from fedsw.own_data.synthesis import STEPS
 from fedsw.single.sketching import plan_sketch, release_sketch
 from fedsw.sketches.fit import FitSettings, fit_generator
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.tables import Pairs
+from fedsw.sketches.trees import choose
 from fedsw.tasks.measures import made_table
 
 RESULT = Path(__file__).parent / "results" / "synthetic_tables.json"
@@ -79,12 +84,17 @@ numpy.savez(target, rows=rows, seconds=time.process_time() - began)
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": []}
-    columns = declared()
+    chosen = dict(each.split("=") for each in asked.sketch)
+    columns, public = declared(), int(chosen.pop("public", 0))
     private, held_out = adult_table(asked.data_dir, columns)
+    if public:
+        known = held_out.take(torch.arange(public))
+        held_out = held_out.take(torch.arange(public, len(held_out)))
+        columns = cut_at_quantiles(columns, known)
     coded = coded_columns(columns, bins=16, group_in_cell=False)
     for seed in range(asked.seeds):
         for method in asked.methods:
-            wanted = (method, seed, asked.epsilon, asked.aim if method == "aim" else [])
+            wanted = (method, seed, asked.epsilon, asked.aim if method == "aim" else asked.sketch)
             if any(
                 (row["method"], row["seed"], row["epsilon"], row.get("settings", [])) == wanted
                 for row in stored["rows"]
@@ -92,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             if method == "real" and seed:
                 continue
-            row = _row(method, seed, asked, private, held_out, columns, coded)
+            row = _row(method, seed, asked, chosen, private, held_out, columns, coded)
             print(json.dumps(row), flush=True)
             stored["rows"].append(row)
             stored["machine"], stored["private"], stored["held_out"] = describe(), len(private), len(held_out)
@@ -138,13 +148,14 @@ def _row(
     method: str,
     seed: int,
     asked: argparse.Namespace,
+    chosen: dict[str, str],
     private: Records,
     held_out: Records,
     columns: Columns,
     coded: tuple[Coded, ...],
 ) -> dict[str, Any]:
     began = time.process_time()
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"settings": asked.sketch} if asked.sketch else {}
     if method == "real":
         made = private
     elif method in ("mst", "aim"):
@@ -162,17 +173,54 @@ def _row(
                 **extra,
             }
     else:
-        sketch = sketched(private, coded, asked.epsilon, seed, clients=CLIENTS if method == "sketch-local" else 1)
-        made = learnt_from(sketch, columns, coded, len(private), seed)
+        clients = CLIENTS if method == "sketch-local" else 1
+        sketch = sketched(private, coded, part_of(coded, chosen), asked.epsilon, seed, clients=clients)
+        generator = chosen.get("generator", "network")
+        made, extra["from"] = learnt_from(sketch, columns, coded, len(private), seed, generator)
         extra["sigma"], extra["bytes"] = round(sketch.sigma, 3), sketch.value.numel() * 8
     spent = extra.pop("seconds", time.process_time() - began)
-    found = {"method": method, "seed": seed, "epsilon": asked.epsilon, **scores(made, held_out), **extra}
+    found = {
+        "method": method,
+        "seed": seed,
+        "epsilon": asked.epsilon,
+        **scores(made, held_out),
+        **variation(made, held_out, coded),
+        **extra,
+    }
     return {**found, "cpu_seconds": round(spent, 1)}
 
 
-def sketched(private: Records, coded: tuple[Coded, ...], epsilon: float, seed: int, *, clients: int) -> NoisedSketch:
+def cut_at_quantiles(columns: Columns, known: Records, parts: int = 12) -> Columns:
+    """The declaration with numbers cut at quantiles of public records: a value that many have by itself, others evenly."""
+    plain = columns.model_dump(exclude_defaults=True)
+    for coded in coded_columns(columns, bins=16, group_in_cell=False):
+        number = coded.number
+        if number is None or number.low is None or number.high is None:
+            continue
+        values = (known.features[:, coded.place].double().numpy() * (number.high - number.low) + number.low).round()
+        each, count = np.unique(values, return_counts=True)
+        many = each[count >= len(values) / parts]
+        rest = values[~np.isin(values, many)]
+        evenly = max(round(parts * len(rest) / len(values)), 5)
+        edges = {*many, *(many + 1), *np.ceil(np.quantile(rest, np.arange(1, evenly) / evenly))}
+        feature = next(each for each in plain["features"] if each["name"] == coded.name)
+        feature["edges"] = sorted(float(edge) for edge in edges if number.low < edge <= number.high)
+    return Columns.model_validate(plain)
+
+
+def part_of(coded: tuple[Coded, ...], chosen: dict[str, str]) -> Pairs:
+    """What is measured, with the settings `singles` and `balance` of a sketch of tables."""
+    singles, balance = chosen.get("singles", "0.2"), chosen.get("balance", "equal")
+    return Pairs(
+        ranges(coded), "auto" if singles == "auto" else float(singles), "size" if balance == "size" else "equal"
+    )
+
+
+def sketched(
+    private: Records, coded: tuple[Coded, ...], part: Pairs, epsilon: float, seed: int, *, clients: int
+) -> NoisedSketch:
     """One release of all records, or one of each client's with noise of its own, added up. Nominal: Adult is public."""
-    law = Law(ranges(coded)[-1][1], (Pairs(ranges(coded)),), classes=len(CLASSES), counts=0.1)
+    law = Law(ranges(coded)[-1][1], (part,), classes=len(CLASSES), counts=0.1)
     sketcher, parts = law.drawn(), []
     for client in range(clients):
         own = private.take(torch.arange(client, len(private), clients))
@@ -183,12 +231,19 @@ def sketched(private: Records, coded: tuple[Coded, ...], epsilon: float, seed: i
     return pooled(parts)
 
 
-def learnt_from(sketch: NoisedSketch, columns: Columns, coded: tuple[Coded, ...], rows: int, seed: int) -> Records:
-    """Rows of a generator that learnt from the sketch, with the settings of `fedsw synthesize`."""
-    codes = ranges(coded)
-    network = VectorGenerator(codes[-1][1], len(CLASSES), latent=16, hidden=(200, 200), codes=codes, seed=seed)
-    fit_generator(sketch, network, FitSettings(STEPS, 500, seed, 0.005))
-    return records_of_table(made_table(network, columns, coded, rows, seed=seed), columns)
+def learnt_from(
+    sketch: NoisedSketch, columns: Columns, coded: tuple[Coded, ...], rows: int, seed: int, generator: str
+) -> tuple[Records, dict[str, Any]]:
+    """Rows learnt from the sketch, with the settings of `fedsw synthesize`, and what they were drawn from."""
+    wanted: Literal["auto", "network", "tree"] = "auto" if generator == "auto" else "network"
+    network = TableGenerator(ranges(coded), len(CLASSES), seed=seed)
+    if generator == "tree":
+        wanted = "tree"
+    else:
+        fit_generator(sketch, network, FitSettings(STEPS, 500, seed, 0.005))
+    chosen = choose([sketch], network, wanted=wanted)
+    described = {"kind": chosen.kind, **{kind: round(each, 8) for kind, each in chosen.distances.items()}}
+    return records_of_table(made_table(network, columns, coded, rows, seed=seed), columns), described
 
 
 def theirs(
@@ -229,6 +284,26 @@ def scores(made: Records, held_out: Records) -> dict[str, float]:
     return found
 
 
+def variation(made: Records, held_out: Records, coded: tuple[Coded, ...]) -> dict[str, float]:
+    """The mean total variation of single columns and of pairs of them, the class among them."""
+    sizes, tables = [*(each.size for each in coded), len(CLASSES)], []
+    for records in (made, held_out):
+        tables.append(torch.cat([codes_of(records, coded), records.target.unsqueeze(1)], dim=1).numpy())
+
+    def law(codes: Any, columns: Sequence[int]) -> Any:
+        place = np.ravel_multi_index([codes[:, k] for k in columns], [sizes[k] for k in columns])
+        return np.bincount(place, minlength=int(np.prod([sizes[k] for k in columns]))) / len(codes)
+
+    found = {}
+    for name, count in (("one_way", 1), ("two_way", 2)):
+        apart = [
+            np.abs(law(tables[0], chosen) - law(tables[1], chosen)).sum() / 2
+            for chosen in itertools.combinations(range(len(sizes)), count)
+        ]
+        found[name] = round(float(np.mean(apart)), 4)
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.synthetic_tables")
     parser.add_argument("--data-dir", type=Path, required=True)
@@ -240,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("real", "sketch", "sketch-local", "mst", "aim"),
         default=["real", "sketch", "sketch-local"],
     )
+    parser.add_argument("--sketch", nargs="+", default=[], help="settings of tables, and how many records are public")
     parser.add_argument("--python", type=Path, help="the interpreter of an environment with smartnoise-synth")
     parser.add_argument("--aim", nargs="+", default=["max_model_size=5"], help="whole numbers that AIM is made with")
     parser.add_argument("--minutes", type=float, help="after so many MST or AIM is stopped")

@@ -25,7 +25,7 @@ import fedsw
 import fedsw.experiment.sections as sections
 from benchmarks.machine import describe
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 
 RESULT = Path(__file__).parent / "results" / "ways.json"
 TINY = ("training.rounds=1", "data.records=300", "data.test_records=60", "federation.clients=2")

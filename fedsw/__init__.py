@@ -97,7 +97,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from fedsw.version import installed_version
+        from fedsw.text import installed_version
 
         return installed_version()
     if name not in _HOMES:

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from fedsw.accounting import Charge
-from fedsw.privacy.mechanisms import Mechanism
+from fedsw.privacy.noise import Mechanism
 from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity

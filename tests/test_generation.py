@@ -47,7 +47,7 @@ def test_points_in_a_ball_come_from_the_stream_alone() -> None:
 def test_a_shifted_sample_is_at_the_length_of_the_shift_over_root_d(d: int) -> None:
     x, shift = normals(50, d), normals(d, seed=1)
     # Whole orthogonal blocks: the mean of <theta, v>^2 is exactly ||v||^2 / d.
-    assert sliced_w2_to(x, x + shift, directions=10) == pytest.approx(float(shift.norm()) / math.sqrt(d), rel=1e-9)
+    assert sliced_w2_to(x, x + shift, directions=10) == pytest.approx(float(shift.norm()) / math.sqrt(d), rel=1e-6)
     assert sliced_w2_to(x, x) == pytest.approx(0, abs=1e-6)
 
 

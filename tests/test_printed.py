@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fedsw
 from fedsw.data.units import Units
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.federation.trust import plan as of_a_federation
 from fedsw.planning.plan import Planned
 from fedsw.runs.record import HeldOutOutputs, RunRecord

@@ -329,12 +329,12 @@ def test_ties_cost_nothing() -> None:
 def test_breaking_ties_by_the_data_breaks_the_bound_unless_ties_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def tie_break_by_data(rows: Tensor) -> ranks.Ranked:
+    def tie_break_by_data(rows: Tensor, ties: ranks.Ties) -> ranks.Ranked:
         backwards = bool(rows.sum() < 40)
         order = torch.sort(rows.flip(-1) if backwards else rows, dim=-1, stable=True).indices
         order = rows.shape[-1] - 1 - order if backwards else order
         values = rows.gather(-1, order)
-        return ranks.Ranked(values, order, ranks.ranked(values).first)
+        return ranks.Ranked(values, order)
 
     monkeypatch.setattr(sliced, "ranked", tie_break_by_data)
     assert 41 * movement(tied_attack(), 1, 1, ties="stable") >= 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 
+import numpy as np
 import ot
 import pytest
 import torch
@@ -161,15 +162,22 @@ def test_the_order_is_that_of_a_stable_sort_whatever_is_tied(n: int, threads: in
     try:
         tied = (smooth.round(decimals=1), smooth.clamp(-0.5, 0.5), torch.zeros_like(smooth), smooth.sign())
         for rows in (smooth, *tied):
-            found, expected = ranks.ranked(rows), torch.sort(rows, dim=-1, stable=True)
+            found, expected = ranks.ranked(rows, "stable"), torch.sort(rows, dim=-1, stable=True)
             assert torch.equal(found.values, expected.values) and torch.equal(found.order, expected.indices)
-            assert torch.equal(found.first, torch.searchsorted(found.values, found.values))
             assert torch.equal(ranks.sort_rows(rows), expected.values)
+            first, end = ranks.blocks(found.values)
+            assert torch.equal(first, torch.searchsorted(found.values, found.values))
+            assert torch.equal(end, torch.searchsorted(found.values, found.values, right=True))
+            anyhow = ranks.ranked(rows, "shared")
+            assert torch.equal(anyhow.values, expected.values) and torch.equal(
+                rows.gather(-1, anyhow.order), found.values
+            )
+            assert torch.equal(anyhow.order.sort(dim=-1).values, torch.arange(n).expand(4, n))
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("d", "k"), [(2, 4), (5, 30), (10, 33)])
+@pytest.mark.parametrize(("d", "k"), [(2, 4), (5, 30), (10, 33), (100, 100)])
 def test_equal_points_are_tied_in_every_direction_wherever_they_stand(d: int, k: int) -> None:
     own = normal(1, d).expand(37, d)
     other = normal(37, d, seed=2)
@@ -178,6 +186,30 @@ def test_equal_points_are_tied_in_every_direction_wherever_they_stand(d: int, k:
         q_own, _ = sliced.cotangents(own, other, theta, memory_limit=limit)
         expected = 2 / 37 * theta @ (theta.T @ own[0] - theta.T @ other.mean(dim=0)) / k
         torch.testing.assert_close(q_own, expected.expand(37, d), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("d", [9, 16, 100, 784])
+def test_projections_of_many_coordinates_are_the_same_in_whatever_order_they_are_added(d: int) -> None:
+    """The parts of points and directions at their longest, all of one sign: what would be rounded first."""
+    bits = (54 - math.ceil(math.log2(d))) // 2
+    theta = ((draw(d, 40).abs() * 2.0**bits).floor() + 0.4999) / 2.0**bits
+    points = 1 - normal(d, 61).abs().clamp(max=1) * 1e-3
+    points *= 2.0 ** torch.arange(-300, 310, 10, dtype=torch.float64)
+    slices, order = sliced._slices(points, theta), torch.randperm(d, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(sliced._slices(points[order], theta[order]), slices)
+    assert torch.equal(sliced._slices(points[:, 3:4], theta), slices[:, 3:4])
+    exact = torch.from_numpy((theta.T.numpy().astype(np.longdouble) @ points.numpy()).astype(np.float64))
+    assert float(((slices - exact) / points.amax(dim=0)).abs().max()) <= d * 4.0**-bits
+
+
+@pytest.mark.parametrize(("n", "m"), [(300, 300), (300, 211)])
+def test_a_distance_in_single_precision_is_pots_to_a_millionth(n: int, m: int) -> None:
+    own, other, theta = normal(n, 50) + 1, normal(m, 50, seed=7) * 1.1 + 1.2, draw(50, 100)
+    reference = ot.sliced_wasserstein_distance(own, other, projections=theta, p=2)
+    for points in (own, own.float()):
+        found = sliced.sliced_w2(points, other, theta, dtype=torch.float32)
+        assert found.dtype == torch.float64 and float(found.sqrt()) == pytest.approx(float(reference), rel=1e-6)
+    assert float(sliced.sliced_w2(own, own.flip(0), theta, dtype=torch.float32).sqrt()) < 1e-6
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)

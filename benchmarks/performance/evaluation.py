@@ -28,7 +28,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _shipped() -> tuple[str, ...]:
-    from fedsw.experiment.catalogue import shipped
+    from fedsw.experiment.load import shipped
 
     return tuple(sorted(shipped()))
 
@@ -57,7 +57,7 @@ def time_run(name: str, rounds: int) -> dict[str, object]:
 
     from fedsw.engines.driver import run
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.runs.evaluation import Evaluator
 
     torch.set_num_threads(1)

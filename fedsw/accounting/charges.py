@@ -19,7 +19,7 @@ from fedsw.accounting.profiles import Sampling, Step, stated_step
 from fedsw.accounting.selection import Selection
 from fedsw.accounting.slicing import Slicing
 from fedsw.accounting.stated import Pure
-from fedsw.version import installed_version
+from fedsw.text import installed_version
 
 
 @dataclass(frozen=True)

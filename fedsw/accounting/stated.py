@@ -96,11 +96,11 @@ class Renyi:
 
     def _least(self, delta: float) -> float:
         order, divergence = np.array(self.orders), np.array(self.divergences)
-        return float((divergence + (_log_factor(order) - math.log(delta)) / (order - 1)).min())
+        return float((divergence + (log_factor(order) - math.log(delta)) / (order - 1)).min())
 
     def _bound(self, epsilon: _Array) -> _Array:
         order, divergence = np.array(self.orders)[:, None], np.array(self.divergences)[:, None]
-        logs = (order - 1) * (divergence - epsilon) + _log_factor(order)
+        logs = (order - 1) * (divergence - epsilon) + log_factor(order)
         bound: _Array = np.exp(np.minimum(logs.min(axis=0), 0.0))
         return bound
 
@@ -157,7 +157,7 @@ def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
     return torch.from_numpy(found).to(epsilon)
 
 
-def _log_factor(order: _Array) -> _Array:
+def log_factor(order: _Array) -> _Array:
     """ln of (1 - 1/order)^order / (order - 1)."""
     factor: _Array = order * np.log1p(-1 / order) - np.log(order - 1)
     return factor

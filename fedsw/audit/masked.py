@@ -24,10 +24,9 @@ from fedsw.federation.trust.distributed import client, site
 from fedsw.federation.trust.distributed.budget import Attempt, attempts
 from fedsw.federation.trust.distributed.cohort import least, own_counts
 from fedsw.federation.trust.distributed.server import MaskedRounds
-from fedsw.privacy.masks import Whole
+from fedsw.privacy.masks import Share, Whole, summed
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.privacy.shares import Share, summed
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
 

@@ -1,4 +1,4 @@
-"""The `fedsw` command: every verb has a file of its own in this folder, and is registered here.
+"""The `fedsw` command: a file of this folder for each group of verbs, all of them registered here.
 
 What a command needs is imported when it runs: `fedsw --help` loads none of it.
 """
@@ -18,30 +18,16 @@ import typer
 from fedsw.cli.account import account
 from fedsw.cli.audit import audit_command
 from fedsw.cli.budget import budget_command
-from fedsw.cli.bundle import bundle_command
 from fedsw.cli.certs import certs
-from fedsw.cli.check import check_command
-from fedsw.cli.choose import choose_command
-from fedsw.cli.client import client_command
-from fedsw.cli.compare import compare_command
-from fedsw.cli.demo import demo_command
-from fedsw.cli.deploy import deploy
-from fedsw.cli.distance import distance_command
-from fedsw.cli.evaluate import evaluate_command
-from fedsw.cli.export import export_command
-from fedsw.cli.init import init_command
-from fedsw.cli.list import list_command
+from fedsw.cli.compare import compare_command, demo_command
+from fedsw.cli.data import check_command, distance_command, init_command, persons
+from fedsw.cli.deploy import bundle_command, client_command, deploy, server_command
 from fedsw.cli.options import invoke, new_group, split_debug
-from fedsw.cli.persons import persons
-from fedsw.cli.plan import plan_command
-from fedsw.cli.predict import predict_command
-from fedsw.cli.report import report_command
-from fedsw.cli.resume import resume_command
-from fedsw.cli.run import run_command
-from fedsw.cli.server import server_command
-from fedsw.cli.show import show_command
+from fedsw.cli.plan import choose_command, plan_command, tune_command
+from fedsw.cli.run import resume_command, run_command
+from fedsw.cli.show import list_command, report_command, show_command
 from fedsw.cli.synthesize import synthesize_command
-from fedsw.cli.tune import tune_command
+from fedsw.cli.use import evaluate_command, export_command, predict_command
 
 _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Data": {"init": init_command, "check": check_command, "distance": distance_command},

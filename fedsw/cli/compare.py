@@ -1,4 +1,4 @@
-"""The command that runs methods side by side: compare."""
+"""Verbs that train many runs and set them side by side: `fedsw compare`, `demo`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Set, changes_of, echo
+from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Seed, Set, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
+
 
 Task = Annotated[
     str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
@@ -114,8 +115,7 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from fedsw import files
-    from fedsw.compare.figure import draw_table
-    from fedsw.compare.page import read_comparison
+    from fedsw.compare.page import draw_table, read_comparison
     from fedsw.compare.table import table_view, write_table
     from fedsw.runs.files import REPORT
 
@@ -189,3 +189,41 @@ def _numbers(text: str) -> list[float]:
         return [float(word) for word in _words(text)]
     except ValueError:
         raise ExperimentError(f"--epsilon {text!r} cannot be read; write numbers, as in 1,3,10") from None
+
+
+def demo_command(
+    clients: Clients = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each run, instead of the experiment's.")] = None,
+    seed: Seed = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a demo that stopped.")] = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train nine fair classifiers: a table and two figures.
+
+    They are trained at α = 0, ½, ¾ and ε = ∞, 3, 1.
+    """
+    from fedsw.cli.execution import explaining
+    from fedsw.compare.demo import ALPHAS, CAPTION, EPSILONS, draw_demo, missing_cells, read_demo, run_demo, start_demo
+    from fedsw.report.progress import RunProgress
+    from fedsw.report.screens import demo_table
+
+    if resume is not None and (clients, rounds, seed) != (None, None, None):
+        raise typer.BadParameter("--resume takes --clients, --rounds and --seed from the demo it goes on with")
+    folder = resume or start_demo(runs, clients=clients or 4, rounds=rounds, seed=seed)
+    cells = len(ALPHAS) * len(EPSILONS)
+    done = cells - len(missing_cells(read_demo(folder)))
+    with (
+        RunProgress(label="demo", runs=cells, done=done, quiet=quiet or as_json) as progress,
+        explaining(lambda: f"fedsw demo --resume {folder}" if progress.begun else None),
+    ):
+        table = run_demo(folder, progress)
+    plots = [str(path) for path in draw_demo(folder)]
+    if as_json:
+        echo(json_text({**table, "directory": str(folder), "plots": plots}))
+    elif quiet:
+        echo(folder)
+    else:
+        Screen().print(demo_table(table["rows"], caption=CAPTION))
+        Screen().print("\n".join([str(folder / "table.json"), *plots]), style="cyan", highlight=False)

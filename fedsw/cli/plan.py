@@ -1,9 +1,11 @@
-"""`fedsw plan`: what a run can be expected to come to, before a record is read."""
+"""Verbs that look ahead: `fedsw choose`, `plan`, `tune`."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +16,7 @@ from fedsw.cli.options import (
     DataDir,
     Epsilon,
     Json,
+    Name,
     Quiet,
     Runs,
     Set,
@@ -22,10 +25,110 @@ from fedsw.cli.options import (
     echo,
 )
 from fedsw.report.console import Screen
+from fedsw.text import json_text
 
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
+    from fedsw.own_data.choice import Answers, Choice
     from fedsw.planning.law import PublicRows
+    from fedsw.planning.search import Candidate, Tried
+
+
+def choose_command(
+    sums: Annotated[
+        Literal["server", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
+    ] = None,
+    counts: Annotated[
+        Literal["hidden", "watched"] | None, typer.Option(help="Whether traffic, and so batch sizes, can be watched.")
+    ] = None,
+    rows: Annotated[Literal["one", "several"] | None, typer.Option(help="Rows of a person.")] = None,
+    product: Annotated[Literal["model", "table"] | None, typer.Option(help="What is to come out.")] = None,
+    records: Annotated[int | None, typer.Option(min=2, help="Records, or persons, of all clients together.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; 4 if it is not said.")] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, help="Columns that are learnt from; 10 if it is not said.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(min=1e-3, max=100, help="The ε to guarantee; 1 if it is not said.")
+    ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print the whole decision page, as Markdown.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask five questions, and say which trust model follows.
+
+    Says which commands follow, and whether the data are enough, too. What no option answers is asked at a terminal;
+    where nobody is there, the cautious answer is taken: nobody sees sums, traffic is watched, a person has several
+    rows. All that nobody said is named.
+    """
+    from fedsw.own_data import choice
+    from fedsw.text import json_text
+
+    if page:
+        echo(choice.page(), nl=False)
+        return
+    given = {"sums": sums, "counts": counts, "rows": rows, "product": product, "records": records}
+    known, assumed = _answered(given, asking=sys.stdin.isatty() and not as_json)
+    for name, value in {"clients": clients, "columns": columns, "epsilon": epsilon}.items():
+        if value is None:
+            assumed[name] = getattr(choice.Answers(), name)
+        else:
+            known[name] = value
+    answers = choice.Answers(**known)
+    found = choice.choose(answers)
+    if as_json:
+        echo(json_text({**found.plain(), "assumed": assumed}))
+    else:
+        echo(_view(answers, found, assumed))  # nothing is wrapped, so that commands can be pasted
+
+
+def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The answers, and those of them that nobody gave."""
+    from fedsw.own_data.choice import QUESTIONS, Answers
+
+    known, assumed = {}, {}
+    for name, (question, possible) in QUESTIONS.items():
+        default = getattr(Answers(), name)
+        if given[name] is not None:
+            known[name] = given[name]
+        elif asking:
+            known[name] = _ask(question, possible, default)
+        else:
+            known[name] = assumed[name] = default
+    return known, assumed
+
+
+def _ask(question: str, possible: Mapping[str, str], default: Any) -> Any:
+    from click import Choice as OneOf
+
+    for name, meaning in possible.items():
+        echo(f"  {name}: {meaning}", err=True)
+    kind: Any = OneOf(list(possible)) if possible else int
+    return typer.prompt(question, default=default, type=kind, err=True)
+
+
+def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
+    from fedsw.own_data.choice import WHEN_NOT
+    from fedsw.text import upward
+
+    settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    said = ", ".join(f"--{name} {value}" for name, value in assumed.items())
+    lines = [
+        f"trust model    {found.trust}   ({settings})",
+        f"protects       {found.protects}",
+        f"does not       {found.leaves_open}",
+        f"data           {answers.records:,} records at {_counted(answers.clients, 'client')}, "
+        f"{_counted(answers.columns, 'column')}, epsilon {upward(answers.epsilon, 6)}: {found.enough}",
+        *([f"assumed        {said}"] if assumed else []),
+        "type",
+        *(f"    {command}" for command in found.commands),
+        "do not use fedsw where",
+        *(f"  - {reason}" for reason in WHEN_NOT),
+    ]
+    return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def plan_command(
@@ -66,7 +169,7 @@ def plan_command(
     """
 
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.planning.after_moments import after_moments as from_run
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain, draw_plan, planned_view
@@ -159,3 +262,103 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
     columns = declared_columns(experiment)
     read = read_table(path.expanduser(), columns)
     return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+
+
+Try = Annotated[
+    list[str] | None,
+    typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a setting to try; may be repeated."),
+]
+
+
+def tune_command(
+    experiment: Name,
+    settings: Settings = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
+    tries: Try = None,
+    on_records: Annotated[
+        bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
+    ] = False,
+    expected_runs: Annotated[
+        float, typer.Option(help="With --on-records: how many runs are made on average; their number is secret.")
+    ] = 10.0,
+    most: Annotated[int, typer.Option(min=1, help="On twins: try at most so many combinations.")] = 50,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The held-out metric to search by; -NAME: lower is better.")
+    ] = None,
+    data_dir: DataDir = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Search the settings of an experiment on tables of your own.
+
+    On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
+    on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
+    the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
+    search sees how many they are: run it where only you do.
+    """
+    from fedsw.experiment.load import find_experiment
+    from fedsw.planning.search import candidates, metric_of
+
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    found = candidates(find_experiment(experiment), tries or (), changes)
+    name, sign = metric_of(found[0].experiment, metric)
+    record = (
+        _on_records(found, expected_runs, name, sign, runs, show=not as_json)
+        if on_records
+        else _on_twins(found, most, name, sign, show=not as_json)
+    )
+    if as_json:
+        echo(json_text(record))
+
+
+def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
+    from fedsw.experiment import ExperimentError
+    from fedsw.experiment.sources import require_one_client_each
+    from fedsw.own_data.examine import examine
+    from fedsw.planning.law import known_sizes
+    from fedsw.planning.search import counting, score_on_twins, search, tried_record, tried_view
+
+    own = found[0].experiment.data
+    if own.source != "files" or own.data_dir is None:
+        raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
+    require_one_client_each(found[0].experiment)
+    read = examine(found[0].experiment, Path(own.data_dir).expanduser()).files
+    strictest = max((each.experiment for each in found), key=lambda each: each.privacy.sketch)
+    sizes = [known_sizes(strictest, file.groups) for file in read]
+    with counting(min(most, len(found)), show=show) as said:
+        tried: list[Tried] = search(found, score_on_twins(sizes, metric, sign), most=most, said=said)
+    record = tried_record(tried, metric, sign)
+    if show:
+        Screen().print(tried_view(record))
+    return record
+
+
+def _on_records(
+    found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
+) -> dict[str, Any]:
+    from fedsw.accounting.selection import with_mean
+    from fedsw.planning.search import cost_view, selected_record, selected_view, waiting
+    from fedsw.planning.selection import cost_of, select
+
+    law = with_mean(expected)
+    if show:
+        cost = cost_of(found, law)
+        Screen().print(
+            cost_view(
+                cost.epsilon,
+                cost.delta,
+                single=cost.single,
+                all_shown=cost.all_shown,
+                among=len(found),
+                runs=law.mean,
+            )
+        )
+    with waiting(show=show):
+        chosen = select(found, law, metric, sign, runs=runs)
+    record = selected_record(
+        chosen.directory, chosen.candidate.settings, sign * chosen.score, metric, chosen.cost.epsilon, chosen.cost.delta
+    )
+    if show:
+        Screen().print(selected_view(record))
+    return record

@@ -1,13 +1,18 @@
-"""`fedsw run`: one experiment from start to summary."""
+"""Verbs that carry one run out: `fedsw run`, `resume`, and what it may be watched by besides its progress."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsw.cli.options import (
     RUNS,
+    AllowModule,
+    ChargeLost,
     Clients,
     DataDir,
     EngineName,
@@ -17,6 +22,7 @@ from fedsw.cli.options import (
     MomentsAlone,
     Name,
     Quiet,
+    Run,
     Runs,
     Seed,
     Set,
@@ -24,12 +30,68 @@ from fedsw.cli.options import (
     Sites,
     UnsafeMetrics,
     changes_of,
+    echo,
 )
-from fedsw.cli.watching import MetricsPort, Observe, Verbose, watched
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
     from fedsw.runs.observer import Observer
+
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=0, max=65535, help="Serve Prometheus metrics on this port of 127.0.0.1; 0 finds one."
+    ),
+]
+
+
+class Service(StrEnum):
+    """Where a run's releasable numbers may be logged, too."""
+
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
+Observe = Annotated[
+    list[Service] | None,
+    typer.Option("--observe", help="Log releasable numbers to MLflow or Weights & Biases, too; may be repeated."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
+
+
+def watched(
+    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
+) -> Callable[[Observer], RunResult]:
+    """The same start, observed by whatever was asked for besides: services by name, and what follows.
+
+    Args:
+        port: of a Prometheus endpoint; None for none.
+        verbose: print the structured log to stderr.
+        observe: services that log the run, too.
+    """
+
+    def begin(observer: Observer) -> RunResult:
+        from fedsw.observers import Observers
+        from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
+
+        more = [_service(name) for name in dict.fromkeys(observe)]
+        with contextlib.ExitStack() as stack:
+            if verbose:
+                stack.enter_context(logging_to_stderr())
+            if port is not None:
+                endpoint = stack.enter_context(MetricsEndpoint(port))
+                echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
+                more.append(endpoint)
+            return start(Observers(observer, *more) if more else observer)
+
+    return begin
+
+
+def _service(name: Service) -> Observer:
+    from fedsw.observers import MlflowObserver, WandbObserver
+
+    return MlflowObserver() if name is Service.MLFLOW else WandbObserver()
 
 
 def run_command(
@@ -58,7 +120,7 @@ def run_command(
     """
     from fedsw.cli.execution import execute
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
@@ -78,6 +140,41 @@ def run_command(
     execute(
         watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
         label=chosen.name,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def resume_command(
+    run: Run,
+    charge_lost: ChargeLost = False,
+    metrics_port: MetricsPort = None,
+    observe: Observe = None,
+    verbose: Verbose = False,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that stopped; what it has spent stays spent.
+
+    RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
+    clients of its run answered (a backup, a copy) is refused without --charge-lost.
+    """
+    from fedsw.cli.execution import execute
+    from fedsw.runs.files import find_run
+
+    directory = find_run(run, runs)
+
+    def start(observer: Observer) -> RunResult:
+        from fedsw.engines.driver import resume
+
+        allowed = allow_module or ()
+        return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost)
+
+    execute(
+        watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
+        label=directory.parent.name,
         as_json=as_json,
         quiet=quiet,
     )

@@ -1,4 +1,4 @@
-"""`fedsw show`: a run again: its summary, how far it has come, its ledger, its card; and a client's own side."""
+"""Verbs that show what there is: `fedsw list`, `show`, `report`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -15,13 +15,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import RUNS, Json, Run, Runs, echo
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text, number, upward
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
     from fedsw.report.accounts import ClientStatus
+    from fedsw.report.page.page import Document
     from fedsw.report.status import Status
+
 
 What = Annotated[
     Literal["summary", "progress", "ledger", "card", "client"],
@@ -67,7 +70,7 @@ def show_command(
     elif what == "ledger":
         _show_ledger(directory, as_json=as_json)
     elif what == "card":
-        from fedsw.use.card import write_card
+        from fedsw.use.export import write_card
 
         path = write_card(directory, output)
         echo(json_text({"card": str(path)}) if as_json else str(path))
@@ -141,7 +144,7 @@ def client_view(status: ClientStatus) -> RenderableType:
 
 def status_view(status: Status) -> RenderableType:
     """The status as a small table."""
-    from fedsw.experiment.catalogue import of_unit
+    from fedsw.experiment.load import of_unit
     from fedsw.runs.record import command_for
 
     rows = Table.grid(padding=(0, 2))
@@ -191,3 +194,124 @@ def _duration(seconds: float) -> str:
         return f"{whole} s"
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+
+
+def list_command(as_json: Json = False) -> None:
+    """List the shipped experiments."""
+    from fedsw.experiment.load import shipped_experiments
+    from fedsw.report.screens import experiments_table
+
+    experiments = shipped_experiments()
+    if as_json:
+        echo(json_text([_listed(experiment) for experiment in experiments]))
+    else:
+        Screen().print(experiments_table(experiments))
+
+
+def _listed(experiment: Experiment) -> dict[str, Any]:
+    from fedsw.report.screens import target_epsilon
+
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "task": experiment.objective.task,
+        "penalty": experiment.objective.penalty,
+        "alpha": experiment.objective.alpha,
+        "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
+        "target": target_epsilon(experiment),
+        "rounds": experiment.training.rounds,
+        "clients": experiment.federation.clients,
+    }
+
+
+def report_command(
+    run: Annotated[list[str], typer.Argument(metavar="PATH...")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; the first run's folder.")
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Times, traffic and all metrics, too: not for publication.")
+    ] = False,
+    what_ifs: Annotated[
+        bool, typer.Option("--what-ifs", help="Forecast other ε and numbers of records, on public twins: a minute.")
+    ] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Write the entry for the OpenDP Deployments Registry (YAML) instead.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Serve a page of a run that goes on to this machine alone, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --follow; a free one if not given.")] = 0,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a page (HTML) of runs, a comparison or a plan.
+
+    Several runs stand side by side. Verdict, guarantee, what ε means for a person, budget, metrics with intervals,
+    settings, and how to verify it. It needs no network, and shows nothing that the run's guarantee does not cover. PATH
+    is a run's directory, or an experiment's name for its latest run; the directory of a comparison; or what `fedsw plan
+    --json` printed, as a file .json. A synthetic table has its page beside it.
+    """
+    from fedsw import files
+    from fedsw.report.page.page import write_page
+    from fedsw.report.registry import write_entry
+    from fedsw.runs.files import find_run
+
+    if found := next(filter(None, map(_document, run)), None):
+        if len(run) > 1 or registry or follow or operator or what_ifs:
+            raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
+        document, place = found
+        path = output or place
+        files.replace(path, document.page().encode(), durable=False)
+        echo(json_text({"report": str(path)}) if as_json else str(path))
+        return
+    folders = [find_run(each, runs) for each in run]
+    if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
+        raise typer.BadParameter("--registry and --follow are for one run, each by itself")
+    if follow:
+        _serve_page(folders[0], port)
+        return
+    if registry:
+        path = write_entry(folders[0], output)
+        echo(json_text({"entry": str(path)}) if as_json else str(path))
+        return
+    plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
+    path = write_page(folders, output, operator=operator, plans=plans)
+    echo(json_text({"report": str(path)}) if as_json else str(path))
+
+
+def _document(name: str) -> tuple[Document, Path] | None:
+    """What is read of a comparison's folder or a plan's file, and where its page goes; None for the name of a run."""
+    from fedsw.compare.grid import GRID
+    from fedsw.runs.files import REPORT, read_json
+
+    path = Path(name)
+    if (path / GRID).is_file():
+        from fedsw.compare.page import read_comparison
+
+        return read_comparison(path).document(), path / REPORT
+    if path.suffix == ".json" and path.is_file():
+        from fedsw.planning.words import plan_document
+
+        return plan_document(read_json(path) or {}), path.with_suffix(".html")
+    return None
+
+
+def _serve_page(folder: Path, port: int) -> None:
+    from fedsw.report.page.live import server
+
+    with server(folder, port) as serving:
+        host, chosen = serving.server_address[:2]
+        echo(f"http://{host!s}:{chosen}/ shows {folder} until Ctrl-C; only this machine can open it")
+        serving.serve_forever()
+
+
+def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
+    """The plan of a run, from its settings and its public sizes."""
+    from fedsw.planning.after_moments import sizes_of
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain
+
+    experiment, by_group = sizes_of(folder, allow_modules)
+    return as_plain(planned(experiment, by_group))

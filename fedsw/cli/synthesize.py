@@ -109,7 +109,7 @@ def _experiment(
     fair: bool,
 ) -> Experiment:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis
 
@@ -157,7 +157,8 @@ def _write(
 
     from fedsw import files
     from fedsw.data.codes import records_of_table
-    from fedsw.own_data.card import card, fidelity
+    from fedsw.own_data.card import card, findings
+    from fedsw.own_data.fidelity import faults_of, fidelity
     from fedsw.own_data.synthesis import table_cells, write_table
     from fedsw.tasks.sketched import table_of
     from fedsw.text import json_text
@@ -171,13 +172,15 @@ def _write(
         compared = fidelity(made, held_out, coded, groups=columns.groups, classes=len(columns.classes))
     write_table(output, cells, columns)
     file = None if named is None else named.name
-    described = card(output.name, rows, found.experiment, found.summary, coded, compared, file)
+    said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
+    described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file)
     page = output.with_suffix(".html")
     files.replace(beside, described.markdown().encode("utf-8"))
     files.replace(page, described.page().encode("utf-8"))
     if as_json:
         shown = {"table": str(output), "card": str(beside), "page": str(page), "rows": rows, "directory": str(run)}
         shown["epsilon_spent"] = found.summary["epsilon_spent"]
+        shown["findings"] = said
         shown["held_out"] = None if compared is None else compared.plain()
         echo(json_text(shown))
     elif quiet:
@@ -187,9 +190,11 @@ def _write(
         Screen(highlight=False).print(
             f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not."
         )
-        said = None if compared is None else compared.usefulness
-        if said is not None:
-            Screen(highlight=False).print(said.verdict, style="bold red" if said.useless else "")
+        worth = None if compared is None else compared.usefulness
+        if worth is not None:
+            Screen(highlight=False).print(worth.verdict, style="bold red" if worth.useless else "")
         elif compared is None:
             Screen(highlight=False).print(_UNKNOWN)
+        for sentence in said:
+            Screen(highlight=False).print(sentence)
         Screen(highlight=False).print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")

@@ -268,9 +268,10 @@ class Coded:
 def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[Coded, ...]:
     """How every declared column is written as codes, by public numbers alone.
 
-    Categories and groups are codes as they are. Numbers are cut in `bins` equal parts of their declared range and finer
-    ones at its low end; its lowest value has a code of its own. Whole numbers of at most 2 `bins` values are a code
-    each. A missing cell has one more. The column of the classes is none of them: it is the block that a record is in.
+    Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
+    parts of their declared range and finer ones at its low end, whose lowest value has a code of its own, and whole
+    numbers of at most 2 `bins` values are a code each. A missing cell has one more. The column of the classes is none
+    of them: it is the block that a record is in.
 
     Args:
         columns: the declaration.
@@ -336,7 +337,7 @@ def _of_number(
             f"column {number.name!r} has no bounds, and a sketch of tables cuts its range into codes: declare low and "
             "high, public ones"
         )
-    edges = _edges(low, high, bins, cuts, whole=number.kind != "number")
+    edges = _edges(low, high, bins, cuts, number.edges, whole=number.kind != "number")
     return Coded(number.name, role, place, edges=edges, number=number, missing=missing)
 
 
@@ -352,13 +353,15 @@ def _of_group(group: Group) -> Coded:
     return Coded(group.name, "group", 0, edges=(group.low, *group.edges, group.high), number=number)
 
 
-def _edges(low: float, high: float, bins: int, cuts: tuple[float, ...], *, whole: bool) -> tuple[float, ...]:
+def _edges(
+    low: float, high: float, bins: int, cuts: tuple[float, ...], declared: tuple[float, ...], *, whole: bool
+) -> tuple[float, ...]:
     end = math.floor(high) + 1.0 if whole else high
     start = float(math.ceil(low)) if whole else low
-    if whole and end - start <= 2 * bins:
+    if whole and end - start <= 2 * bins and not declared:
         return tuple(start + step for step in range(int(end - start) + 1))
     span = end - start
     inner = [start + span * part / bins for part in range(1, bins)] + [start + span * 2.0**-fine for fine in _FINE]
-    inner += [start + 1 if whole else math.nextafter(low, math.inf), *cuts]
-    rounded = {float(math.ceil(edge)) if whole else edge for edge in inner}
+    inner.append(start + 1 if whole else math.nextafter(low, math.inf))
+    rounded = {float(math.ceil(edge)) if whole else edge for edge in (*(declared or inner), *cuts)}
     return (start, *sorted(edge for edge in rounded if start < edge < end), end)

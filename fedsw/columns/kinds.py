@@ -69,6 +69,9 @@ class Number(Declared):
     `kind` "integer" refuses what is not whole; "boolean" reads true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0;
     "date" reads dates, as `format` writes them (see `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as
     days since the public date `since`, 1970-01-01 if it is left out. `low` and `high` of dates are dates, or days.
+
+    `edges`, increasing and inside the bounds, are where a sketch of tables cuts the numbers, in place of equal parts of
+    their range: quantiles of public records, for a long tail.
     """
 
     name: Name
@@ -78,6 +81,7 @@ class Number(Declared):
     scale: Literal["unit", "signed"] = "unit"
     format: str | None = None
     since: datetime.date | None = None
+    edges: tuple[Bound, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +100,13 @@ class Number(Declared):
             raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
         if self.low is None and self.scale != "unit":
             raise ValueError(f"column {self.name!r} has scale {self.scale!r} and no bounds; give low and high")
+        if self.edges:
+            inside = self.low is not None and self.high is not None and self.low < self.edges[0]
+            if not inside or not self.edges[-1] <= (self.high or 0) or list(self.edges) != sorted({*self.edges}):
+                raise ValueError(
+                    f"column {self.name!r} has edges {list(self.edges)}; give low and high, and edges that increase, "
+                    "each above low and at most high"
+                )
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
-from fedsw.experiment.catalogue import shipped
+from fedsw.experiment.load import shipped
 from fedsw.grid import GridRun, finish
 from fedsw.report.figures import save
 from fedsw.report.plots import draw_histogram_grid, draw_trade_off

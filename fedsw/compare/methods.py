@@ -13,14 +13,13 @@ from pydantic import field_validator, model_validator
 
 from fedsw.baselines.run import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
-from fedsw.experiment.catalogue import shipped
+from fedsw.experiment.load import SHIPPED, shipped
 from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
 from fedsw.experiment.trust import trust_models
 from fedsw.settings import read_setting
-from fedsw.shipped import COMPARISONS
 
-_FILE = COMPARISONS / "methods.toml"
+_FILE = SHIPPED / "comparisons" / "methods.toml"
 _WITHOUT_PRIVACY = ("reference", "unclipped")
 """What is shown before one method for every trust model."""
 _JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.load import SHIPPED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.runs.files import CONFIG, LEDGER, METRICS, found_json
 from fedsw.runs.observer import Observer
 from fedsw.settings import ExperimentError, explain_all
-from fedsw.shipped import NODE_FILE
 
 _PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "state-dir", "accounts", "roster")
 
@@ -69,7 +69,7 @@ def write_node_file(path: Path) -> None:
     """
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(NODE_FILE.read_text(encoding="utf-8"))
+            file.write((SHIPPED / "node.toml").read_text(encoding="utf-8"))
     except FileExistsError:
         raise FileExistsError(f"{path} is there already; -o names another file") from None
 

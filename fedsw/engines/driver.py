@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from fedsw import files
-from fedsw.report.notebook import watching
+from fedsw.report.progress import watching
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import Short, run_facts
 
@@ -179,9 +179,8 @@ def _drive(
     moments_alone: bool = False,
 ) -> RunResult:
     from fedsw.experiment.stored import modules_of
-    from fedsw.federation.client.app import app as client_app
-    from fedsw.federation.node.account import held_open, ledgers_in
-    from fedsw.federation.node.lifetime import give_back
+    from fedsw.federation.client import app as client_app
+    from fedsw.federation.node.account import give_back, held_open, ledgers_in
     from fedsw.federation.server.app import app_for
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory
@@ -210,10 +209,10 @@ def _drive(
             with ledgers_in(ledgers):
                 ray.run_on_ray(hosted, client_app, nodes, device=experiment.training.device)
         elif engine == "flwr":
-            from fedsw.engines import flwr_run
+            from fedsw.engines import deployed
 
             with ledgers_in(ledgers):
-                flwr_run.run(directory, nodes, modules_of(experiment), resume=resume)
+                deployed.run_submitted(directory, nodes, modules_of(experiment), resume=resume)
         else:
             from fedsw.engines import deployed
 
@@ -286,7 +285,7 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
     from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-    from fedsw.experiment.catalogue import find_experiment
+    from fedsw.experiment.load import find_experiment
 
     if isinstance(given, Experiment):
         if settings:

@@ -1,4 +1,4 @@
-"""From TOML, a stored run or a dict to a validated experiment."""
+"""From a shipped experiment's name, TOML, a stored run or a dict to a validated experiment."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from pydantic import (
 
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.own_metrics import load_metrics, require_references
 from fedsw.experiment.preset import left_open
-from fedsw.experiment.registry import is_reference
+from fedsw.experiment.registry import is_reference, load_metrics, require_references
 from fedsw.experiment.sections import (
     Clip,
     Data,
@@ -43,6 +42,10 @@ from fedsw.experiment.sections.privacy import TAGGED, LocalT, meaningless, tagge
 from fedsw.experiment.sections.section import PositiveInt, Seed
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+from fedsw.text import nearest
+
+SHIPPED = Path(__file__).parents[1] / "shipped"
+"""The experiments, comparisons and the node file that come with fedsw, as files of the package; edited there."""
 
 BLANK = "FILL IN"
 """The text that stands where a public bound, category or kind is asked for."""
@@ -282,3 +285,49 @@ def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> No
         if chosen and chosen[-1] in trust_models() and isinstance(section := raw.get(name), dict):
             for setting in meaningless(name, tuple(section), chosen[-1]):
                 del section[setting]
+
+
+def shipped() -> dict[str, Path]:
+    """The files of the shipped experiments by name."""
+    return {path.stem: path for path in sorted((SHIPPED / "experiments").glob("*.toml"), key=lambda path: path.stem)}
+
+
+def shipped_experiments() -> list[Experiment]:
+    """Every shipped experiment, validated."""
+    return [load_experiment(path) for path in shipped().values()]
+
+
+def find_experiment(name: str) -> Path:
+    """The file behind a shipped name or a path.
+
+    Raises:
+        ExperimentError: if there is none, naming the nearest shipped experiment.
+    """
+    known = shipped()
+    if name in known:
+        return known[name]
+    path = Path(name).expanduser()
+    if path.suffix == ".toml" or len(path.parts) > 1 or path.is_file():
+        return path
+    raise ExperimentError(
+        f"no experiment {name!r}; {nearest(name, list(known))}known: {', '.join(known)}. "
+        "A path to a TOML file works too"
+    )
+
+
+def of_unit(unit: str) -> str:
+    """What epsilon is for where a unit is declared: nobody sees whether other clients have records of it, too."""
+    return f"all records of one {unit!r}, at each client by itself"
+
+
+def unprotected(experiment: Experiment) -> str | None:
+    """The setting that takes the guarantee away, in words; None if there is one."""
+    if not experiment.privacy.noisy:
+        return "no noise would be added (privacy.trust 'none' or epsilon inf)"
+    if experiment.seed is not None:
+        return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
+    if experiment.unsafe_metrics:
+        return "unsafe_metrics asks for un-noised training losses"
+    if experiment.data.shows_private_rows:
+        return "data.held_out_overlap 'allow' publishes metrics of records that may be private, without noise"
+    return None

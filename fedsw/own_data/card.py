@@ -1,169 +1,78 @@
-"""How a synthetic table compares with held-out records, which no guarantee covers; never with private ones."""
+"""The card of a synthetic table: its guarantee, what it keeps, and how it compares with held-out records."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.columns.declaration import Coded
-from fedsw.data import Records
-from fedsw.data.codes import codes_of
 from fedsw.experiment import Experiment
-from fedsw.own_data.usefulness import REAL, SYNTHETIC, Usefulness, usefulness
-from fedsw.randomness import Stream
+from fedsw.own_data.fidelity import Fidelity
+from fedsw.own_data.synthesis import REAL, SYNTHETIC
 from fedsw.report.facts import Facts
-from fedsw.report.page.document import Document, Listed, Part, Section, Strong
-from fedsw.transport.sliced import directions, sliced_w2
-
-_MOST = 4000
-"""Rows of either side that distances look at."""
+from fedsw.report.page.page import Document, Listed, Part, Section, Strong
+from fedsw.sketches.tables import table_weights
 
 
-@dataclass(frozen=True)
-class Fidelity:
-    """What is like held-out records, each beside what one half of these is for the other: the best to be expected.
+def findings(
+    experiment: Experiment,
+    summary: dict[str, Any],
+    coded: tuple[Coded, ...],
+    faults: int,
+    compared: Fidelity | None,
+) -> list[str]:
+    """Sentences that the screen and the card say alike: what rows are drawn from, what is noise, and what is kept.
 
-    Attributes:
-        marginals: total variation between the laws of every column's codes, by column.
-        pairs: the same of every two columns, their mean.
-        marginals_of_halves, pairs_of_halves: means between two halves of the held-out records.
-        correlations: largest change of a correlation (Cramer's V of codes) of two columns, and their names.
-        sw2, sw2_of_halves: sliced W2 between encoded features.
-        nearest, nearest_of_halves: median and lowest percentile of the distance to the nearest held-out record.
-        usefulness: for prediction, on one half of the held-out records, of the synthetic rows and of the other half;
-            None where nothing is predicted.
-        rates: how often the last class is in each group, synthetic and held-out.
+    Args:
+        summary: of the run that learnt the table.
+        coded: its columns as codes.
+        faults: cells that are not as declared.
+        compared: with held-out records; None if there are none.
     """
+    single, pair = _weights(experiment, coded)
+    least = float((pair[pair > 0] if bool(pair.any()) else single).min())
+    noise = 2 * float(summary["sketch"]["sigma"]) / least
+    said = [
+        _drawn_from(summary["sketch"]["generator"], coded),
+        f"Useless for what fewer than {noise:.0f} of the {summary['sketch']['records']} records share, the class "
+        "included: twice the noise of a count in the noisiest table.",
+        "Every cell is as declared: of its categories, inside its bounds, whole where it is to be."
+        if not faults
+        else f"{faults} cells are not as declared: outside their bounds, of no category, or not whole.",
+    ]
+    if compared is None:
+        return said
+    scores = ", ".join(f"{name} {made:.3f} ({half:.3f})" for name, (made, half) in compared.scores.items())
+    (made, half, commonest), worst, column = compared.guessed
+    return [
+        *said,
+        f"Likeness to held-out records, 1 at best (of one half of these to the other): {scores}.",
+        "A column of a held-out record is guessed from its others by the most alike synthetic row in "
+        f"{made:.3f} of all cases, by a real one in {half:.3f}, by the commonest value in {commonest:.3f}; most beyond "
+        f"real ones {column!r}, {worst[0]:.3f}, {worst[1]:.3f} and {worst[2]:.3f}.",
+    ]
 
-    records: int
-    marginals: dict[str, float]
-    marginals_of_halves: float
-    pairs: float
-    pairs_of_halves: float
-    correlations: tuple[float, str, str]
-    sw2: float
-    sw2_of_halves: float
-    nearest: tuple[float, float]
-    nearest_of_halves: tuple[float, float]
-    usefulness: Usefulness | None
-    rates: dict[str, tuple[float, float]]
 
-    def plain(self) -> dict[str, Any]:
-        """The same as a mapping."""
-        found = asdict(self)
-        if self.usefulness is not None:
-            found["usefulness"] |= {"verdict": self.usefulness.verdict, "useless": self.usefulness.useless}
-        return found
-
-
-def fidelity(
-    synthetic: Records, held_out: Records, coded: tuple[Coded, ...], *, groups: tuple[str, ...], classes: int
-) -> Fidelity:
-    """Compare synthetic rows with held-out records.
-
-    Guarantee: none for the held-out records; what is returned are un-noised functions of them.
-
-    Raises:
-        ModuleNotFoundError: without scikit-learn (the extra `app`).
-        ValueError: with fewer than four held-out records.
-    """
-    if len(held_out) < 4:
-        raise ValueError(f"{len(held_out)} held-out records; a comparison takes at least 4")
-    order = torch.from_numpy(np.argsort(Stream.seeded(0, "halves of held-out records").words(len(held_out))))
-    one, other = held_out.take(order[::2]), held_out.take(order[1::2])
-    made, real, first, second = (codes_of(each, coded).numpy() for each in (synthetic, held_out, one, other))
-    sizes = [each.size for each in coded]
-    names = [each.name for each in coded]
-    few, few_one, few_other = (_first_of(each) for each in (synthetic, one, other))
-    marginals = [_variation(_counts(made, [k], sizes), _counts(real, [k], sizes)) for k in range(len(coded))]
-    halves = [_variation(_counts(first, [k], sizes), _counts(second, [k], sizes)) for k in range(len(coded))]
-    return Fidelity(
-        records=len(held_out),
-        marginals=dict(zip(names, marginals, strict=True)),
-        marginals_of_halves=float(np.mean(halves)),
-        pairs=_pairs(made, real, sizes),
-        pairs_of_halves=_pairs(first, second, sizes),
-        correlations=_correlations(made, real, sizes, names),
-        sw2=_sliced(few, few_other),
-        sw2_of_halves=_sliced(few_one, few_other),
-        nearest=_nearest(few, few_other),
-        nearest_of_halves=_nearest(few_one, few_other),
-        usefulness=usefulness(synthetic, one, other, classes),
-        rates=_rates(synthetic, held_out, groups) if classes > 1 else {},
+def _drawn_from(generator: dict[str, Any], coded: tuple[Coded, ...]) -> str:
+    by = {"network": "those of the network", "tree": "those of the tree"}
+    kind = generator["kind"]
+    (other,) = (name for name in by if name != kind)
+    what = "a network that fits all counts together"
+    if kind == "tree":
+        edges = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in generator["edges"])
+        what = f"a tree of pairs of columns: {edges or 'none, every column is by itself'}"
+    distances = generator["distances"]
+    chosen = "which is nearer to the noised counts" if generator["wanted"] == "auto" else "as the settings say"
+    return (
+        f"Rows are drawn from {what}; {chosen}: their squared distance is {distances[kind]:.2g}, of {by[other]} "
+        f"{distances[other]:.2g}."
     )
 
 
-def _first_of(records: Records) -> Records:
-    return records.take(torch.arange(min(_MOST, len(records))))
-
-
-def _counts(codes: NDArray[np.int64], columns: list[int], sizes: list[int]) -> NDArray[np.float64]:
-    """The law of some columns' codes together, as one vector."""
-    place = np.zeros(len(codes), dtype=np.int64)
-    for column in columns:
-        place = place * sizes[column] + codes[:, column]
-    total = int(np.prod([sizes[column] for column in columns]))
-    return np.bincount(place, minlength=total) / len(codes)
-
-
-def _variation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.abs(one - other).sum() / 2)
-
-
-def _pairs(one: NDArray[np.int64], other: NDArray[np.int64], sizes: list[int]) -> float:
-    both = itertools.combinations(range(len(sizes)), 2)
-    found = [_variation(_counts(one, [*pair], sizes), _counts(other, [*pair], sizes)) for pair in both]
-    return float(np.mean(found)) if found else 0.0
-
-
-def _correlations(
-    one: NDArray[np.int64], other: NDArray[np.int64], sizes: list[int], names: list[str]
-) -> tuple[float, str, str]:
-    worst = (0.0, "", "")
-    for i, j in itertools.combinations(range(len(sizes)), 2):
-        found = [_cramers_v(_counts(each, [i, j], sizes).reshape(sizes[i], sizes[j])) for each in (one, other)]
-        worst = max(worst, (abs(found[0] - found[1]), names[i], names[j]))
-    return worst
-
-
-def _cramers_v(law: NDArray[np.float64]) -> float:
-    """Cramer's V of a joint law (a, b): 0 for independent columns, 1 where one follows from the other."""
-    law = law[law.sum(axis=1) > 0][:, law.sum(axis=0) > 0]
-    if min(law.shape) < 2:
-        return 0.0
-    apart = np.outer(law.sum(axis=1), law.sum(axis=0))
-    return float(np.sqrt((np.square(law - apart) / apart).sum() / (min(law.shape) - 1)))
-
-
-def _sliced(one: Records, other: Records) -> float:
-    width = one.features.shape[1]
-    normals = torch.from_numpy(Stream.seeded(0, "slices of a table").normals(width * 100)).reshape(width, 100)
-    theta = directions(width, 100, normals=normals, scheme="iid")
-    return float(sliced_w2(one.features.double(), other.features.double(), theta))
-
-
-def _nearest(one: Records, other: Records) -> tuple[float, float]:
-    """Median and lowest percentile of the distances from one side's features to the nearest of the other's."""
-    found = torch.cat([torch.cdist(part, other.features).amin(dim=1) for part in torch.split(one.features, 500)])
-    return float(found.median()), float(torch.quantile(found, 0.01))
-
-
-def _rates(synthetic: Records, held_out: Records, groups: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """How often the last class is in each group, of both tables; nan where nobody is."""
-    last = int(held_out.target.max())
-    return {
-        name: (
-            float((synthetic.target[synthetic.sensitive == group] == last).double().mean()),
-            float((held_out.target[held_out.sensitive == group] == last).double().mean()),
-        )
-        for group, name in enumerate(groups)
-    }
+def _weights(experiment: Experiment, coded: tuple[Coded, ...]) -> tuple[Tensor, Tensor]:
+    sketch = experiment.sketch
+    return table_weights([each.size for each in coded], sketch.singles, sketch.balance)
 
 
 def card(
@@ -173,6 +82,7 @@ def card(
     summary: dict[str, Any],
     coded: tuple[Coded, ...],
     compared: Fidelity | None,
+    said: list[str],
     held_out: str | None = None,
 ) -> Document:
     """The card of a table of `rows` rows in the file `name`.
@@ -181,17 +91,19 @@ def card(
         summary: of the run that learnt it.
         coded: its columns as codes.
         compared: with held-out records; None if there are none.
+        said: see `findings`.
         held_out: the table that they came from, where it is another than that of the run.
     """
-    said = None if compared is None else compared.usefulness
-    useless = said is not None and said.useless
+    worth = None if compared is None else compared.usefulness
+    useless = worth is not None and worth.useless
     return Document(
         title=f"Synthetic table {name}",
-        verdict="" if said is None or useless else said.verdict,
+        verdict="" if worth is None or useless else worth.verdict,
         begins=(
-            *([Strong(said.verdict)] if said is not None and useless else []),
+            *([Strong(worth.verdict)] if worth is not None and useless else []),
             f"{rows} made-up rows of the columns that the experiment {experiment.name} declares. None of them is a "
             "person's record.",
+            *said,
         ),
         sections=(
             Section.of("Guarantee", _guarantee(experiment, summary)),
@@ -236,20 +148,25 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
     sketch, about = experiment.sketch, summary["sketch"]
     where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
     within = f", within each {' and '.join(where)}" if where else ""
-    count = len(coded)
-    single = sketch.singles if count > 1 else 1.0
-    pairs = max(1, count * (count - 1) // 2)
-    sigma = float(about["sigma"])
+    single, pair = _weights(experiment, coded)
+    sigma, several = float(about["sigma"]), len(coded) > 1 and bool(pair.any())
     lines: list[Part] = [
         f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
-        f"standard deviation of {sigma / math.sqrt(single / count):.0f} records is in every count of a value"
-        + (f", and of {sigma / math.sqrt((1 - single) / pairs):.0f} in every count of a pair" if count > 1 else "")
-        + f"; there were {about['records']} records. The generator finds rows that fit all of them together.",
+        f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
+        + (f", and of {_deviations(sigma, pair[pair > 0])} in every count of a pair" if several else "")
+        + f"; there were {about['records']} records.",
         Listed(
             "Columns",
             Facts.of(("column", "codes", "written as"), [(each.name, each.size, _written(each)) for each in coded]),
         ),
     ]
+    for later in about.get("later", ()):
+        weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]
+        names = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in later["pairs"])
+        lines.append(
+            "A later release measured some pairs once more, with noise of a standard deviation of "
+            f"{_deviations(float(later['sigma']), weights[weights > 0])} records: {names}."
+        )
     if sketch.independent:
         lines.append(
             "Labels do not depend on the group, as was asked for: each label and group is generated as often as if "
@@ -257,6 +174,12 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
             "other columns may still tell the group."
         )
     return lines
+
+
+def _deviations(sigma: float, weights: Tensor) -> str:
+    """The standard deviations of the noise in tables of these weights, the least and the largest."""
+    least, most = (f"{sigma / float(weight):.0f}" for weight in (weights.max(), weights.min()))
+    return least if least == most else f"{least} to {most}"
 
 
 def _written(column: Coded) -> str:

@@ -15,7 +15,7 @@ from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.from_moments import TabledObjective, opened, summed_noise
+from fedsw.planning.after_moments import TabledObjective, opened, summed_noise
 from fedsw.planning.law import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.privacy.release import release
 from fedsw.runs.quality import quality_of_classes, quality_of_numbers

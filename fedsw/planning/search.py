@@ -1,20 +1,28 @@
-"""Settings searched on public twins: candidates, their scores, the best."""
+"""Settings searched on public twins: candidates, their scores, the best; a search on screens and as plain values."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.planning.law import LAWS, drawn, spread_evenly
 from fedsw.randomness import Stream
-from fedsw.text import to_float
+from fedsw.report.console import Screen
+from fedsw.text import number, to_float, upward
 
 Score = Callable[[Experiment], float]
 """How good an experiment turns out; the higher the better."""
@@ -200,3 +208,91 @@ def _chosen(found: Sequence[Candidate], most: int) -> list[Candidate]:
         return list(found)
     keys = Stream.seeded(0, "tuning").words(len(found))
     return [found[place] for place in sorted(range(len(found)), key=lambda place: int(keys[place]))[:most]]
+
+
+@contextmanager
+def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
+    """A bar that counts the tries of a search that is free."""
+    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
+        task = progress.add_task("trying settings on public twins", total=total)
+        yield lambda tried: progress.advance(task)
+
+
+@contextmanager
+def waiting(*, show: bool) -> Iterator[None]:
+    """Something that moves, without a count: the number of private runs is secret."""
+    if not show:
+        yield
+        return
+    with Screen(stderr=True).status("comparing private runs; how many is secret"):
+        yield
+
+
+def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
+    """The tries of a free search, the best first."""
+    rows = [
+        {
+            "settings": list(each.candidate.settings),
+            "words": each.candidate.words,
+            metric: sign * each.score if math.isfinite(each.score) else None,
+            "fault": each.fault,
+        }
+        for each in tried
+    ]
+    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
+
+
+def tried_view(record: Mapping[str, Any]) -> RenderableType:
+    """The table of a free search."""
+    metric = record["metric"]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("settings")
+    table.add_column(metric.replace("_", " "), justify="right")
+    table.add_column("")
+    for row in record["tried"]:
+        table.add_row(row["words"], number(row[metric], 4), row["fault"] or "")
+    best = "  ".join(record["best"]) or "as written"
+    note = Text(f"best on public twins: {best}\n", style="bold")
+    note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
+    return Group(table, note)
+
+
+def cost_view(
+    epsilon: float, delta: float, *, single: float, all_shown: float, among: int, runs: float
+) -> RenderableType:
+    """What a selection on the records will cost, beside what else could be done."""
+    found = Text(
+        f"the best of a random number of runs ({number(runs)} on average, {among} settings) costs ε = "
+        f"{upward(epsilon, 4)} at δ = {upward(delta)}; one run costs {upward(single, 4)}, and {round(runs)} runs that "
+        f"are all shown {upward(all_shown, 4)}"
+    )
+    if all_shown < epsilon:
+        found.append(": so few runs are cheaper made one by one", style="yellow")
+    return found
+
+
+def selected_record(
+    directory: Path, settings: Sequence[str], value: float, metric: str, epsilon: float, delta: float
+) -> dict[str, Any]:
+    """The outcome of a selection on the records: all of it that may be released."""
+    return {
+        "on": "the records",
+        "metric": metric,
+        "best": list(settings),
+        metric: value,
+        "directory": str(directory),
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+
+
+def selected_view(record: Mapping[str, Any]) -> RenderableType:
+    """The same on a screen."""
+    best = "  ".join(record["best"]) or "as written"
+    found = Text(f"best: {best}", style="bold")
+    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
+    found.append(
+        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
+        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
+    )
+    return found

@@ -12,14 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.experiment.catalogue import of_unit
+from fedsw.experiment.load import of_unit
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.planning.plan import Forecast, Planned
 from fedsw.report.facts import Facts
 from fedsw.report.figures import colour, house_style, new_panels, save
-from fedsw.report.page.document import Document, Listed, Section
-from fedsw.report.page.page import WhatIfs
-from fedsw.report.page.svg import Picture, picture
+from fedsw.report.page.page import Document, Listed, Section, WhatIfs
+from fedsw.report.page.pictures import Picture, picture
 from fedsw.text import number, upward
 
 if TYPE_CHECKING:

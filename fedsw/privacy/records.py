@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedsw.privacy.mechanisms import Calibration, Mechanism, gaussian_sigma, laplace_scale
+from fedsw.privacy.noise import Calibration, Mechanism, gaussian_sigma, laplace_scale
 from fedsw.privacy.release import Bounded, Part, Released
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.text import upward
@@ -40,7 +40,7 @@ class RecordRelease:
         radius: rho of the ball, in the units of the features.
         norm: the ball's norm. Laplace noise needs "l1".
         mechanism: "gaussian" or "laplace".
-        calibration: of Gaussian noise, see `fedsw.privacy.mechanisms.gaussian_sigma`.
+        calibration: of Gaussian noise, see `fedsw.privacy.noise.gaussian_sigma`.
         diameter: "replacement" (2 rho) or "paper" (rho, not a guarantee).
         centre: public centre of the ball: one number, or one for each feature.
         dct: release cosine coefficients; the features are then square images, row by row.

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge, Ledger, Spending, spend_together
-from fedsw.privacy.masks import Whole
+from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.privacy.shares import Share, whole_steps
 from fedsw.randomness import Stream
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by

@@ -35,9 +35,11 @@ _AT_DELTA = (
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
     """What an account says, as plain values: limit, spent, left, and a row for every run.
 
-    `epsilon` is of all runs together, infinite for whoever saw one that has no guarantee; `epsilon_of_others` is that
-    of the runs that have one. `left` is the epsilon of a run that the account lets in: of the shapes of its runs and of
-    one release of all records the one that fits least.
+    `epsilon` is of all runs together, as if all had been planned before the first, and infinite for whoever saw one
+    that has no guarantee; `epsilon_of_others` is that of the runs that have one. `epsilon_however_chosen` is the latter
+    where each run may follow from what the ones before released: by it a limit is kept, None without one. `left` is
+    the epsilon of a run that the account lets in: of the shapes of its runs and of one release of all records the one
+    that fits least.
 
     Args:
         delta: at which epsilon is shown; that of the limit by default, else 1e-6.
@@ -47,7 +49,7 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     """
     state = account.state()
     at = delta or state.delta or USUAL_DELTA
-    known = state.epsilon is not None and state.delta is not None
+    limit = state.limit
     guarded = _guarded([state])
     return {
         "data": state.data,
@@ -55,7 +57,8 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
         "delta": at,
         "epsilon": _together([state], at),
         "epsilon_of_others": total_epsilon(guarded, at),
-        "limit": {"epsilon": state.epsilon, "delta": state.delta} if known else None,
+        "epsilon_however_chosen": limit.chosen(guarded) if limit and len(guarded) > 1 else None,
+        "limit": {"epsilon": limit.epsilon, "delta": limit.delta} if limit else None,
         "left": _left(state),
         "runs_without_guarantee": len(state.runs) - len(guarded),
         "runs": [_run_record(run, at) for run in state.runs.values()],
@@ -140,12 +143,12 @@ def _together(states: Sequence[State], delta: float) -> float:
 
 def _left(state: State) -> float | None:
     """The epsilon of a run that still fits, by the function that lets runs in; None without a limit."""
-    if state.epsilon is None or state.delta is None:
+    limit = state.limit
+    if limit is None:
         return None
     taken = [run.cost for run in state.runs.values()]
     shapes = [run.cost for run in state.runs.values() if run.steps and _scalable(run)][-_SHAPES:]
-    epsilon, delta = state.epsilon, state.delta
-    return min(room(taken, epsilon, delta, like) for like in [None, *shapes])
+    return min(room(limit, taken, like) for like in [None, *shapes])
 
 
 def _scalable(run: TakenRun) -> bool:
@@ -169,11 +172,13 @@ def _sum(record: Mapping[str, Any], whose: str) -> Text:
 
 
 def _total(record: Mapping[str, Any]) -> Text:
-    found = _sum(record, "of all together, composed numerically, for the replacement of one record within its groups")
+    found = _sum(record, "of all together, as if planned ahead, for the replacement of one record within its groups")
     found.append(" (in runs with a unit, of all records of one at a client)")
     if limit := record["limit"]:
         found.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
-        left = record["left"]
+        left, chosen = record["left"], record["epsilon_however_chosen"]
+        if chosen is not None:
+            found.append(f"ε = {upward(chosen, 4)} of it is taken, whatever each run was chosen by; ")
         shape = (
             "like one of these, or one release of all records" if record["runs"] else "of one release of all records"
         )

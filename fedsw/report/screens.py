@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.experiment import Experiment, planned_releases, planned_stages
-from fedsw.experiment.catalogue import of_unit
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.load import of_unit
 from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.record import command_for

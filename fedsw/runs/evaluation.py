@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_metrics import load_metrics, require_names
+from fedsw.experiment.registry import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,16 +16,21 @@ from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import Columns, DrawnPart
 
 Ranges = tuple[tuple[int, int], ...]
+Pair = tuple[int, int]
+
+
+Balance = Literal["equal", "size"]
+Share = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Pairs:
     """One-hot codes of columns as they are, and the products of the codes of every two columns.
 
-    With u_k the code of column k of K, shortened to norm 1 and without negative numbers, a record's vector holds
-    sqrt(singles / K) u_k for every k and sqrt((1 - singles) / P) u_k x u_l for each of the P = K (K - 1) / 2 pairs: its
-    norm is at most 1, and its mean over records is all one-way and two-way marginals. Its numbers are not negative,
-    whatever a record holds, so two records' inner product is not either, and they are at most sqrt(2) apart.
+    With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds w_k u_k for
+    every column and w_kl u_k x u_l for every two of them, the squares of all w adding up to 1: its norm is at most 1,
+    and its mean over records is all one-way and two-way marginals. Its numbers are not negative, whatever a record
+    holds, so two records' inner product is not either, and they are at most sqrt(2) apart.
 
     The vector is linear in every u_k. Rows of chances (softmax) therefore have the mean vector of the rows that are
     drawn from them, column by column: a generator of chances is trained on what it will write, without a gap.
@@ -31,25 +38,35 @@ class Pairs:
     Attributes:
         ranges: of the features that are each column's code, (first, end).
         singles: part of the squared norm that single columns have; pairs have the rest. With one column all of it.
+            "auto" for what they have if one balance is struck over single columns and pairs together.
+        balance: w of single columns among themselves, and of pairs: "equal", or "size", proportional to c^(1/3) for a
+            table of c numbers. With singles = "auto" that makes the noise of all numbers together, sum_t c_t / w_t,
+            least.
+        chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
+            for single columns and all pairs.
         weight: see `fedsw.sketches.parts.Part`.
 
     Raises:
-        ValueError: if ranges are empty or overlap, or `singles` is not above 0 and at most 1.
+        ValueError: if ranges are empty or overlap, `singles` is not above 0 and at most 1, or a chosen pair is none.
 
-    Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Liu, Vietri, Wu 2021 (GEM: a network whose
-        outputs are products of chances).
+    Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
+        unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
     """
 
     ranges: Ranges
-    singles: float = 0.2
+    singles: Share = 0.2
+    balance: Balance = "equal"
+    chosen: tuple[Pair, ...] | None = None
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         ends = [place for pair in self.ranges for place in pair]
         if not ends or ends != sorted(ends) or any(first >= end for first, end in self.ranges) or ends[0] < 0:
             raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
-        if not 0 < self.singles <= 1:
-            raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1")
+        if self.singles != "auto" and not 0 < self.singles <= 1:
+            raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1, or is 'auto'")
+        if self.chosen is not None and not (self.chosen and all(0 <= i < j < len(self.ranges) for i, j in self.chosen)):
+            raise ValueError(f"chosen pairs are {list(self.chosen)}; give pairs i < j of {len(self.ranges)} columns")
 
     @property
     def columns(self) -> Columns:
@@ -63,7 +80,35 @@ class Pairs:
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
-        return PairsOfCodes(tuple(end - first for first, end in self.ranges), self.singles)
+        return self.of_codes
+
+    @property
+    def of_codes(self) -> PairsOfCodes:
+        """What it makes of codes, in float64."""
+        sizes = tuple(end - first for first, end in self.ranges)
+        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen)
+
+
+def table_weights(
+    sizes: Sequence[int], singles: Share, balance: Balance, chosen: Sequence[Pair] | None = None
+) -> tuple[Tensor, Tensor]:
+    """What a code and a product of two are multiplied by: (K,) and (K, K), symmetric, float64; see `Pairs`.
+
+    The squares of the first, and of the second above its diagonal, which is 0, have sum 1.
+    """
+    size = torch.tensor(sizes, dtype=torch.float64)
+    both = size.unsqueeze(0) * size.unsqueeze(1)
+    power = 2 / 3 if balance == "size" else 0.0
+    one, two = size**power, (both**power).fill_diagonal_(0)
+    if chosen is not None:
+        among = torch.zeros_like(two)
+        for i, j in chosen:
+            among[i, j] = among[j, i] = 1
+        two = two * among
+        return torch.zeros_like(one), (two / (two.sum() / 2)).sqrt()
+    ones, twos = one.sum(), two.sum() / 2
+    share = 1.0 if len(sizes) == 1 else float(ones / (ones + twos)) if singles == "auto" else singles
+    return (share * one / ones).sqrt(), ((1 - share) * two / twos.clamp(min=1)).sqrt()
 
 
 class PairsOfCodes(DrawnPart):
@@ -71,35 +116,44 @@ class PairsOfCodes(DrawnPart):
 
     Args:
         sizes: codes of each column, with sum q.
-        singles: see `Pairs`.
+        singles, balance, chosen: see `Pairs`.
 
     Attributes:
-        single, pair: what a code, and a product of two, is multiplied by.
+        single, pair: what a code of each column (K,), and a product of two (K, K), is multiplied by.
+        weights: the same for every coordinate.
         first, second: the codes of every product, by their places (coordinates - q,) among all.
+        column: of every code (q,).
     """
 
-    def __init__(self, sizes: tuple[int, ...], singles: float) -> None:
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        singles: Share,
+        balance: Balance = "equal",
+        chosen: Sequence[Pair] | None = None,
+    ) -> None:
         super().__init__()
         self.sizes = sizes
-        count = len(sizes)
-        single = singles if count > 1 else 1.0
-        self.single = math.sqrt(single / count)
-        self.pair = math.sqrt((1 - single) / max(1, count * (count - 1) // 2))
-        column = torch.repeat_interleave(torch.arange(count), torch.tensor(sizes))
+        column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
+        single, pair = table_weights(sizes, singles, balance, chosen)
         self.first: Tensor
         self.second: Tensor
-        self.register_buffer("first", first, persistent=False)
-        self.register_buffer("second", second, persistent=False)
-        self.coordinates = len(column) + len(first)
+        self.column: Tensor
+        self.single: Tensor
+        self.pair: Tensor
+        self.weights: Tensor
+        for name, numbers in (("first", first), ("second", second), ("column", column)):
+            self.register_buffer(name, numbers, persistent=False)
+        weights = torch.cat([single[column], pair[column[first], column[second]]])
+        for name, numbers in (("single", single), ("pair", pair), ("weights", weights)):
+            self.register_buffer(name, numbers, persistent=False)
+        self.coordinates = len(weights)
 
     def forward(self, rows: Tensor) -> Tensor:
         """The vectors (n, coordinates) of rows (n, q): singles, then products in the order of (first, second)."""
         codes = self._codes(rows)
-        return torch.cat(
-            [self.single * codes, self.pair * codes[:, self.first] * codes[:, self.second]],
-            dim=1,
-        )
+        return torch.cat([codes, codes[:, self.first] * codes[:, self.second]], dim=1) * self.weights
 
     def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
         """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
@@ -108,11 +162,9 @@ class PairsOfCodes(DrawnPart):
         for chosen in members:
             own = codes * chosen.unsqueeze(1)
             products = own.T @ codes
-            pairs = products[self.first, self.second]
-            sums.append(torch.cat([self.single * own.sum(dim=0), self.pair * pairs]))
+            sums.append(torch.cat([own.sum(dim=0), products[self.first, self.second]]) * self.weights)
         squares = torch.stack([part.square().sum(dim=1) for part in torch.split(codes, list(self.sizes), dim=1)], dim=1)
-        pairs_squared = (squares.sum(dim=1).square() - squares.square().sum(dim=1)) / 2
-        norms = self.single**2 * squares.sum(dim=1) + self.pair**2 * pairs_squared
+        norms = squares @ self.single.square() + (squares @ self.pair.square() * squares).sum(dim=1) / 2
         return torch.stack(sums), members @ norms
 
     def _codes(self, rows: Tensor) -> Tensor:
@@ -142,28 +194,33 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
     Raises:
         ValueError: if the sketch measures something else.
     """
-    (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
-    if not isinstance(part, Pairs):
-        raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")
-    measured = PairsOfCodes(tuple(end - first for first, end in part.ranges), part.singles)
-    sums, cells = sketch.blocks.sum(dim=0), sketch.law.cells
-    codes = sum(measured.sizes)
-    column = torch.repeat_interleave(torch.arange(len(measured.sizes)), torch.tensor(measured.sizes))
-    means, precisions = torch.zeros(codes, dtype=torch.float64), torch.zeros(codes, dtype=torch.float64)
-    means += measured.single * sums[:codes]
-    precisions += measured.single**2
-    if measured.pair > 0:
-        sizes = torch.tensor(measured.sizes, dtype=torch.float64)
-        for own, other in ((measured.first, measured.second), (measured.second, measured.first)):
-            # A pair adds one noise to a column's code for every code of the other column.
-            means.index_add_(0, own, measured.pair * sums[codes:] / sizes[column[other]])
-        precisions += measured.pair**2 * (1 / sizes).sum() - measured.pair**2 / sizes[column]
+    measured, sums = pairs_measured(sketch), sketch.blocks.sum(dim=0)
+    size = torch.tensor(measured.sizes, dtype=torch.float64)
+    codes, cells, column = len(measured.column), sketch.law.cells, measured.column
+    means = measured.single[column] * sums[:codes]
+    weighed = measured.weights[codes:] * sums[codes:]
+    for own, other in ((measured.first, measured.second), (measured.second, measured.first)):
+        # A pair adds one noise to a column's code for every code of the other column.
+        means.index_add_(0, own, weighed / size[column[other]])
+    precisions = (measured.single.square() + measured.pair.square() @ (1 / size))[column]
     frequencies = means / precisions
     deviations = sketch.deviation * (cells / precisions).sqrt()
     return tuple(
         Means(frequencies[first:end], float(deviations[first]), sketch.records, _APART)
         for first, end in _ends(measured.sizes)
     )
+
+
+def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
+    """What a sketch measures whose only part is `Pairs`, in float64, on its device.
+
+    Raises:
+        ValueError: if the sketch measures something else.
+    """
+    (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
+    if not isinstance(part, Pairs):
+        raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")
+    return part.of_codes.to(sketch.value.device)
 
 
 def cell_means(sketch: NoisedSketch) -> tuple[Means, Means]:

@@ -42,7 +42,8 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
     """SW2, not squared, between generated samples (m, d) and fresh ones of the data's law (n, d).
 
     At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, so many
-    of one block. They are the same at every call, public, and apart from those of any training.
+    of one block. They are the same at every call, public, and apart from those of any training. Points are projected in
+    float32.
 
     Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
 
@@ -53,7 +54,8 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
         raise ValueError(f"directions = {directions}; it must be at least 1")
     d = generated.shape[1]
     k = directions if directions < d else d * math.ceil(directions / d)
-    return math.sqrt(float(sliced_w2(generated, fresh, _public_directions(d, k).to(generated.device))))
+    theta = _public_directions(d, k).to(generated.device)
+    return math.sqrt(float(sliced_w2(generated, fresh, theta, dtype=torch.float32)))
 
 
 @functools.lru_cache(maxsize=4)

@@ -24,6 +24,7 @@ from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import BinSettings
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
+from fedsw.models.tables import TableGenerator
 from fedsw.sketches.learnt import Learnt
 from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
 from fedsw.tasks.task import Task
@@ -125,9 +126,8 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
 
 
 def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -> nn.Module:
-    """The generator of a table: chances of every column's codes, by ranges (first, end)."""
-    hidden = spec.hidden or (200, 200)
-    return VectorGenerator(codes[-1][1], cells, latent=spec.latent, hidden=hidden, codes=codes, seed=spec.seed)
+    """The generator of a table: of every column's codes, by ranges (first, end)."""
+    return TableGenerator(codes, cells, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed)
 
 
 def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
@@ -201,7 +201,8 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     """
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
-    later = [part for stage in experiment.sketch.stages for part in stage.parts]
+    table = experiment.sketch.kind == "table"
+    later = [part for stage in experiment.sketch.stages for part in ((experiment.sketch,) if table else stage.parts)]
     for part in (*measured, *later):
         costs += _of_sketch(experiment, part, shape, rows)
     spec, goal = experiment.data, experiment.training

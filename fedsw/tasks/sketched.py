@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError, SketchPart
 from fedsw.experiment.registry import load_object
 from fedsw.experiment.sections.privacy import READ_BY_MAP
 from fedsw.experiment.sources import Shape
+from fedsw.models.initial import count_parameters
 from fedsw.sketches import maps
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law, Sketcher, chunk_of
@@ -36,7 +40,8 @@ class Stage:
 
     Attributes:
         number: from 1.
-        weights: of the classifier that its map `learnt` looks through; none for zeros, where only sizes matter.
+        weights: of the classifier that its map `learnt` looks through, or marks of the pairs of columns that a table's
+            stage measures; none for zeros, where only sizes matter.
     """
 
     number: int = 1
@@ -83,6 +88,10 @@ def _later(experiment: Experiment, shape: Shape, stage: Stage) -> Law:
     if stage.number > 1 + len(sketch.stages):
         raise ExperimentError(f"stage {stage.number} of a sketch with {1 + len(sketch.stages)}: there is none")
     own = sketch.stages[stage.number - 2]
+    if (coded := table_of(experiment)) is not None:
+        part = Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
+        cells = {"classes": _classes(experiment, shape), "groups": _groups(experiment, shape)}
+        return Law(ranges(coded)[-1][1], (part,), **cells, counts=own.counts, seed=sketch.seed)
     learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
     try:
         return Law(
@@ -95,6 +104,32 @@ def _later(experiment: Experiment, shape: Shape, stage: Stage) -> Law:
         )
     except ValueError as fault:
         raise ExperimentError(f"sketch.stages: {fault}") from None
+
+
+def sent_size(experiment: Experiment, shape: Shape) -> int:
+    """How many numbers say what a later stage measures: weights of a classifier, or one for each pair of columns."""
+    coded = table_of(experiment)
+    if coded is None:
+        return count_parameters(classifier_of(experiment, shape))
+    return len(coded) * (len(coded) - 1) // 2
+
+
+def marks_of(chosen: Sequence[tuple[int, int]], columns: int) -> Tensor:
+    """1 for each chosen pair of columns and 0 for others, (pairs,), as they are sent to clients."""
+    pairs = list(itertools.combinations(range(columns), 2))
+    return torch.tensor([float(pair in chosen) for pair in pairs], dtype=torch.float64)
+
+
+def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
+    """The pairs that a server marked, whatever it sent; all of them where it marked none."""
+    pairs = list(itertools.combinations(range(columns), 2))
+    marks = np.frombuffer(weights, dtype="<f4") if weights else np.zeros(len(pairs))
+    if not pairs or len(marks) != len(pairs):
+        raise ExperimentError(
+            f"a later stage of a table of {columns} columns came with {len(marks)} numbers; it measures pairs, one "
+            f"number for each of {len(pairs)}: leave sketch.stages out where there is no pair"
+        )
+    return tuple(pair for pair, mark in zip(pairs, marks, strict=True) if mark > 0.5) or tuple(pairs)
 
 
 @functools.lru_cache(maxsize=8)
@@ -128,7 +163,7 @@ def _coded(columns: Columns, bins: int, group_in_cell: bool) -> tuple[Coded, ...
 
 
 def _pairs(sketch: SketchPart, coded: tuple[Coded, ...]) -> Pairs:
-    return Pairs(ranges(coded), sketch.singles, sketch.weight)
+    return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
 
 
 def _classes(experiment: Experiment, shape: Shape) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 Ties = Literal["shared", "stable"]
 
-_WORTH_A_THREAD = 2**15  # numbers
+_WORTH_A_THREAD = 2**14  # numbers
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,42 @@ class Ranked:
 
     Attributes:
         values: (k, n), increasing along every row.
-        order: (k, n), the column that each rank's value had; equal values keep the order of their columns.
-        first: (k, n), the first rank of the block of equal values that each rank is in.
+        order: (k, n), the column that each rank's value had.
     """
 
     values: Tensor
     order: Tensor
-    first: Tensor
 
 
-def ranked(rows: Tensor) -> Ranked:
-    """Sort rows (k, n) stably: the order is that of `torch.sort(..., stable=True)`.
+def ranked(rows: Tensor, ties: Ties) -> Ranked:
+    """Sort rows (k, n); equal values keep the order of their columns if ties are "stable", and have any if "shared".
 
-    On a processor numpy's vectorised sort finds an order, several times faster than a stable sort does. Ranks of equal
-    values are then put right: a value whose block of equal ones begins at rank f gets the key f n + column, and sorting
-    these integers, which all differ, sorts every block by column. The steps are the same whatever the values are.
+    On a processor numpy's vectorised sort finds an order, several times faster than a stable sort does. Where ties are
+    shared, equal values of a row get the same slot mean whatever their order is; where they are stable, their ranks are
+    put right. The steps are the same whatever the values are.
+
+    Raises:
+        ValueError: if `ties` is neither "shared" nor "stable".
     """
+    if ties not in ("shared", "stable"):
+        raise ValueError(f"ties {ties!r} is unknown: choose 'shared' or 'stable'.")
     if rows.device.type != "cpu":
-        values, order = torch.sort(rows, dim=-1, stable=True)
-        return Ranked(values, order, _first_of_block(values))
+        return Ranked(*torch.sort(rows, dim=-1, stable=True))
     order = _by_rows(functools.partial(np.argsort, axis=-1), rows)
     values = rows.gather(-1, order)
-    first = _first_of_block(values)
-    start = first * rows.shape[-1]
-    key = order.add_(start).to(_keys(rows.shape[-1]))
-    return Ranked(values, _by_rows(functools.partial(np.sort, axis=-1), key).to(torch.int64).sub_(start), first)
+    return Ranked(values, order if ties == "shared" else _by_column(order, values))
+
+
+def _by_column(order: Tensor, values: Tensor) -> Tensor:
+    """The order (k, n) of sorted values, every block of equal ones by its columns: that of a stable sort.
+
+    A value whose block begins at rank f gets the key f n + column, and sorting these integers, which all differ, sorts
+    every block by column.
+    """
+    n = values.shape[-1]
+    start = blocks(values)[0] * n
+    key = (order + start).to(_keys(n))
+    return _by_rows(functools.partial(np.sort, axis=-1), key).to(torch.int64).sub_(start)
 
 
 def _keys(n: int) -> torch.dtype:
@@ -60,26 +71,20 @@ def _keys(n: int) -> torch.dtype:
 
 
 def sort_rows(rows: Tensor) -> Tensor:
-    """Sorted rows (k, n), where no order is asked for."""
+    """Sorted rows (k, n), of the same type, where no order is asked for."""
     if rows.device.type != "cpu":
         return torch.sort(rows, dim=-1).values
     return _by_rows(functools.partial(np.sort, axis=-1), rows)
 
 
 def means_by_rank(own: Ranked, other: Tensor, ties: Ties) -> Tensor:
-    """Slot means (k, n) that the ranks of own (k, n) see in the sorted rows of other (k, m).
-
-    Raises:
-        ValueError: if `ties` is neither "shared" nor "stable".
-    """
+    """Slot means (k, n) that the ranks of own (k, n) see in the sorted rows of other (k, m)."""
     n, m = own.values.shape[-1], other.shape[-1]
     if ties == "stable":
         return means_of_slots(n, other)
-    if ties != "shared":
-        raise ValueError(f"ties {ties!r} is unknown: choose 'shared' or 'stable'.")
-    integral, end = _integral_at_slots(other, n), _end_of_block(own.values)
-    block = integral.gather(-1, end).sub_(integral.gather(-1, own.first))
-    return block.mul_(n / m).div_(end.sub_(own.first))
+    integral, (first, end) = _integral_at_slots(other, n), blocks(own.values)
+    block = integral.gather(-1, end).sub_(integral.gather(-1, first))
+    return block.mul_(n / m).div_(end.sub_(first))
 
 
 def means_of_slots(n: int, other: Tensor) -> Tensor:
@@ -119,20 +124,12 @@ def _slot_edges(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, T
     return whole, (position % n).to(torch.float64) / n, whole.clamp(max=m - 1)
 
 
-def _first_of_block(values: Tensor) -> Tensor:
-    """First rank of the block of equal values around each rank of sorted rows (k, n)."""
-    n = values.shape[-1]
-    ranks = torch.arange(n, device=values.device)
-    first = ranks.new_zeros(values.shape)
-    torch.where(values[:, 1:] != values[:, :-1], ranks[1:], ranks[:1], out=first[:, 1:])
-    return first.cummax(dim=-1).values
-
-
-def _end_of_block(values: Tensor) -> Tensor:
-    """Last rank, plus 1, of the block of equal values around each rank of sorted rows (k, n)."""
-    n = values.shape[-1]
-    ranks = torch.arange(n, device=values.device)
-    back = values.flip(-1)  # the r-th of these has rank n - 1 - r, and its block ends where it begins here
-    before = ranks.new_zeros(values.shape)
-    torch.where(back[:, 1:] != back[:, :-1], ranks[1:], ranks[:1], out=before[:, 1:])
-    return before.cummax(dim=-1).values.flip(-1).neg_().add_(n)
+def blocks(values: Tensor) -> tuple[Tensor, Tensor]:
+    """First rank, and last rank plus 1, of the block of equal values around each rank of sorted rows (k, n)."""
+    k, n = values.shape
+    begins, ranks = (values[:, 1:] != values[:, :-1]).to(torch.int64), torch.arange(1, n, device=values.device)
+    last = torch.zeros((2, k, n), dtype=torch.int64, device=values.device)
+    torch.mul(begins, ranks, out=last[0, :, 1:])
+    torch.mul(begins.flip(-1), ranks, out=last[1, :, 1:])  # counted from the other end, a block begins where it ends
+    first, back = last.cummax(dim=-1).values
+    return first, back.flip(-1).neg_().add_(n)

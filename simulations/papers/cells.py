@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsw.experiment import FULL_EVALUATION, load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.grid import GridRun, at_seed
 from simulations.papers.figure import ARGUMENTS, Figure, Series, Value, short
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.markdown import table
-from fedsw.report.page.document import Document, Section
-from fedsw.text import number
+from fedsw.report.page.page import Document, Section
+from fedsw.text import number, table
 from simulations.papers.figure import Row
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured

@@ -17,7 +17,7 @@ from typing import Any
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
 from fedsw.grid import attempt, finish
-from fedsw.version import installed_version
+from fedsw.text import installed_version
 from simulations.papers.cells import Cell, Computation, cells_of, computation_of
 from simulations.papers.figure import Figure
 from simulations.papers.finished import Finished

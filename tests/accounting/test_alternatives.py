@@ -81,8 +81,8 @@ def test_no_choice_of_groups_by_what_was_released_before_shows_more():
     assert max(chosen_as_one_goes(first, parts, fixed) for first in parts) > 1.002 * delta
 
 
-def test_a_cost_that_is_chosen_by_what_was_released_shows_more_than_the_limit():
-    """Why an account asks that costs are planned: either second run is admitted, and the choice between them is not."""
+def test_a_cost_that_is_chosen_by_what_was_released_shows_more_than_a_fixed_one():
+    """Why an account adds divergences: as fixed plans both second runs fit, and the choice between them does not."""
     loss, delta, first = 1.0, 1e-6, Step(1.0, 0.166)
     second = [Step(1.0, 0.166), Step(0.01, 1.257)]
     for step in second:

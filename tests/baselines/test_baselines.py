@@ -23,7 +23,7 @@ from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.runs.files import MODEL
 from fedsw.tasks.measures import measure

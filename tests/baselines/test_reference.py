@@ -19,7 +19,7 @@ from fedsw.compare.grid import make_grid, run_cell, write_grid
 from fedsw.compare.table import make_table, table_view
 from fedsw.engines.driver import run as run_privately
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.planning.forecast import HELD_OUT, reference
 from fedsw.planning.law import LAWS, drawn, scaled

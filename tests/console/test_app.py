@@ -90,18 +90,6 @@ run("fair-classification", *few, runs=pathlib.Path(sys.argv[1]), observer=First(
     assert done.stdout.strip() == "[]"
 
 
-def test_every_verb_has_a_file_of_its_own() -> None:
-    verbs = {each.name: each.callback for each in app.registered_commands}
-    verbs |= {
-        group.name: each.callback
-        for group in app.registered_groups
-        for each in group.typer_instance.registered_commands
-    }
-    assert len(verbs) >= 15
-    for verb, callback in verbs.items():
-        assert callback.__module__ == f"fedsw.cli.{verb}"
-
-
 def test_the_help_shows_every_verb_once_in_its_group_and_on_one_line_of_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

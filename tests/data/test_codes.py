@@ -76,6 +76,27 @@ def test_the_lowest_value_has_a_code_of_its_own_so_that_zeros_stay_zeros():
     assert found[0] == 0 and found[1] == 1 and found[2] == coded[0].size - 1
 
 
+def test_declared_edges_cut_a_long_tail_where_they_are_whatever_the_range():
+    feature = {"name": "gain", "kind": "integer", "low": 0, "high": 99_999, "edges": [1, 3000, 5000.5, 15_000]}
+    declared = columns(features=[{**feature, "missing": [""], "fill": 0}], sensitive=None)
+    (coded,) = coded_columns(declared, bins=4, group_in_cell=False)
+    assert coded.edges == (0, 1, 3000, 5001, 15_000, 100_000)
+    given = ["0", "1", "2999", "3000", "5000", "5001", "99999", ""]
+    records = records_of_table({"gain": given, "sick": ["no"] * 8}, declared)
+    codes = codes_of(records, (coded,))
+    assert codes[:, 0].tolist() == [0, 1, 1, 2, 2, 3, 4, 5]
+    none = torch.zeros(8, dtype=torch.int64)
+    made = cells_of_table(codes, none, none, declared, (coded,), seed=0)
+    assert made["gain"][0] == "0" and made["gain"][-1] == ""
+    torch.testing.assert_close(codes_of(records_of_table(made, declared), (coded,)), codes)
+
+
+@pytest.mark.parametrize("edges", [[0, 5], [5, 3], [5, 11], [2, 2]])
+def test_edges_out_of_order_or_bounds_are_refused(edges):
+    with pytest.raises(ValueError, match="each above low and at most high"):
+        columns(features=[{"name": "gain", "low": 0, "high": 10, "edges": edges}])
+
+
 def test_codes_are_drawn_as_often_as_their_chances_say():
     coded = coded_columns(columns(), bins=8, group_in_cell=False)
     width = ranges(coded)[-1][1]

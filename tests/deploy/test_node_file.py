@@ -17,8 +17,8 @@ from fedsw.deploy.certificates import ServerCertificates, read_signing_key, writ
 from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.node_file import NodeFile, read_node_file
 from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.experiment.load import SHIPPED
 from fedsw.federation.node.limits import allowed_modules, choice_of, room_of
-from fedsw.shipped import NODE_FILE
 
 CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 
@@ -26,7 +26,7 @@ CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """The folder of a client's operator: node file, columns, keys, and records where the file names them."""
-    for path in (NODE_FILE, CLIENTS / "columns.toml"):
+    for path in (SHIPPED / "node.toml", CLIENTS / "columns.toml"):
         shutil.copy(path, tmp_path / path.name)
     (tmp_path / "client").mkdir()
     for name in ("client/ca.crt", "client/node.key", "train.csv"):
@@ -76,7 +76,7 @@ def test_the_example_starts_the_node_that_it_describes(place, started, monkeypat
 
 def test_init_writes_the_shipped_file_once_and_never_over_another(place, started, monkeypatch, capsys):
     assert main(["client", "--init", "-o", str(place / "new.toml")]) == 0 and not started
-    assert (place / "new.toml").read_bytes() == NODE_FILE.read_bytes()
+    assert (place / "new.toml").read_bytes() == (SHIPPED / "node.toml").read_bytes()
     assert f"fedsw client --config {place / 'new.toml'}" in capsys.readouterr().out
     (place / "new.toml").write_text("# mine\n")
     assert main(["client", "--init", "-o", str(place / "new.toml")]) != 0

@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
-from fedsw.privacy.masks import MaskKey, digest_of
-from fedsw.privacy.shares import summed
+from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.randomness import Stream
 from tests.distributed.sites import RUN, Refused, Sites, experiment_of
 from tests.noises import require_gaussian

@@ -16,7 +16,7 @@ from fedsw.federation.trust.distributed import budget, ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.objectives import histograms as tables
 from fedsw.objectives.histograms import contribution_sensitivity
-from fedsw.planning.from_moments import summed_noise
+from fedsw.planning.after_moments import summed_noise
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import Sites, experiment_of

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 
 from fedsw.experiment import Objective, parse_experiment
-from fedsw.experiment.catalogue import shipped_experiments
 from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.kinds import MODELS, task_names
+from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.trust import trust_models

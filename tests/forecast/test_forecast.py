@@ -20,9 +20,8 @@ from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.after_moments import twins_of
+from fedsw.planning.after_moments import moments_of, twins_of
 from fedsw.planning.forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
-from fedsw.planning.from_moments import moments_of
 from fedsw.planning.law import LAWS, PublicRows, columns_named, drawn, resampled, scaled, spread_evenly
 from fedsw.planning.plan import planned
 from fedsw.planning.words import as_plain, draw_plan, rows

@@ -11,8 +11,8 @@ import torch
 from fedsw.experiment import Experiment
 from fedsw.federation.budgets import split
 from fedsw.objectives import Clip
+from fedsw.planning.after_moments import TabledObjective, summed_noise
 from fedsw.planning.forecast import _objective, _Uncharged, trained
-from fedsw.planning.from_moments import TabledObjective, summed_noise
 from fedsw.planning.law import LAWS, drawn
 from fedsw.planning.plan import planned
 from fedsw.privacy.release import release

@@ -6,19 +6,27 @@ import csv
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fedsw.accounting import Ledger
+from fedsw.audit.record import audit, model
 from fedsw.cli.app import main
 from fedsw.data import read_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.own_data.drifts import of_each
 from fedsw.own_data.synthesis import as_synthesis
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.releases import stored_sketch
 from fedsw.sketches.drift import Means, drift_of_means
+from fedsw.sketches.trees import next_pairs
+from fedsw.tasks.measures import law_of_problem
+from fedsw.tasks.problem import Problem
 
 HEADER = ["age", "city", "dose", "sex", "sick"]
 OWN = """
@@ -141,6 +149,38 @@ def test_the_page_beside_a_table_has_every_number_of_its_card(place):
     page = (place / "made.html").read_text()
     assert len(numbers) > 20 and not [each for each in numbers if each not in page]
     assert "What is not kept" in page and "default-src 'none'" in page
+
+
+def test_a_later_stage_measures_pairs_that_the_first_release_chose_and_both_fit_the_budget(place):
+    changes = (
+        "sketch.stages=[{share=0.6, tables=2}]",
+        "sketch.balance=size",
+        "training.rounds=2",
+        "sketch.generator=tree",
+    )
+    assert synthesize(place, "none.toml", "staged.csv", *changes) == 0
+    run = run_of(place, "staged.csv")
+    summary = json.loads((run / "summary.json").read_text())
+    with Ledger.open(run / "ledger.sqlite", read_only=True) as ledger:
+        one, two = ledger.entries()
+        assert ledger.replay() == pytest.approx(2.0, rel=2e-3) and ledger.replay() <= 2.0 * (1 + 1e-6)
+    assert (two.sensitivity / two.sigma) ** 2 == pytest.approx(1.5 * (one.sensitivity / one.sigma) ** 2)
+    assert two.sensitivity == pytest.approx(1.001 * math.sqrt(2 * 1.01))
+    kept, names = RunDirectory(run), ("age", "city", "dose", "sex")
+    task = Problem.from_experiment(kept.read_config()[0])
+    first = stored_sketch(kept, law_of_problem(task))
+    assert first is not None
+    chosen = next_pairs([first.sketch], 2)  # from what was released, and nothing else
+    assert [tuple(pair) for pair in summary["sketch"]["later"][0]["pairs"]] == list(chosen)
+    card = (place / "staged.md").read_text()
+    assert all(f"{names[i]!r} and {names[j]!r}" in card.split("measured some pairs once more")[1] for i, j in chosen)
+    assert audit(run).details["failed"] == []
+    tensors = load_file(run / "model.safetensors")
+    for name in ("chances", "network.layers.0.weight"):
+        path = place / f"changed-{name}"
+        shutil.copytree(run, path)
+        save_file({**tensors, name: tensors[name] + 0.001}, path / "model.safetensors")
+        assert audit(path).details["failed"] == [model.NAME]
 
 
 def test_further_rows_of_a_run_are_others_and_cost_nothing(place):

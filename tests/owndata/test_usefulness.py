@@ -9,7 +9,7 @@ import torch
 
 from fedsw.cli.app import main
 from fedsw.data import Records
-from fedsw.own_data.usefulness import REAL, SYNTHETIC, usefulness
+from fedsw.own_data.synthesis import REAL, SYNTHETIC, usefulness
 from tests.owndata.test_synthesize import place, run_of, synthesize  # noqa: F401  (place is a fixture)
 
 
@@ -73,6 +73,16 @@ def test_screen_and_card_say_first_that_a_table_is_of_no_use(place, capsys):  # 
     assert main(["synthesize", *words, *table]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     card = (place / "useless.md").read_text()
+    page = (place / "useless.html").read_text()
+    for begins in (
+        "Rows are drawn from",
+        "Useless for what fewer than",
+        "Every cell is",
+        "Likeness to",
+        "A column of a",
+    ):
+        said = next(line.strip() for line in card.splitlines() if begins in line)
+        assert said in shown and begins in page
     assert "The table is of no use for prediction" in shown and "a constant 0.5" in shown
     assert "**The table is of no use for prediction" in card.split("## Guarantee")[0]
     assert synthesize(place, "none.toml", "unknown.csv", "training.rounds=1") == 0

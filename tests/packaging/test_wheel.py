@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.shipped import EXPERIMENTS
+from fedsw.experiment.load import SHIPPED
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 from tests.processes import interruptible, left_of_this_test, mark
 
@@ -106,7 +106,7 @@ def test_every_module_of_the_wheel_can_be_imported(python, empty, environment):
 
 def test_the_shipped_experiments_are_listed_and_a_budget_is_computed(fedsw):
     listed = {experiment["name"] for experiment in json.loads(fedsw("list", "--json"))}
-    assert listed == {path.stem for path in EXPERIMENTS.glob("*.toml")} and len(listed) > 10
+    assert listed == {path.stem for path in (SHIPPED / "experiments").glob("*.toml")} and len(listed) > 10
     assert fedsw("--version").startswith("fedsw ")
     readme = "--sampling-rate 0.01 --steps 5000 --delta 1e-5 --noise-multiplier 1.0"
     assert "ε" in fedsw("budget", *readme.split())

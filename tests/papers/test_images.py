@@ -13,8 +13,8 @@ from fedsw import clipping
 from fedsw.data import Dataset, digits
 from fedsw.data.records import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
-from fedsw.experiment.catalogue import find_experiment
 from fedsw.experiment.encoded import encoded, public_autoencoder
+from fedsw.experiment.load import find_experiment
 from fedsw.models import (
     BlockedImages,
     DecodedImages,

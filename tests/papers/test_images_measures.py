@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.models import ImageAutoencoder
 from fedsw.tasks.generation import accuracy_of, image_classifier
 from simulations.papers.cells import cells_of

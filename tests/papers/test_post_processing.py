@@ -8,7 +8,7 @@ import pytest
 from fedsw.accounting import Ledger
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from simulations.papers.finished import Finished
 from simulations.papers.measures.regression import EPSILON, RADII, one_number, post_processed
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.privacy.records import RecordRelease, largest
 from fedsw.randomness import Stream

@@ -10,7 +10,7 @@ import pytest
 
 from fedsw.accounting import Step, epsilon_by
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.report.figures import house_style
 from simulations.papers.drawn import clouds, errors, released
 from simulations.papers.figure import load_figure

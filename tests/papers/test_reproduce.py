@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.shipped import EXPERIMENTS
+from fedsw.experiment.load import SHIPPED
 from simulations.papers import work
 from simulations.papers.__main__ import main
 from simulations.papers.cells import cells_of, computation_of
@@ -252,7 +252,7 @@ def test_the_page_of_results_has_every_goal_with_what_was_measured() -> None:
 
 
 def test_without_clipping_there_is_no_guarantee_to_promise() -> None:
-    path = EXPERIMENTS / "fair-classification.toml"
+    path = SHIPPED / "experiments" / "fair-classification.toml"
     with pytest.raises(ExperimentError, match=r"clip\.mode 'none' bounds nothing"):
         load_experiment(path, ["clip.mode=none"])
     assert load_experiment(path, ["clip.mode=none", "privacy.trust=none"]).clip.open

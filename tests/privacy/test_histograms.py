@@ -9,7 +9,7 @@ import pytest
 
 from fedsw.accounting import Ledger
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted
-from fedsw.privacy.histograms import GROUP, SENSITIVITY, bounded_histograms, release_histograms
+from fedsw.baselines.processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
 from fedsw.randomness import Stream
 from fedsw.transport.barycentre import uniform_edges
 

@@ -17,14 +17,14 @@ from fedsw.compare.grid import make_grid
 from fedsw.compare.page import read_comparison
 from fedsw.compare.table import spread
 from fedsw.experiment import load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.planning.plan import Planned
 from fedsw.planning.words import as_plain, plan_document
 from fedsw.report.facts import Facts
-from fedsw.report.page.document import Code, Document, Listed, Section, Strong
-from fedsw.report.page.svg import Picture
+from fedsw.report.page.page import Code, Document, Listed, Section, Strong
+from fedsw.report.page.pictures import Picture
 from fedsw.runs.files import read_json
-from fedsw.use.card import write_card
+from fedsw.use.export import write_card
 from tests.report.test_page import MOST_BYTES, Outline
 from tests.simulations.comparing import table_of
 

@@ -16,11 +16,10 @@ import fedsw
 from fedsw.engines import driver
 from fedsw.experiment import parse_experiment
 from fedsw.federation.server import app
-from fedsw.report import notebook
+from fedsw.report import progress
 from fedsw.report.console import Screen
-from fedsw.report.notebook import NotebookBar, watching
 from fedsw.report.page.page import Page
-from fedsw.report.progress import RunProgress
+from fedsw.report.progress import NotebookBar, RunProgress, watching
 from fedsw.runs.files import read_json, read_lines
 from fedsw.runs.observer import NoObserver
 from tests.report.conftest import SMALL
@@ -99,7 +98,7 @@ def test_a_bar_is_for_kernels_alone(monkeypatch) -> None:
     assert isinstance(watching(), NoObserver)
     monkeypatch.setattr(ipython, "get_ipython", lambda: type("Shell", (), {"kernel": object()})())
     assert isinstance(watching(), NotebookBar)
-    monkeypatch.setitem(notebook.sys.modules, "IPython", None)
+    monkeypatch.setitem(progress.sys.modules, "IPython", None)
     assert isinstance(watching(), NoObserver)
 
 

@@ -14,8 +14,8 @@ import torch
 from fedsw.data import Records
 from fedsw.engines import driver
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.catalogue import find_experiment
-from fedsw.experiment.own_metrics import is_shipped, load_metrics
+from fedsw.experiment.load import find_experiment
+from fedsw.experiment.registry import is_shipped, load_metrics
 from fedsw.runs.by_group import by_group, require_by_group
 from fedsw.runs.evaluation import Evaluator, OwnMetrics
 from fedsw.tasks.problem import Problem

@@ -7,7 +7,7 @@ import torch
 
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.experiment.catalogue import find_experiment
+from fedsw.experiment.load import find_experiment
 from fedsw.runs.evaluation import Evaluator, subsample
 from fedsw.tasks.measures import Measuring
 from fedsw.tasks.problem import Problem

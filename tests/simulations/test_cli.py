@@ -17,7 +17,7 @@ from fedsw.cli import execution
 from fedsw.compare import demo
 from fedsw.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
-from fedsw.experiment.catalogue import shipped, shipped_experiments
+from fedsw.experiment.load import shipped, shipped_experiments
 from fedsw.runs.files import find_run
 
 MakeRun = Callable[..., Path]
@@ -212,7 +212,7 @@ def test_of_two_runs_at_once_the_one_that_stops_names_its_own_folder(fake_runs: 
 def test_a_federation_that_refuses_before_its_plan_is_bad_input(
     fake_runs: FakeRuns, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsw.errors import FederationError
+    from fedsw.settings import FederationError
 
     def refuse(*_: object, **__: object) -> None:
         raise FederationError("a client could not join: row 3, column 'age' is NaN")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.engines import inprocess
+from fedsw.engines import deployed, inprocess
+from fedsw.runs.files import SUMMARY
 
 
 @pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
@@ -42,3 +45,23 @@ def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
         monkeypatch.setenv("RAY_ADDRESS", address)
     inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
     assert found == [share]
+
+
+def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has begun by then, and nothing is charged; whatever else went wrong is said at once."""
+    logs = ["The current node timed out during startup."]
+
+    def submitted(directory: Path, *given: object, resume: bool) -> str:
+        if logs:
+            return logs.pop()
+        (directory / SUMMARY).write_text(json.dumps({"status": "completed"}))
+        return ""
+
+    monkeypatch.setattr(deployed, "_submit", submitted)
+    deployed.run_submitted(tmp_path, 2)
+    (tmp_path / SUMMARY).unlink()
+    logs += ["", "no such app"]
+    with pytest.raises(RuntimeError, match="never started on Flower's engine; its last output:\nno such app"):
+        deployed.run_submitted(tmp_path, 2)

@@ -20,7 +20,7 @@ from fedsw.sketches.tables import Pairs, cell_means, column_means
 SIZES = (2, 5, 3)
 CHANCES = ((0.7, 0.3), (0.1, 0.2, 0.3, 0.3, 0.1), (0.2, 0.2, 0.6))
 RANGES = ((0, 2), (2, 7), (7, 10))
-LAW = Law(10, (Pairs(RANGES),), classes=2, groups=3, counts=0.1)
+LAW = Law(10, (Pairs(RANGES, balance="size"),), classes=2, groups=3, counts=0.1)
 SKETCHER = LAW.drawn(torch.float64)
 N, SIGMA, DRAWS = 1500, 6.0, 60
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
-from fedsw.privacy.mechanisms import gaussian_sigma
+from fedsw.privacy.noise import gaussian_sigma
 from fedsw.privacy.release import release
 from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
 from fedsw.sketches import law

@@ -14,17 +14,16 @@ from fedsw.accounting.lifetime.account import (
     accounts_in,
 )
 from fedsw.accounting.lifetime.bound import Bound, bind, bound_in, bound_to, counting, require_same, settle, unbind
+from fedsw.accounting.lifetime.chosen import Limit, room
 from fedsw.accounting.lifetime.composing import (
     NO_NOISE,
     Cost,
     Counts,
     added,
-    admitted,
     composed_epsilon,
     cost_of_ledger,
     one_cost,
     planned,
-    room,
     total_epsilon,
 )
 from fedsw.accounting.lifetime.state import State, TakenRun
@@ -37,6 +36,7 @@ __all__ = [
     "Cost",
     "Counts",
     "DatasetAccount",
+    "Limit",
     "LimitReached",
     "Reservation",
     "State",
@@ -45,7 +45,6 @@ __all__ = [
     "accounts_folder",
     "accounts_in",
     "added",
-    "admitted",
     "bind",
     "bound_in",
     "bound_to",

@@ -26,15 +26,14 @@ from fedsw.accounting.journal import (
     remembered,
 )
 from fedsw.accounting.ledger import BudgetExhausted, Ledger
+from fedsw.accounting.lifetime.chosen import room
 from fedsw.accounting.lifetime.composing import (
     Cost,
     Counts,
     added,
-    admitted,
     as_row,
     counted,
     one_cost,
-    room,
     total_epsilon,
     uncovered,
 )
@@ -82,8 +81,8 @@ class DatasetAccount:
 
     Guarantee: with a limit (epsilon, delta), whatever was released by runs that were reserved for here satisfies it
     together, for the replacement of one record within its groups, as long as no run releases more than its reservation
-    or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen. What runs
-    cost must not be chosen by what earlier ones released; everything else may be.
+    or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen. What a run
+    costs, and where it stops, may follow from what earlier ones released (`Limit`); which limits are set may not.
 
     Attributes:
         newest: the last row of every run's ledger.
@@ -219,31 +218,33 @@ class DatasetAccount:
             return journal.head
 
     def _require_room(self, state: State, run: str, wanted: Cost, about: About) -> None:
-        if state.epsilon is None or state.delta is None:
+        limit = state.limit
+        if limit is None:
             return
         if about.unprotected:
             raise LimitReached(
                 f"{about.unprotected}: such a run has no guarantee, and the account of data set {self.data!r} has a "
-                f"limit, epsilon {upward(state.epsilon, 6)} at delta {upward(state.delta, 6)}; nothing was spent"
+                f"limit, epsilon {upward(limit.epsilon, 6)} at delta {upward(limit.delta, 6)}; nothing was spent"
             )
         others = state.without(run)
-        total = total_epsilon([*others, wanted], state.delta)
-        if admitted([*others, wanted], state.epsilon, state.delta):
+        if limit.admits([*others, wanted]):
             return
-        before = total_epsilon(others, state.delta)
+        before = total_epsilon(others, limit.delta)
+        total = limit.chosen([*others, wanted]) if before else total_epsilon([wanted], limit.delta)
+        chosen = ", whatever made you choose it" if before else ""
         left = 0.0
         if math.isfinite(total) and all(step.stated is None for step in wanted.steps):
-            left = room(others, state.epsilon, state.delta, like=wanted)
+            left = room(limit, others, like=wanted)
         waiting = sum(not each.settled for name, each in state.runs.items() if name != run)
         advice = f"A run like it of epsilon {downward(left)} still fits: lower its epsilon (privacy.epsilon)"
-        fits = advice if left else "Nothing more fits"
+        alone = "" if limit.shared or not before else ": the plan of the first run takes the limit whole"
+        fits = advice if left else f"Nothing more fits{alone}"
         stopped = f" (by {waiting} runs that have not ended, too)" if waiting else ""
         remedy = ", settle runs that stopped (`fedsw account settle`)" if waiting else ""
         raise LimitReached(
             f"the account of data set {self.data!r} would reach epsilon {upward(total, 4)} at delta "
-            f"{upward(state.delta, 6)} with this "
-            f"run; its limit is {upward(state.epsilon, 6)}, and {upward(before, 4)} is taken{stopped}. Nothing was "
-            f"spent. {fits}"
+            f"{upward(limit.delta, 6)} with this run{chosen}; its limit is "
+            f"{upward(limit.epsilon, 6)}, and {upward(before, 4)} is taken{stopped}. Nothing was spent. {fits}"
             f"{remedy}, or ask the owner of the data to raise the limit (`fedsw account limit`)"
         )
 

@@ -243,12 +243,6 @@ def _losses(reach: float) -> Tensor:
     return losses
 
 
-_CLOSE = 1e-3
-_LEAST = 1e-4
-_MOST = 1e4
-_TOLERANCE = 1e-9
-
-
 def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
     """Epsilon at delta of everything together, for the replacement of one record within the groups of all runs.
 
@@ -290,50 +284,9 @@ def _by_group(cost: Cost) -> Counts:
     return {one_of(cost.parts): 1}
 
 
-def admitted(costs: Iterable[Cost], epsilon: float, delta: float) -> bool:
-    """Whether runs together keep to a limit: what lets a run in, and what says how much still fits."""
-    return total_epsilon(costs, delta) <= epsilon * (1 + _TOLERANCE)
-
-
-def room(costs: Iterable[Cost], epsilon: float, delta: float, like: Cost | None = None) -> float:
-    """Epsilon at delta of the largest run that still fits below (epsilon, delta), to a thousandth; 0 if none does.
-
-    Args:
-        like: its releases, whose noise is made smaller or larger; one Gaussian release of all records by default.
-    """
-    taken, shape = list(costs), like or one_cost({Step(1.0, 1.0): 1})
-
-    def fits(factor: float) -> bool:
-        return admitted([*taken, _scaled(shape, factor)], epsilon, delta)
-
-    if not admitted(taken, epsilon, delta) or not fits(_LEAST):
-        return 0.0
-    low = high = 1.0
-    while fits(high) and high < _MOST:
-        low, high = high, 2 * high
-    while not fits(low):
-        low, high = low / 2, low
-    while high - low > _CLOSE * low:
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return total_epsilon([_scaled(shape, low)], delta)
-
-
 def cost_of_ledger(ledger: Ledger) -> Cost:
     """The steps that a run's ledger was charged for, by its groups."""
     return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
-
-
-def _scaled(cost: Cost, factor: float) -> Cost:
-    """A cost with the noise of every release divided by a factor; of a stated profile nothing is known to change."""
-
-    def scaled(steps: Counts) -> dict[Step, int]:
-        return counted(
-            (step if step.stated is not None else replace(step, mu=step.mu * factor), times)
-            for step, times in steps.items()
-        )
-
-    return Cost(scaled(cost.steps), tuple(scaled(part) for part in cost.parts))
 
 
 @lru_cache(maxsize=512)

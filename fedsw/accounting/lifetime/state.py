@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from fedsw import files
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.accounting.lifetime.chosen import Limit
 from fedsw.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
 
@@ -29,6 +30,7 @@ class TakenRun:
         unprotected: why its reader has no guarantee, whatever it cost; None if there is one.
         steps: what counts: the plan's until the run is settled, then what it spent.
         parts: the same by groups of the run; a record is in one of them.
+        planned: what was set aside at first, before any of its releases.
         settled: whether it ended, and counts with what it spent.
         ledger: the last row of the run's ledger, when it was settled.
     """
@@ -40,6 +42,7 @@ class TakenRun:
     begun: str
     unprotected: str | None
     steps: Counts
+    planned: Cost
     settled: bool = False
     ledger: Head | None = None
     parts: tuple[Counts, ...] = ()
@@ -48,6 +51,11 @@ class TakenRun:
     def cost(self) -> Cost:
         """What it counts with."""
         return Cost(self.steps, self.parts or (self.steps,))
+
+    @property
+    def released_nothing(self) -> bool:
+        """Whether it ended before its first release, and gave everything back."""
+        return self.settled and not self.steps
 
     @property
     def noisy(self) -> bool:
@@ -70,8 +78,16 @@ class State:
     delta: float | None = None
     runs: Mapping[str, TakenRun] = field(default_factory=dict)
 
+    @property
+    def limit(self) -> Limit | None:
+        """The limit, with the plan of the first run that released something, or still may."""
+        if self.epsilon is None or self.delta is None:
+            return None
+        plans = (run.planned for run in self.runs.values() if not run.released_nothing)
+        return Limit(self.epsilon, self.delta, next(plans, None))
+
     def spent(self, delta: float) -> float:
-        """Epsilon of all runs together, reservations included; inf if one of them added no noise."""
+        """Epsilon of all runs together, reservations included, as if all had been planned; inf without noise."""
         return total_epsilon((run.cost for run in self.runs.values()), delta)
 
     def without(self, run: str) -> list[Cost]:
@@ -88,7 +104,11 @@ class State:
         if row["kind"] == "reserved":
             about = {key: row[key] for key in ("label", "doing", "place", "begun", "unprotected")}
             about["kind"] = about.pop("doing")
-            run = TakenRun(run=name, steps=steps, parts=parts, **about)
+            if known is None or known.released_nothing:  # it begins here, after whatever was released meanwhile
+                others = {other: run for other, run in self.runs.items() if other != name}
+                new = TakenRun(run=name, steps=steps, parts=parts, planned=Cost(steps, parts or (steps,)), **about)
+                return replace(self, runs={**others, name: new})
+            run = TakenRun(run=name, steps=steps, parts=parts, planned=known.planned, **about)
         elif known is None:
             raise ValueError(f"a row of the account is about run {name!r}, which was not reserved for")
         elif row["kind"] == "extended":

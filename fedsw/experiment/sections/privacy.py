@@ -24,7 +24,7 @@ _READ: dict[str, tuple[str, ...]] = {
     "features": ("map", "radius"),
     "moments": ("map", "radius", "projected"),
     "code": (),
-    "table": ("bins", "singles"),
+    "table": ("bins", "singles", "balance"),
 }
 READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
@@ -52,7 +52,8 @@ class SketchPart(Section):
         radius: "features", "moments": norm that longer vectors are shortened to.
         projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
-            single columns have, pairs have the rest.
+            single columns have, pairs have the rest; "auto" for one balance over both.
+        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3).
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
@@ -74,7 +75,8 @@ class SketchPart(Section):
     radius: PositiveFloat = 1.0
     projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
-    singles: Annotated[float, Field(gt=0, le=1)] = 0.2
+    singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
+    balance: Literal["equal", "size"] = "equal"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
     map: str = "raw"
     map_arguments: Arguments = {}
@@ -127,7 +129,9 @@ class SketchStage(Section):
     Attributes:
         share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
             as the first.
-        parts: what is measured.
+        parts: what is measured, of what is no table.
+        tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
+            before and others that tell most of each other, each as "balance" says.
         counts: see `Sketch`; how often each label is generated is read off the first stage.
     """
 
@@ -136,6 +140,7 @@ class SketchStage(Section):
         SketchPart(kind="features", map="learnt", layer="early"),
         SketchPart(kind="features", map="learnt"),
     )
+    tables: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
     counts: Annotated[float, Field(gt=0, le=4)] = 0.01
 
 
@@ -149,7 +154,8 @@ class Sketch(SketchPart):
     Attributes:
         also: more parts of a record's vector.
         stages: later releases, one after the other; between two of them a classifier is trained on what the generator
-            makes, and the generator goes on with all releases, `training.rounds` steps after each.
+            makes (of a table, pairs of columns are chosen), and the generator goes on with all releases,
+            `training.rounds` steps after each.
         hidden: width of the hidden layers of that classifier.
         labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
         counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
@@ -158,6 +164,8 @@ class Sketch(SketchPart):
         learning_rate: of Adam at the first step; it falls to 0.
         fraction: of the frequencies that a step looks at.
         generated: labelled samples that a classifier is trained on to measure a generator by.
+        generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
+            released counts; or, "auto", the one of them whose rows are nearer to the sketch.
         independent: whether generated labels do not depend on the group: how often each label and group is generated is
             then the product of both, and the generator is trained for that law. It needs labels and groups.
     """
@@ -173,6 +181,7 @@ class Sketch(SketchPart):
     learning_rate: PositiveFloat = 0.01
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     generated: PositiveInt = 10_000
+    generator: Literal["auto", "network", "tree"] = "auto"
     independent: bool = False
 
     @model_validator(mode="after")
@@ -181,14 +190,20 @@ class Sketch(SketchPart):
             raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
         if any(part.map == "learnt" for part in (self, *self.also)):
             raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
-        if self.stages and (self.kind == "table" or not self.labels):
-            raise ValueError("stages learn to tell labels apart, of what is no table: set labels, and no kind 'table'")
+        table = self.kind == "table"
+        if self.stages and not (table or self.labels):
+            raise ValueError("stages learn to tell labels apart: set labels")
+        for name, foreign in (("parts", table), ("tables", not table)):
+            if foreign and any(stage.changed(name) for stage in self.stages):
+                raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
         if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
             raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
-        if not self.stages and self.hidden != type(self).model_fields["hidden"].default:
+        if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
             raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
         if not self.shares[0] > 0:
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
+        if self.generator != "auto" and self.kind != "table":
+            raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
         if self.independent and not (self.labels and self.groups):
             raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
         return self

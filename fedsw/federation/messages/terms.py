@@ -10,11 +10,10 @@ from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import moments_layout
 from fedsw.federation.budgets.split import asks_tables
-from fedsw.models import count_parameters
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import classifier_of
+from fedsw.tasks.sketched import sent_size
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -29,7 +28,7 @@ SYMBOLS: Mapping[str, str] = {
     "N": "records of the client",
     "q": "cells of a sketch: a block for each label and group that it tells apart",
     "w": "numbers of a sketch's cell in the stage: cosines and sines or codes, and the count",
-    "z": "weights of the classifier that later stages look through",
+    "z": "weights of the classifier that later stages look through, or pairs of columns",
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
     "u": "numbers of a cell's moments: products of 1, inputs and target in pairs",
@@ -70,7 +69,7 @@ class Terms:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
             if task.experiment.sketch.stages:
-                known["z"] = count_parameters(classifier_of(task.experiment, task.shape))
+                known["z"] = sent_size(task.experiment, task.shape)
         if (tally := tally_of(task)) is not None:
             known |= {"g": tally.groups, "t": tally.width}
         if (layout := moments_layout(task)) is not None:

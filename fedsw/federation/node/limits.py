@@ -8,8 +8,8 @@ from typing import Any
 
 from fedsw.accountants import accountant_named
 from fedsw.experiment import Experiment, ExperimentError, planned_releases, resolve_delta
-from fedsw.experiment.catalogue import unprotected
 from fedsw.experiment.choices import references
+from fedsw.experiment.load import unprotected
 from fedsw.experiment.registry import load_object, require_allowed
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.experiment.sources import stated_shape

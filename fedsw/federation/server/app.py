@@ -9,10 +9,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsw.experiment import ExperimentError, load_experiment
+from fedsw.experiment.load import SHIPPED
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import SERVICE
-from fedsw.shipped import EXPERIMENTS
 
 _SIMULATION = "InMemoryGrid"
 """The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""
@@ -54,7 +54,7 @@ def job_from(context: Context, *, simulated: bool) -> Job:
         experiment, engine = RunDirectory(Path(prepared)).read_config(allowed)
         return Job(experiment, Path(prepared), engine, resume=bool(config.get("resume", False)))
     name = str(config.get("experiment", ""))
-    path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else SHIPPED / "experiments" / f"{name}.toml"
     if not name:
         raise ExperimentError("the run configuration names no experiment; pass -c \"experiment='fair-classification'\"")
     overrides = [item for item in str(config.get("set", "")).split(";") if item.strip()]

@@ -14,7 +14,7 @@ from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, read_delta
 from fedsw.experiment.preset import Numbers, Squares, chosen, left_open
 from fedsw.experiment.trust import trust_model
-from fedsw.privacy.mechanisms import gaussian_sigma
+from fedsw.privacy.noise import gaussian_sigma
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

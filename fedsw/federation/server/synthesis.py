@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fedsw.federation.server.job import Job
 from fedsw.federation.trust.model import OneRelease
 from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
+from fedsw.models.tables import TableGenerator
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
@@ -26,9 +27,11 @@ from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_dist
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
+from fedsw.sketches.tables import Pairs
+from fedsw.sketches.trees import choose, next_pairs
 from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import Stage, classifier_of
+from fedsw.tasks.sketched import Stage, classifier_of, marks_of, table_of
 
 _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""
@@ -65,7 +68,7 @@ def synthesise(
     for number in range(1, 1 + stages):
         stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
         if number > 1:
-            weights = _learnt(task, network, directory, number)
+            weights = _learnt(task, network, released, directory, number)
             stage = Stage(number, flat_bytes(weights))
         try:
             stored = _obtained(job, task, method, directory, stage, weights)
@@ -78,9 +81,10 @@ def synthesise(
         _fitted(job, task, method, evaluator, directory, traffic, log, network, released, (number - 1) * steps)
     else:
         stopped = "completed"
+    chosen = _chosen(task, released, network)
     directory.write_model(network)
     held_out = evaluator.write_outputs(network, directory)
-    return Synthesis(stopped, held_out, _described(task, released, network, method))
+    return Synthesis(stopped, held_out, _described(task, released, network, method) | chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +133,29 @@ def _fitted(
     )
 
 
-def _learnt(task: Problem, network: nn.Module, directory: RunDirectory, number: int) -> Tensor:
-    """The weights (z,) that a stage looks through: those on disk, or of a classifier that the generator teaches."""
+def _chosen(task: Problem, released: Sequence[_Stage], network: nn.Module) -> dict[str, Any]:
+    """What the summary says of what a table's rows are drawn from: the network, or a tree that is put in its place."""
+    if not isinstance(network, TableGenerator):
+        return {}
+    sketches = [each.stored.sketch for each in released]
+    _, proportions = _independent(task, sketches[0])
+    wanted = task.experiment.sketch.generator
+    sketchers = [each.sketcher for each in released]
+    chosen = choose(sketches, network, wanted=wanted, sketchers=sketchers, proportions=proportions)
+    return {"generator": {**asdict(chosen), "wanted": wanted}}
+
+
+def _learnt(
+    task: Problem, network: nn.Module, released: Sequence[_Stage], directory: RunDirectory, number: int
+) -> Tensor:
+    """What a stage measures (z,): what is on disk; else pairs of columns, or weights of a classifier that the
+    generator teaches."""
     found = stored_classifier(directory, number)
-    if found is None:
+    if found is None and (coded := table_of(task.experiment)) is not None:
+        count = task.experiment.sketch.stages[number - 2].tables
+        found = marks_of(next_pairs([each.stored.sketch for each in released], count), len(coded))
+        keep_classifier(directory, number, found)
+    elif found is None:
         sketch = task.experiment.sketch
         untrained = classifier_of(task.experiment, task.shape, seed=sketch.seed + number).to(task.device)
         groups = len(task.shape.groups) if sketch.groups else 1
@@ -223,7 +246,9 @@ def _described(task: Problem, released: Sequence[_Stage], network: nn.Module, me
 def _later(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
     """What the summary says of a later stage."""
     sketch = each.stored.sketch
+    (part, *_) = sketch.law.parts
     return {
+        **({"pairs": part.chosen} if isinstance(part, Pairs) else {}),
         "records": sketch.records,
         "clients": each.stored.clients,
         "coordinates": sketch.coordinates,

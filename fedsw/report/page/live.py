@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsw.report.facts import Facts
 from fedsw.report.page.page import page, render
-from fedsw.report.page.svg import Picture, picture
+from fedsw.report.page.pictures import Picture, picture
 from fedsw.report.plots import draw_metrics, draw_privacy
 from fedsw.report.status import Status, read_status
 from fedsw.runs.record import RunRecord, read_run

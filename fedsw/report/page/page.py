@@ -1,10 +1,13 @@
-"""One file of HTML that shows a run, or several side by side: it needs no network, and reads without its script."""
+"""One file of HTML that shows a run, or several side by side: it needs no network, and reads without its script.
+
+Texts with tables and figures (model cards, comparisons, plans, synthetic tables) become a page, or Markdown, too.
+"""
 
 from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,13 +17,68 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedsw import files
+from fedsw.report import facts
 from fedsw.report.facts import Facts
-from fedsw.report.page.content import Article, article, shareable
-from fedsw.report.page.side_by_side import beside
+from fedsw.report.page.content import Article, article, shareable, verdict
+from fedsw.report.page.pictures import Picture, draw_runs, picture
+from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, upward
-from fedsw.version import installed_version
+from fedsw.text import harmless, installed_version, json_text, measured, table, upward
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Several runs side by side: what differs in their settings, and what came out."""
+
+    settings: Facts
+    results: Facts
+    figure: Picture | None
+
+
+def beside(named: Sequence[tuple[str, RunRecord]]) -> Beside:
+    """Runs side by side, under the names that they have on the page."""
+    names = [name for name, _ in named]
+    flat = [dict(_flat(facts.settings(record.experiment))) for _, record in named]
+    keys = sorted({key for each in flat for key in each})
+    differing = [key for key in keys if len({each.get(key, "default") for each in flat}) > 1]
+    metrics = list(
+        dict.fromkeys(name for _, record in named for name in ordered_metrics(record.summary.get("held_out") or {}))
+    )
+
+    def row(title: str, of: Callable[[RunRecord], object]) -> tuple[object, ...]:
+        return (title, *(of(record) for _, record in named))
+
+    def metric(name: str) -> Callable[[RunRecord], object]:
+        return lambda record: measured(
+            (record.summary.get("held_out") or {}).get(name), (record.summary.get("held_out_intervals") or {}).get(name)
+        )
+
+    rows = [
+        row("how it ended", lambda record: record.summary.get("status", "not finished")),
+        row("ε", lambda record: upward(record.summary.get("epsilon"), 4)),
+        row("δ", lambda record: upward(record.summary.get("delta"))),
+        row("trust model", lambda record: record.experiment.privacy.trust),
+        row("beside a constant", lambda record: facts.gain(record.summary) or "–"),
+        *(row(metric_name(name), metric(name)) for name in metrics),
+    ]
+    figure = draw_runs(named)
+    says = "; ".join(f"{name}: {verdict(record)}" for name, record in named)
+    return Beside(
+        settings=Facts.of(
+            ("setting", *names), [(key, *(each.get(key, "default") for each in flat)) for key in differing]
+        ),
+        results=Facts.of(("", *names), rows),
+        figure=None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
+    )
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", json_text(value, indent=None)
 
 
 class Page(str):
@@ -128,3 +186,79 @@ def _environment() -> Environment:
 @functools.cache
 def _file(name: str) -> Markup:
     return Markup(resources.files("fedsw.report.page").joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+class Strong(str):
+    """A paragraph that nobody may overlook."""
+
+    kind = "strong"
+
+
+class Code(str):
+    """What is shown as it is typed or written."""
+
+    kind = "code"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A table with its caption; with `sliders` as in `templates/macros.html`, which a page moves along its cells."""
+
+    caption: str
+    facts: Facts
+    sliders: str = ""
+
+
+Part = str | Strong | Code | Listed | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part under a heading."""
+
+    heading: str
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, heading: str, parts: Iterable[Part]) -> Section:
+        """Of its parts; tables without rows and empty texts are left out."""
+        return cls(heading, tuple(each for each in parts if (each.facts.rows if isinstance(each, Listed) else each)))
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with tables and figures.
+
+    Attributes:
+        verdict: what it comes to, before everything else; may be empty.
+        begins: what stands before the first heading.
+        warnings: what a reader must know first.
+        sections: the rest; one without parts is left out.
+    """
+
+    title: str
+    verdict: str
+    begins: tuple[Part, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+
+    def page(self) -> Page:
+        """Make the page: one file of HTML, which loads nothing."""
+        return render("document.html", title=self.title, found=self._whole())
+
+    def markdown(self) -> str:
+        """Write it in Markdown, figures left out; runs of empty lines become one."""
+        text = render("document.md", title=self.title, found=self._whole(), markdown=table)
+        return "\n".join(_closed_up(text.splitlines())).strip() + "\n"
+
+    def _whole(self) -> Document:
+        sections = tuple(each for each in self.sections if each.parts)
+        return Document(self.title, self.verdict, self.begins, self.warnings, sections)
+
+
+def _closed_up(lines: Iterable[str]) -> Iterator[str]:
+    before = ""
+    for line in lines:
+        if line.strip() or before:
+            yield line.rstrip()
+        before = line.strip()

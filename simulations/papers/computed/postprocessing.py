@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedsw import data, metrics
 from fedsw.accounting import Ledger
+from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.data import Dataset
-from fedsw.privacy.histograms import GROUP, bounded_histograms, release_histograms
 from fedsw.runs.files import LEDGER
 from fedsw.transport.barycentre import distributions_of, fair_maps, uniform_edges
 from simulations.papers.store import Measured

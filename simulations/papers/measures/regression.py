@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedsw import metrics
 from fedsw.accounting import Ledger
+from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.data import Records
-from fedsw.privacy.histograms import GROUP, bounded_histograms, release_histograms
 from fedsw.transport.barycentre import distributions_of, frontier, uniform_edges
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured

@@ -29,9 +29,9 @@ from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
+from fedsw.privacy.masks import Share, require_no_wrap, shared_step
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
-from fedsw.privacy.shares import Share, require_no_wrap, shared_step
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sensitivity import planned_spreads
 from fedsw.tasks.tally import Tally

@@ -1,0 +1,317 @@
+"""Verbs about the tables that clients have: `fedsw init`, `check`, `distance`, `persons`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Name, Runs, Set, Settings, changes_of, echo
+from fedsw.report.console import Screen
+
+if TYPE_CHECKING:
+    from fedsw.sketches.drift import Drift
+
+
+_Columns = list[str] | None
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
+    group: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the groups.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")] = Path(
+        "own.toml"
+    ),
+    code_book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What is declared of every column: CSV or JSON, in place of flags."),
+    ] = None,
+    code_book_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a code book to fill in, with the tables' columns, and end."),
+    ] = None,
+    bounds: Annotated[
+        _Columns, typer.Option("--bounds", metavar="COLUMN=LOW:HIGH", help="Public bounds; may be repeated.")
+    ] = None,
+    categories: Annotated[
+        _Columns, typer.Option("--categories", metavar="COLUMN=A,B", help="Public values; may be repeated.")
+    ] = None,
+    dates: Annotated[
+        _Columns, typer.Option("--dates", metavar="COLUMN=FORMAT", help="How dates are written, as %d.%m.%Y.")
+    ] = None,
+    boolean: Annotated[_Columns, typer.Option("--boolean", metavar="COLUMN", help="A column of truth values.")] = None,
+    integer: Annotated[_Columns, typer.Option("--integer", metavar="COLUMN", help="A column of whole numbers.")] = None,
+    edges: Annotated[
+        _Columns, typer.Option("--edges", metavar="COLUMN=30,50", help="Cut the group's numbers here.")
+    ] = None,
+    drop: Annotated[_Columns, typer.Option("--drop", metavar="COLUMN", help="A column to leave out.")] = None,
+    from_public: Annotated[
+        bool, typer.Option("--from-public", help="The clients' tables are public: read bounds and categories off them.")
+    ] = False,
+    public_table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to read them off.")
+    ] = None,
+    guess: Annotated[
+        bool, typer.Option("--guess", help="Tell numbers, dates and text apart by looking: kinds are then public.")
+    ] = False,
+    unit: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
+    ] = None,
+    held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Draft a commented experiment for tables of your own.
+
+    Of the tables only the names of their columns are read, unless you say --guess or --from-public. Bounds and
+    categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
+    left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
+    """
+    from fedsw.experiment import ExperimentError
+    from fedsw.own_data.answers import Words, read_bounds, read_list
+    from fedsw.own_data.code_book import CodeBook, read_code_book
+    from fedsw.own_data.draft import DraftRequest, draft
+
+    book = CodeBook() if code_book is None else read_code_book(code_book)
+    group, target, unit = (
+        group or book.with_role("group"),
+        target or book.with_role("target"),
+        unit or book.with_role("person"),
+    )
+    if code_book_template is not None:
+        _write_template(code_book_template, folder, {"group": group, "target": target, "person": unit}, force=force)
+        return
+    if group is None or target is None:
+        missing = "group" if group is None else "target"
+        raise ExperimentError(
+            f"nothing says which column is the {missing}: add --{missing} COLUMN, or a code book's role"
+        )
+    if output.exists() and not force:
+        raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+    cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
+    words = Words(
+        bounds=dict(read_bounds(text) for text in bounds or ()),
+        categories=dict(read_list(text, "--categories") for text in categories or ()),
+        dates={name: values[0] for name, values in (read_list(text, "--dates") for text in dates or ())},
+        booleans=tuple(boolean or ()),
+        integers=tuple(integer or ()),
+        edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
+        drop=(*book.left_out, *(drop or ())),
+        book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
+    )
+    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
+    beside = None if held_out is None else held_out.expanduser().resolve()
+    asked = DraftRequest(folder, group, target, words, from_public, public_table, guess, ask, beside, unit)
+    found = draft(asked, name=_name(output))
+    output.write_text(found.text, encoding="utf-8")
+    rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"
+    echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
+
+
+def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
+    from fedsw.experiment import ExperimentError
+    from fedsw.own_data.answers import read_header
+    from fedsw.own_data.code_book import template
+    from fedsw.own_data.examine import named_as_identifier, places
+
+    if path.exists() and not force:
+        raise ExperimentError(f"{path} is there already; --force writes over it, or name another file")
+    names, _ = read_header(places(folder)[0].table)
+    known = {column: role for role, column in roles.items() if column}
+    path.write_text(template(names, known), encoding="utf-8")
+    for name in names:
+        if named_as_identifier(name) and name not in known:
+            echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
+    echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
+
+
+def _ask(question: str) -> str:
+    return str(typer.prompt(question, default="", show_default=False, err=True))
+
+
+def _name(path: Path) -> str:
+    """A name that an experiment may have, from its file's."""
+    letters = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem
+    )
+    return letters.lstrip("._-") or "own"
+
+
+def check_command(
+    experiment: Name,
+    settings: Settings = None,
+    epsilon: Epsilon = None,
+    overrides: Set = None,
+    data_dir: DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
+    estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
+    as_json: Json = False,
+) -> None:
+    """List every fault of all clients' files, and what a run takes.
+
+    Prints sizes and what is public, too. Faults quote records: they are for the screen of whoever holds the files.
+    Exits with 2 if a run could not start.
+    """
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.load import find_experiment
+    from fedsw.own_data.examine import examine
+    from fedsw.own_data.screen import as_plain, examination_view
+    from fedsw.text import json_text
+
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    chosen = load_experiment(find_experiment(experiment), changes)
+    if chosen.data.source == "files" and chosen.data.data_dir is None:
+        raise ExperimentError(
+            f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
+            "... for each client, or a client's own folder"
+        )
+    found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    cost = None
+    if estimate and found.fits and not found.alone:
+        from fedsw.own_data.screen import measured_cost
+
+        try:
+            cost = measured_cost(chosen, [file.groups for file in found.files])
+        except ExperimentError as fault:  # settings that do not go with so many records
+            found = replace(found, together=(*found.together, str(fault)))
+    if as_json:
+        echo(json_text(as_plain(chosen, found, cost)))
+    else:
+        Screen(highlight=False).print(examination_view(chosen, found, cost))
+    if not found.fits:
+        raise typer.Exit(2)
+
+
+def distance_command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of trust model sketch-local, or sketch.")],
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A public table to compare every client with.")
+    ] = None,
+    by_column: Annotated[
+        bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
+    ] = False,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Say how far apart the clients' records are.
+
+    Every distance has an interval that accounts for the privacy noise. The command reads what a run released, so it
+    costs no further ε. A distance is between mean vectors of the sketch: 0 for tables that are alike in all that is
+    measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
+    client against all others together, or against the public table.
+    """
+    from fedsw.runs.files import find_run
+    from fedsw.text import json_text
+
+    find = _columns if by_column else _wholes
+    directory = find_run(run, runs)
+    found = find(directory, reference, confidence, allow_module or ())
+    if as_json:
+        lines = [{**names, **_numbers(drift)} for names, drift in found]
+        key = "columns" if by_column else "distances"
+        echo(json_text({"directory": str(directory), "confidence": confidence, key: lines}))
+    else:
+        _show(found, confidence, by_column=by_column)
+
+
+def _wholes(
+    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
+) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.own_data.drifts import drifts
+
+    found = drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
+    return [({"one": each.one, "other": each.other}, each.found) for each in found]
+
+
+def _columns(
+    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
+) -> list[tuple[dict[str, str], Drift]]:
+    from fedsw.own_data.drifts import column_drifts
+
+    found = column_drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
+    return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
+
+
+def _numbers(drift: Drift) -> dict[str, Any]:
+    return {
+        "distance": drift.distance,
+        "records": list(drift.records),
+        "populations": list(drift.populations),
+        "differ": drift.differ,
+        "doubt": drift.doubt,
+    }
+
+
+def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> None:
+    from rich.table import Table
+
+    subject = "each column's values" if by_column else "records"
+    view = Table(title=f"Distances of {subject}; all intervals hold together with {confidence:.1%}")
+    headings = ("between", "and", *(("column",) if by_column else ()))
+    for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
+        view.add_column(heading)
+    for names, drift in found:
+        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
+        verdict = "yes" if drift.differ else "not shown"
+        view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
+    console = Screen(highlight=False)
+    console.print(view)
+    console.print(
+        "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
+        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely."
+    )
+
+
+persons = typer.Typer(no_args_is_help=True, help="Count the persons that clients have in common, by hashes.")
+
+
+@persons.command("digest")
+def digest_of_persons_command(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="This client's own records.")],
+    schema: Annotated[Path, typer.Option(metavar="FILE", help="The columns, with `unit`, that this client agrees to.")],
+    key_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="The key that the operators share, and the server does not have.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hashes go.")],
+) -> None:
+    """Write a keyed hash of everybody who has rows in a table, for the operators of the other clients.
+
+    Who has the key can find out whether a person whose identifier he knows is in the table.
+    """
+    from fedsw.deploy.certificates import write_secret
+    from fedsw.own_data.persons import digests
+
+    content = digests(table, schema, key_file)
+    write_secret(output, content)
+    count = len(content.splitlines()) - 1
+    echo(f"{output}: hashes of {count} persons; whoever has the key, too, can try identifiers on it")
+
+
+@persons.command("compare")
+def compare_persons_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of `fedsw persons digest`.")],
+    as_json: Json = False,
+) -> None:
+    """Say how many persons each two files have in common. Exits with 2 if there are any."""
+    from fedsw.own_data.persons import in_common
+    from fedsw.text import json_text
+
+    found = in_common(files)
+    if as_json:
+        plain = [
+            {"files": [str(each.one), str(each.other)], "persons": each.persons, "common": each.common}
+            for each in found
+        ]
+        echo(json_text({"pairs": plain}))
+    else:
+        for each in found:
+            sizes = f"of {each.persons[0]} and {each.persons[1]}"
+            echo(f"{each.one} and {each.other}: {each.common} persons in common, {sizes}")
+    if any(each.common for each in found):
+        raise typer.Exit(2)

@@ -1,0 +1,167 @@
+"""Verbs that put a finished run to use: `fedsw evaluate`, `predict`, `export`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fedsw import files
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, echo
+from fedsw.report.console import Screen
+from fedsw.text import json_text, number
+
+if TYPE_CHECKING:
+    from fedsw.use.trained import TrainedModel
+
+
+def evaluate_command(
+    run: Run,
+    runs: Runs = RUNS,
+    data_dir: DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="This client's records alone.")] = None,
+    allow_module: AllowModule = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run's model on records kept out of its training.
+
+    `data.held_out_fraction` keeps them out. RUN is the run's directory, with config.json and model.safetensors, or an
+    experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
+    records, and nothing is written or sent.
+    """
+    from dataclasses import asdict
+
+    from fedsw.own_data.evaluate import evaluate, evaluated_view
+    from fedsw.runs.files import find_run
+    from fedsw.text import json_text
+
+    found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
+    if as_json:
+        echo(json_text([asdict(each) for each in found]))
+    else:
+        Screen(highlight=False).print(evaluated_view(found))
+
+
+def predict_command(
+    run: Run,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, Parquet or npz, with the run's columns.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write; stdout if not given.")
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER|GROUP=NUMBER|RULE",
+            help="For two classes: a number, one for each group, or best, parity or opportunity, found on the run's "
+            "held-out records; may be repeated.",
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
+    ] = None,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Predict every record of a table with a run's model.
+
+    Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
+    run. The predicted column need not be there.
+    """
+    from fedsw.use.export import write_columns
+    from fedsw.use.trained import load
+
+    model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
+    found = model.predictions(table, keep=keep or ())
+    for warning in model.summary.get("warnings", ()):
+        echo(f"fedsw: warning of the run: {warning}", err=True)
+    if output is not None:
+        files.new_folder(output.parent)
+        with files.opened(output, "w") as file:
+            write_columns(file, found)
+    if as_json:
+        echo(json_text(_plain(model, found, output)))
+    elif output is None:
+        write_columns(sys.stdout, found)
+    else:
+        echo(f"{output}: {_words(model, found)}")
+
+
+def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
+    """What the words of --threshold ask for.
+
+    Raises:
+        typer.BadParameter: for words that are neither one number or rule, nor a number for each group.
+    """
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        try:
+            return float(given[0])
+        except ValueError:
+            return given[0]
+    found: dict[str, float] = {}
+    for text in given:
+        group, _, value = text.rpartition("=")
+        try:
+            found[group] = float(value)
+        except ValueError:
+            group = ""
+        if not group:
+            raise typer.BadParameter(f"--threshold {text!r} cannot be read; write GROUP=NUMBER, as in female=0.4")
+    return found
+
+
+def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> dict[str, Any]:
+    about = {
+        "run": str(model.directory),
+        "guarantee": model.guarantee,
+        "warnings": list(model.summary.get("warnings", ())),
+        "records": len(found["row"]),
+        "threshold": str(model.thresholds) if model.answering().classifies and len(model.classes) == 2 else None,
+    }
+    if output is not None:
+        return {**about, "file": str(output)}
+    return {**about, "predictions": {name: list(values) for name, values in found.items()}}
+
+
+def _words(model: TrainedModel, found: dict[str, Any]) -> str:
+    """How many of what, in a line."""
+    parts = [f"{len(found['row'])} records"]
+    for name, values in found.items():
+        if name.startswith("predicted_") and model.answering().classifies:
+            parts += [", ".join(f"{(values == each).sum()} {each}" for each in model.classes)]
+        elif name.startswith("predicted_") and hasattr(values, "mean"):
+            parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
+    if model.answering().classifies and len(model.classes) == 2:
+        parts.append(str(model.thresholds))
+    return "; ".join(parts)
+
+
+def export_command(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")],
+    kind: Annotated[
+        Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
+    ] = "torchscript",
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as TorchScript or ONNX.
+
+    It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
+    an experiment's name for its latest run.
+    """
+    from fedsw.use.export import export
+    from fedsw.use.trained import load
+
+    model = load(run, runs=runs, allow_modules=allow_module or ())
+    written = [str(path) for path in export(model, output, kind)]
+    if as_json:
+        echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
+    else:
+        echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")

@@ -1,0 +1,187 @@
+"""The ClientApp: a handler per message of `fedsw.federation.messages`, each a few lines over fedsw."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from fedsw.accounting.lifetime import NO_NOISE
+from fedsw.experiment import Experiment
+from fedsw.experiment.preset import left_open, require_settled, same_but_for_chosen
+from fedsw.experiment.trust import names_of
+from fedsw.federation import messages
+from fedsw.federation.messages import AnyExchange, Terms
+from fedsw.federation.node import participation
+from fedsw.federation.node.account import account_of, reserve, spent_epsilon
+from fedsw.federation.node.answers import (
+    COUNTED,
+    STATE,
+    answered,
+    answered_by,
+    asked_of,
+    greeted,
+    ledger_of,
+    refusing,
+    state_of_node,
+)
+from fedsw.federation.node.limits import choice_of
+from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.simulated import is_simulated, of_one_person
+from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
+from fedsw.federation.trust.model import Handler, served
+
+
+def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
+    """Answer, and write down for the operator of a real node that it was greeted, or in which round it answered."""
+    reply = answering(message, context)
+    folder = None if is_simulated(context.node_config) else context.node_config.get("state-dir")
+    if folder and reply.has_content() and STATE in context.state:
+        state, asked = state_of_node(context), message.content.get("config")
+        node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+        trained = message.metadata.message_type.startswith("train.")
+        round_ = asked.get("round") if isinstance(asked, ConfigRecord) and trained else None
+        clients = tuple(int(client) for client in node.clients)
+        with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
+            chosen = "" if of_one_person(context.node_config) else choice_of(context.node_config)
+            part = participation.begun(node.task.experiment, str(state["run"]), clients, chosen)
+            participation.note(Path(str(folder)), part, round_ if isinstance(round_, int) else None)
+    return reply
+
+
+def from_server(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
+    """Answer the server alone: every other request is refused before anything of it is decoded, drawn or charged."""
+    key = context.node_config.get(SERVER_KEY)
+    agreed = str(state_of_node(context)["run"]) if STATE in context.state else None
+    if key is not None and ORIGIN not in context.state:
+        context.state[ORIGIN] = ConfigRecord()
+    counts = cast(dict[str, int], context.state.get(ORIGIN, {}))
+    require_server(message, None if key is None else str(key), agreed, counts)
+    return answering(message, context)
+
+
+app = ClientApp(mods=[refusing, from_server, noting])
+
+
+@app.query(messages.SIZES.action)
+def sizes(message: Message, context: Context) -> Message:
+    """Load and validate the records of this node's clients; report how many of every group they train on (public).
+
+    Asked where the experiment leaves settings to `training.preset`. Of a run one experiment is answered for, and only
+    one that differs from it in what the preset chose may follow.
+
+    Raises:
+        RuntimeError: under a trust model in which groups are not public, or where nothing is left to choose: nobody has
+            to know the sizes then. No file is opened.
+    """
+    asked = asked_of(messages.SIZES, message.content, Terms())
+    _require_same_run(asked.experiment, asked.run, context)
+    _require_counted(Experiment.model_validate_json(asked.experiment))
+    node = join(asked.experiment, asked.run, context.run_id, context.node_config)
+    context.state[COUNTED] = ConfigRecord({"experiment": asked.experiment, "run": asked.run})
+    clients, by_group = torch.from_numpy(node.clients), torch.from_numpy(node.by_group)
+    return answered(messages.Sizes(clients, by_group), node, message, g=len(node.task.groups))
+
+
+def _require_counted(experiment: Experiment) -> None:
+    """Refuse to report sizes by group where they are protected, as in a sketch, or where no preset reads them.
+
+    Raises:
+        RuntimeError: naming the trust model.
+    """
+    trust = experiment.privacy.trust
+    if trust not in (sized := names_of(gradients=True)) or not left_open(experiment):
+        raise RuntimeError(
+            f"sizes by group are reported where training.preset chooses by them, under trust "
+            f"{' or '.join(sized)}; this experiment has trust {trust} and leaves "
+            f"{'settings' if left_open(experiment) else 'nothing'} to choose"
+        )
+
+
+def _require_same_run(experiment: str, run: str, context: Context) -> None:
+    """Refuse an experiment that this node has not agreed to in its run.
+
+    Raises:
+        RuntimeError: if it has greeted another, or reported sizes for one that differs in more than a preset chooses.
+    """
+    counted = cast(dict[str, Any], context.state.get(COUNTED, {}))
+    agreed = state_of_node(context) if STATE in context.state else counted
+    if not agreed:
+        return
+    same = agreed["experiment"] == experiment
+    if not same and agreed is counted:
+        one, other = (Experiment.model_validate_json(each) for each in (str(agreed["experiment"]), experiment))
+        same = same_but_for_chosen(one, other)
+    if not same or agreed["run"] != run:
+        raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
+
+
+@app.query(messages.HELLO.action)
+def hello(message: Message, context: Context) -> Message:
+    """Load and validate the records of this node's clients; report the public group sizes (in seeded runs, ids too).
+
+    A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
+    with a run compares it with what the client reported before. Every node says which attempts it has answered.
+    """
+    asked = asked_of(messages.HELLO, message.content, Terms())
+    experiment, run = asked.experiment, asked.run
+    _require_same_run(experiment, run, context)
+    node = join(experiment, run, context.run_id, context.node_config)
+    require_settled(node.task.experiment)
+    privacy = node.task.experiment.privacy
+    spent = None
+    if privacy.local:
+        alone = [node.alone(place) for place in range(len(node.clients))]
+        for each in alone:
+            served(node.task.experiment).require_ready(each)
+        for each in alone:
+            _reserve(each, context)
+        if privacy.noisy:
+            spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
+    context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
+    seeded = node.task.experiment.seed is not None
+    ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
+    clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
+    kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
+    before = torch.from_numpy(answered_by(node, context).all())
+    return answered(messages.Joined(clients, sizes, spent, ids, kept, before), node, message)
+
+
+def _reserve(node: Node, context: Context) -> None:
+    """Set aside in the account of a client's data set what this run will cost its records at most."""
+    experiment, client = node.task.experiment, int(node.clients[0])
+    account = account_of(experiment, context.node_config, client)
+    if account is not None:
+        steps = served(experiment).planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
+        reserve(account, ledger_of(node, context), node.run, experiment, steps)
+
+
+def _spent(node: Node, context: Context) -> float:
+    """The epsilon that a client's own ledger has spent."""
+    model, most = served(node.task.experiment), node.delta(0)
+    return spent_epsilon(ledger_of(node, context), lambda delta: model.promise(node, min(delta, most)))
+
+
+def _answer(exchange: AnyExchange) -> Handler:
+    """Answer an exchange as the trust model does that this node agreed to."""
+
+    def answer(message: Message, context: Context) -> Message:
+        return served(greeted(exchange, context).task.experiment).handlers()[exchange](message, context)
+
+    return answer
+
+
+def _answer_every_exchange() -> None:
+    """Let the app answer every exchange but the greetings."""
+    ways = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
+    for exchange in messages.EXCHANGES:
+        if exchange not in (messages.HELLO, messages.SIZES):
+            ways[exchange.kind.partition(".")[0]](exchange.action)(_answer(exchange))
+
+
+_answer_every_exchange()

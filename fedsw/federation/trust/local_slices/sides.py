@@ -1,0 +1,282 @@
+"""Trust model `local-slices`: slices of features are charged, noised, and only then sent; how a server learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Context as Memory
+from flwr.app import Message
+from torch import Tensor
+
+from fedsw.accounting import Step, lifetime
+from fedsw.accounting.lifetime import Counts
+from fedsw.data import Records
+from fedsw.experiment import resolve_delta
+from fedsw.experiment.sections import SliceSettings
+from fedsw.federation import messages
+from fedsw.federation.budgets.local import SlicesPlan, slices_plan
+from fedsw.federation.budgets.split import own_batch, sampling_rate
+from fedsw.federation.exchange.cohort import Member, Site
+from fedsw.federation.messages import Broadcast, NoisedSlices, SlicesAsked, Terms
+from fedsw.federation.node import account
+from fedsw.federation.node.answers import each_pays, ledger_of, released
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.local import LocalMethod
+from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.release import Paid, pay, release_paid
+from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
+from fedsw.randomness import Stream
+from fedsw.runs.observer import Outcome
+from fedsw.subnormal import flushing_to_zero
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.public_side import learner_of
+from fedsw.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
+from fedsw.transport.sliced import project
+
+
+def noised_slices(
+    node: Node,
+    place: Path | None,
+    theta: Tensor,
+    round_: int,
+    attempt: int,
+    federation: int,
+    paid: Paid | None = None,
+) -> tuple[Slices, float]:
+    """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
+
+    Where whole orthogonal blocks make the profile hold for any directions, all clients use the task's public ones, so
+    that the server can pool them; elsewhere this client draws its own, after the features are fixed. The batch is in
+    uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
+
+    Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
+    against everybody; see `fedsw.federation.budgets.local.slices_plan`.
+
+    Args:
+        place: of its ledger; None without privacy, where there is nothing to account for.
+        theta: the model (r,); looked at only if the features pass through it. They are detached: private features are
+            never differentiated.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+        paid: the payment, where the clients of a site paid together (`slices_due`).
+
+    Returns:
+        The slices, and the epsilon that this client's ledger has spent then (public).
+
+    Raises:
+        BudgetExhausted, AlreadySpent: before anything is computed.
+    """
+    task = node.task
+    delta = node.delta(federation)
+    plan = _plan(node, delta)
+    if place is None:
+        features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+        directions = task.directions(round_, attempt)
+        return unprotected_slices(project(features, task.clip.output), directions), float("inf")
+    if paid is None:
+        with account.opened(place, promise(node, delta)) as ledger:
+            paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
+    features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+    slices = _bounded(node, plan, features, round_, attempt)
+    released = release_paid(slices.bounded, paid, plan.part.name, node.own_stream(round_, attempt, "slices noise"))
+    return slices.released(released), released.spent
+
+
+def slices_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
+    """What this client pays for slices, for a payment together with others."""
+    delta = node.delta(federation)
+    plan = _plan(node, delta)
+    return account.Due(place, promise(node, delta), round_, attempt, [plan.charge], plan.sigma, [plan.part])
+
+
+def promise(node: Node, delta: float) -> account.Promise:
+    """What this client's ledger accounts for in this run, at that delta."""
+    experiment, epsilon = node.task.experiment, _plan(node, delta).epsilon
+    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+
+
+def planned(node: Node, delta: float) -> Counts:
+    """What all planned releases cost this client's records at that delta, or a smaller one."""
+    plan = _plan(node, delta)
+    return lifetime.planned(Step(plan.rate, plan.diameter / plan.sigma, slicing=plan.slicing), plan.releases)
+
+
+def _plan(node: Node, delta: float) -> SlicesPlan:
+    return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=_rate(node), delta=delta)
+
+
+def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attempt: int) -> BoundedSlices:
+    radius = node.task.clip.output
+    if plan.shared_directions:
+        return slices_on(features, node.task.directions(round_, attempt), radius=radius)
+    return fresh_slices(
+        features,
+        radius=radius,
+        k=plan.slicing.k,
+        scheme=plan.slicing.scheme,
+        directions_stream=DirectionStream(node.own_stream(round_, attempt, "slices directions")),
+    )
+
+
+def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
+    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    stream = node.own_stream(round_, attempt, "slices batch")
+    keys = stream.words(len(node.units))
+    return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)
+
+
+@flushing_to_zero
+def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
+    task = node.task
+    if not task.private_parameters:
+        return task.fixed_points(records).cpu()
+    model = task.prepared(node.model, theta)
+    with torch.no_grad():
+        pieces = map(task.given, task.chunks(records))
+        parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
+    return torch.cat(parts)
+
+
+def _rate(node: Node) -> float:
+    return sampling_rate(node.sizes, _fraction(node))
+
+
+def _fraction(node: Node) -> float:
+    return node.task.experiment.training.batch_fraction
+
+
+def answer_slices(message: Message, context: Memory) -> Message:
+    """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
+
+    def release(node: Node, asked: messages.SlicesAsked, paid: Paid | None = None) -> messages.NoisedSlices:
+        theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
+        place = ledger_of(node, context) if node.task.experiment.privacy.noisy else None
+        request = (asked.round, asked.attempt, asked.records)
+        slices, spent = noised_slices(node, place, theta, *request, paid)
+        public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
+        directions = None if public else slices.directions
+        return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
+
+    def due(node: Node, asked: messages.SlicesAsked) -> account.Due | None:
+        if not node.task.experiment.privacy.noisy:
+            return None
+        return slices_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
+
+    return released(messages.SLICES, message, context, release, each_pays(due, release))
+
+
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+    """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
+
+    Every client makes its own plan from its own sizes (`trust.local_plans`); this one is what may be shown.
+    """
+    experiment = task.experiment
+    members = [member for site in sites for member in site.members]
+    fraction = experiment.training.batch_fraction
+    once = experiment.own(SliceSettings).once
+    sizes = sum(sum(member.sizes) for member in members)
+    batch = sizes if once else sum(sum(own_batch(member.sizes, fraction)) for member in members)
+    rate = max(sampling_rate(member.sizes, fraction) for member in members)
+    delta = resolve_delta(experiment.privacy.delta, records=sizes)
+    plan = slices_plan(task.experiment, dimension=task.dimension, rate=rate, delta=delta)
+    public = ("the number of every client's records",)
+    diameter = Sensitivity(plan.diameter, "diameter of the features", public=public)
+    multiplier = plan.sigma / plan.diameter
+    return Plan.of(
+        task,
+        sizes=(sizes,),
+        batch=(batch,),
+        rates=(plan.rate,),
+        delta=delta,
+        epsilon=plan.epsilon,
+        multiplier=multiplier,
+        sensitivities=(diameter,),
+    )
+
+
+class LocalSlices(LocalMethod):
+    """Gradients of a sliced distance to noised slices (DP-SWD), or steps of a particle flow towards them.
+
+    The slices of a one-release flow are stored; who is among them is not asked again.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._learner = learner_of(self._task)
+        self._stored: list[Slices] = []
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        experiment = self._task.experiment
+        stream = Stream.seeded(experiment.slicing.seed, "public noise", round_, attempt)
+        if experiment.own(SliceSettings).once:
+            if not self._stored:
+                self._stored = self._released(round_, attempt, theta, members)
+            least = min(experiment.own(SliceSettings).per_step, self._stored[0].count)
+            slices = draw_stored(self._stored, least, stream=stream.child("stored directions"))
+        else:
+            slices = self._slices(round_, attempt, theta, members)
+        vector = self._direction(round_, attempt, theta, slices, stream)
+        return Outcome(vector, None, self.epsilon(), attempt, len(slices))
+
+    def _direction(self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream) -> Tensor:
+        """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
+        local = self._task.experiment.own(SliceSettings)
+        points = self._learner.points(theta, sum(len(each) for each in slices), round_, attempt)
+        dummy = not isinstance(slices[0], UnprotectedSlices)
+        if local.algorithm == "dp-swd":
+            match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
+            return self._learner.gradient(match.cotangents)
+        step = self._task.experiment.training.rate_after(round_ - 1)
+        moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
+        return ((points - moved) / step).reshape(-1)
+
+    def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """One exchange: the clients' slices in client order."""
+        public, fraction = self._task.directions(round_, attempt), self._task.experiment.training.batch_fraction
+
+        def terms(member: Member) -> Terms:
+            return Terms.of(self._task, k=public.shape[1], n=sum(own_batch(member.sizes, fraction)))
+
+        answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), terms)
+        return [_slices(answer, public) for answer in answers.values()]
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
+        """The slices of all records that every client releases once, in client order."""
+        public = self._task.directions(round_, attempt)
+
+        def terms(member: Member) -> Terms:
+            return Terms.of(self._task, k=public.shape[1], n=sum(member.sizes))
+
+        def arrays(answer: NoisedSlices) -> Mapping[str, Tensor]:
+            return _arrays_of(_slices(answer, public))
+
+        asked = self._asked(round_, attempt, theta)
+        self._collect(messages.SLICES, round_, members, asked, terms, arrays, self._releases)
+        return [_slices_of(each) for each in self._releases.read()]
+
+    def _asked(self, round_: int, attempt: int, theta: Tensor) -> SlicesAsked:
+        task = self._task
+        model = Broadcast.of(theta, Terms.of(task)) if task.private_parameters else None
+        return SlicesAsked(round_, attempt, self._plan.records, model)
+
+
+def _slices(answer: NoisedSlices, public: Tensor) -> Slices:
+    """A client's slices, on the public directions or on some of its own."""
+    directions = public if answer.directions is None else answer.directions
+    kind = UnprotectedSlices if answer.sigma == 0 else Slices
+    return kind(directions, answer.projections.double(), answer.sigma)
+
+
+def _arrays_of(slices: Slices) -> dict[str, Tensor]:
+    sigma = torch.tensor(slices.sigma, dtype=torch.float64)
+    return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
+
+
+def _slices_of(arrays: Mapping[str, Tensor]) -> Slices:
+    sigma = float(arrays["sigma"])
+    kind = UnprotectedSlices if sigma == 0 else Slices
+    return kind(arrays["directions"], arrays["projections"], sigma)
