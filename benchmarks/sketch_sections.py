@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from fedsw import markdown
+from fedsw import text
 
 _SYNTHETIC = {
     "real": "the real records",
@@ -50,7 +50,7 @@ def synthetic_tables(stored: dict[str, Any]) -> str:
             "numbers are cut at their quantiles, and nothing is tested on them. Settings of the tree are from theory, none was chosen "
             "by scores. Adult is public. AIM's work is bounded by the settings in its row, so that it ends: that is not what it can "
             "do.\n",
-            markdown.table(("learnt from", "ε", *scores, "processor seconds", "seeds"), rows),
+            text.table(("learnt from", "ε", *scores, "processor seconds", "seeds"), rows),
             f"\nNot measured: {', '.join(missing)}." if missing else "",
             *(f"\n{sentence}" for sentence in stopped),
         ]
@@ -101,7 +101,7 @@ def one_message(stored: dict[str, Any]) -> str:
             f"{stored['rounds']} rounds were measured after warm-up and are extrapolated to all, with what happens once. A round of a "
             "sketch is a step of its generator and sends nothing. Minutes are the processor's, server and clients "
             "together, on one thread.\n",
-            markdown.table(headings, rows),
+            text.table(headings, rows),
             f"\nGoal: a sketch takes at least {FEWER} times fewer bytes and minutes: {verdict}.",
         ]
     )

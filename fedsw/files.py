@@ -136,6 +136,24 @@ def overwrite(path: Path, content: bytes) -> None:
         os.close(handle)
 
 
+def appending(path: Path) -> int:
+    """A handle of a private file, emptied if it is there, for `append`."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
+    os.fchmod(handle, PRIVATE)
+    return handle
+
+
+def append(handle: int, content: bytes) -> None:
+    """Write at the end of a file, without waiting for the disk; who dies meanwhile leaves a beginning of it.
+
+    Raises:
+        OSError: if the disk does not take it.
+    """
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
 def lock(path: Path) -> int:
     """Take a lock alone, without waiting; the file is made if it is missing, and is left as it is otherwise.
 

@@ -180,6 +180,8 @@ def hypergeometric(stream: Stream, held: NDArray[np.int64], size: int) -> NDArra
     total = int(ends[-1]) if len(ends) else 0
     if not 0 <= size <= total:
         raise ValueError(f"{size} records asked from {total}; a sample without replacement cannot exceed its group")
+    if len(held) == 1:
+        return np.array([size], dtype=np.int64)
     if size * _SPARSE > total:
         return split_sample(stream.words(total), ends, size)
     return _by_holder(np.sort(_different(stream, total, size)), ends)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsw.models import flatten
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,7 +28,7 @@ def test_one_machine_and_its_federated_twin_end_at_the_same_parameters(tmp_path,
         exec(compile(example, "python.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "noise multiplier" in printed and printed.count("differential privacy") == 2
-    theirs = trainer.load(names["result"].directory).theta
+    theirs = checkpoint.load(names["result"].directory).theta
     ours = flatten(names["net"]).double()
     assert float((ours - theirs).abs().max()) <= 1e-6
     assert float((ours - flatten(names["twin"]).double()).abs().max()) > 1e-2, "something was learnt"

@@ -21,7 +21,8 @@ from fedsw.data.synthetic import synthetic as draw
 from fedsw.models import mlp
 
 _CLIP = fedsw.Clip(output=0.5, jacobian=1.0, loss=2.0)
-_MOST = 1.5
+_MOST = {1: 1.3, 1000: 1.5}
+"""Times a bare loop, by clients."""
 _EPSILON, _DELTA = 8.0, "0.1/n"
 _DIFFERENT = (
     "pfl clips the sum of a user's records and protects users; fedsw clips every record and protects records; both draw "
@@ -115,25 +116,25 @@ def _against_a_loop(job: Job, clients: int, turns: int) -> dict[str, Any]:
         {"ours": lambda: _federated(settings), "loop": lambda: _loop(job, records)}, turns=turns, warm_up=1
     )
     ours, loop = taken["ours"], taken["loop"]
-    ratio = ours.median / loop.median
+    ratio, most = ours.median / loop.median, _MOST.get(clients, 1.5)
     return {
         "what": f"a DP-SGD round in process, {clients} client{'s' * (clients > 1)}, {job.cohort * job.records_per_user} records",
         "against": "the same steps in one loop: draw, clip, charge on disk, noise, step; no messages, no checkpoints",
         "ours": ours.median,
         "other": loop.median,
         "ratio": ratio,
-        "goal": f"at most {_MOST:g} times",
-        "met": ratio <= _MOST,
+        "goal": f"at most {most:g} times",
+        "met": ratio <= most,
         "spread": spread(**taken),
-        "note": "" if ratio <= _MOST else _what_remains(clients, ours, loop),
+        "note": "" if ratio <= most else _what_remains(clients, ours, loop),
     }
 
 
 def _what_remains(clients: int, ours: Times, loop: Times) -> str:
     extra = (ours.median - loop.median) * 1e3
     return (
-        f"{extra:.2f} ms a round are two exchanges (encode, hand over to the clients' thread, decode, check), the counts of "
-        f"every client ({clients}), a checkpoint, and a line of metrics and of the log on disk"
+        f"{extra:.2f} ms a round are an exchange (encode, hand over to the clients' thread, decode, check), the counts of "
+        f"every client ({clients}), and what three files get of it: the release, a line of metrics and one of the log"
     )
 
 

@@ -28,7 +28,7 @@ def measure(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _against_ray(quick: bool) -> dict[str, Any]:
-    rounds, clients, least = (2, 2, 25.0) if quick else (500, 10, 25.0)
+    rounds, clients, least = (2, 2, 40.0) if quick else (500, 10, 40.0)
     whole_run("inprocess", 2, clients)  # imports and caches
     taken = in_turns(
         {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fedsw.accounting.lifetime import DatasetAccount, bound_in, bound_to, cost_of_ledger, settle
-from fedsw.runs import recovery, trainer
+from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import kept_account
 from fedsw.runs.directory import RunDirectory
 
@@ -176,7 +176,7 @@ def settle_run(place: Path) -> list[str]:
 
 def _settle_server(place: Path, account: DatasetAccount) -> None:
     directory = RunDirectory(place)
-    ledger = recovery.reopened(directory.ledger, directory.summary, trainer.load(place))
+    ledger = recovery.reopened(directory.ledger, directory.summary, checkpoint.load(place))
     if ledger is None:
         account.settle(directory.name(), {}, None)
         return

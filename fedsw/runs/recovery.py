@@ -15,10 +15,10 @@ import torch
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
-from fedsw.errors import FederationError
+from fedsw.runs.checkpoint import Checkpoint
 from fedsw.runs.files import LEDGER, LOCK, SUMMARY, found_json
 from fedsw.runs.record import command_for
-from fedsw.runs.trainer import Checkpoint
+from fedsw.settings import FederationError
 from fedsw.text import upward
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -83,7 +83,7 @@ def reopened(
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.
         LedgerBusy, LedgerDamaged: see `Ledger.open`.
     """
-    remembered = [] if state is None or state.ledger is None else [("the checkpoint", state.ledger)]
+    remembered = [] if state is None or state.last.ledger is None else [("the checkpoint", state.last.ledger)]
     remembered += [(SUMMARY, head) for head in _heads_of_summary(summary)]
     if not path.exists():
         _require_unspent(path, remembered)

@@ -18,7 +18,7 @@ from fedsw.data import Records
 from fedsw.models import count_parameters, flatten, load_flat
 from fedsw.objectives import Clip
 from fedsw.privacy.release import Released, release
-from fedsw.runs import recovery, trainer
+from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import ACCOUNT, LEDGER, METRICS, SUMMARY
@@ -35,20 +35,25 @@ def set_gradient(model: nn.Module, released: Released) -> None:
     Raises:
         ValueError: if it has another number of coordinates than the model has trainable numbers.
     """
+    _set_gradient(model, released.value)
+
+
+def _set_gradient(model: nn.Module, released: Tensor) -> None:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     sizes = [parameter.numel() for parameter in parameters]
-    if released.value.shape != (sum(sizes),):
-        raise ValueError(f"the release has shape {tuple(released.value.shape)}; the model trains {sum(sizes)} numbers")
-    for parameter, part in zip(parameters, torch.split(released.value, sizes), strict=True):
+    if released.shape != (sum(sizes),):
+        raise ValueError(f"the release has shape {tuple(released.shape)}; the model trains {sum(sizes)} numbers")
+    for parameter, part in zip(parameters, torch.split(released, sizes), strict=True):
         parameter.grad = part.reshape(parameter.shape).to(parameter)
 
 
 class PrivateTrainer:
     """Trains a model by released gradients alone.
 
-    In `directory` are kept: the ledger, a checkpoint after every round, and `metrics.jsonl`. Made again over a folder
-    that holds them, the trainer goes on: the ledger keeps every round that was ever charged, and a round that was
-    charged but is not in the checkpoint is done again as a fresh attempt, and charged again.
+    In `directory` are kept: the ledger, checkpoints, what was released since the last one, and `metrics.jsonl`. Made
+    again over a folder that holds them, the trainer goes on, where optimizer and scheduler are stepped by it alone: the
+    ledger keeps every round that was ever charged, and a round that was charged but is not on file is done again as a
+    fresh attempt, and charged again.
 
     Args:
         model: any module whose trainable layers `fedsw.clipping` knows.
@@ -147,27 +152,27 @@ class PrivateTrainer:
 
     def _train(self, records: Records, ledger: Ledger) -> None:
         self.epsilon = ledger.epsilon()
-        checkpoints = trainer.Checkpoints(self.directory)
-        for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
-            recovery.require_space(self.directory, checkpoints.size)
-            bounded = self.objective.gradient(self.model, batch, self.clip)
-            released = release(bounded, self.plan, ledger)
-            self._step(released)
-            self.rounds, self.epsilon = batch.round, released.spent
-            checkpoints.save(self._state(ledger))
-            self._report(batch.attempt, released)
+        with checkpoint.Checkpoints(self.directory, self._step, self._state, ledger.head) as checkpoints:
+            for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
+                recovery.require_space(self.directory, checkpoints.size)
+                bounded = self.objective.gradient(self.model, batch, self.clip)
+                released = release(bounded, self.plan, ledger)
+                checkpoints.take(batch.round, released.value)
+                self.epsilon = released.spent
+                self._report(batch.attempt, released)
 
-    def _step(self, released: Released) -> None:
-        set_gradient(self.model, released)
+    def _step(self, released: Tensor) -> None:
+        _set_gradient(self.model, released)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.scheduler is not None:
             self.scheduler.step()
+        self.rounds += 1
 
     def _ledger(self) -> Ledger:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
         path = self.directory / LEDGER
-        state = trainer.load(self.directory)
+        state = checkpoint.load(self.directory)
         ledger = recovery.reopened(path, self.directory / SUMMARY, state)
         if ledger is None:
             return Ledger.create(path, self.plan)
@@ -194,14 +199,14 @@ class PrivateTrainer:
                 "of its own; on the same records what they spend adds up"
             )
 
-    def _state(self, ledger: Ledger) -> trainer.Checkpoint:
+    def _state(self) -> checkpoint.Checkpoint:
         theta = flatten(self.model).cpu()
         content: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
         if self.scheduler is not None:
             content["scheduler"] = self.scheduler.state_dict()
-        return trainer.Checkpoint(self.rounds, theta, torch.zeros(0), content, ledger.head())
+        return checkpoint.Checkpoint(self.rounds, theta, torch.zeros(0), content)
 
-    def _restore(self, state: trainer.Checkpoint) -> None:
+    def _restore(self, state: checkpoint.Checkpoint) -> None:
         if state.theta.numel() != count_parameters(self.model):
             raise ValueError(
                 f"the checkpoint in {self.directory} is of a model with {state.theta.numel()} trainable numbers, this "
@@ -212,6 +217,8 @@ class PrivateTrainer:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state.optimizer["scheduler"])
         self.rounds = state.round
+        for step in state.later:
+            self._step(step.released)
 
     def _report(self, attempt: int, released: Released) -> None:
         line: Line = {

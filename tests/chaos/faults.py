@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import random
+import resource
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +23,9 @@ from fedsw.accounting import Ledger
 from fedsw.accounting.journal import Journal
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation import wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
+from fedsw.runs.checkpoint import NAMES, RELEASED, Checkpoints
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.trainer import NAMES, Checkpoints
 
 EVERY = 10
 """A fault every so many rounds."""
@@ -47,6 +49,7 @@ SERVER_FAULTS = (
     "killed before the charge",
     "killed after the charge",
     "killed before the checkpoint",
+    "killed while a release is appended",
     "killed while the checkpoint is renamed",
     "killed after the checkpoint",
     "killed between rounds",
@@ -145,7 +148,8 @@ class Chaos:
             wrap(RunDirectory, "begin_attempt", self._begin_attempt)
             wrap(Ledger, "spend", self._spend)
             wrap(Journal, "append", self._append)
-            wrap(Checkpoints, "save", self._save)
+            wrap(Checkpoints, "take", self._take)
+            wrap(os, "write", self._write)
             wrap(os, "replace", self._rename)
             wrap(RunDirectory, "append_metrics", self._metrics)
             yield
@@ -169,17 +173,20 @@ class Chaos:
             raise fault
         genuine(*given)
 
-    def _save(self, genuine: Callable[..., None], checkpoints: Checkpoints, state: Any) -> None:
+    def _take(self, genuine: Callable[..., None], checkpoints: Checkpoints, *released: Any) -> None:
         self._die_if("killed before the checkpoint")
-        with contextlib.ExitStack() as stack:
-            if self.take("full disk at the checkpoint"):
-                for name in NAMES:
-                    part = checkpoints.directory / f"{name}.part"
-                    part.unlink(missing_ok=True)
-                    part.symlink_to("/dev/full")  # the kernel itself says that there is no space left
-                    stack.callback(part.unlink)
-            genuine(checkpoints, state)
+        if self._due("killed while the checkpoint is renamed"):
+            checkpoints._rounds = sys.maxsize  # a whole state comes after this round
+        full = self.take("full disk at the checkpoint")
+        with _no_room(checkpoints.directory / RELEASED) if full else contextlib.nullcontext():
+            genuine(checkpoints, *released)
         self._die_if("killed after the checkpoint")
+
+    def _write(self, genuine: Callable[..., int], handle: int, content: memoryview) -> int:
+        if self._due("killed while a release is appended") and _path_of(handle).name == RELEASED:
+            genuine(handle, content[: len(content) // 2])
+            self._die_if("killed while a release is appended")
+        return genuine(handle, content)
 
     def _rename(self, genuine: Callable[..., None], source: Any, target: Any) -> None:
         if Path(target).name in NAMES:
@@ -191,6 +198,9 @@ class Chaos:
             raise _full(directory.path / "metrics.jsonl")
         genuine(directory, record)
         self._die_if("killed between rounds")
+
+    def _due(self, kind: str) -> bool:
+        return any(fault.round == self.round and fault.kind == kind for fault in self._left)
 
     def _die_if(self, kind: str) -> None:
         if self.take(kind):
@@ -217,6 +227,21 @@ class ChaosGrid(InProcessGrid):
 def die() -> None:
     """SIGKILL to this process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _no_room(path: Path) -> Iterator[None]:
+    """Let the kernel take a few bytes more of a file, and no more of any that is longer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((path.stat().st_size if path.exists() else 0) + 7, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _path_of(handle: int) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{handle}"))
 
 
 def _full(path: Path) -> OSError:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from fedsw.accounting.journal import Journal
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 from fedsw.runs.files import round_seconds
 from tests.chaos import injections
 from tests.chaos.background import Background
@@ -168,10 +168,10 @@ def position(run: Path) -> str:
     if (run / "ledger.sqlite").exists():
         with contextlib.closing(Journal.open(run / "ledger.sqlite", read_only=True)) as journal:
             charged = {(row["round"], row["attempt"]) for row in journal.rows()}
-    state = trainer.load(run)
+    state = checkpoint.load(run)
     if released and released[-1] >= round_:
         stage = "released, on record"
-    elif state is not None and state.round >= round_:
+    elif state is not None and state.last.round >= round_:
         stage = "released, checkpoint written"
     elif (round_, attempt) in charged:
         stage = "charged, no checkpoint"
@@ -186,7 +186,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
 
 
-_WATCHED = {"charge": ("ledger.sqlite-wal", "ledger.sqlite"), "checkpoint": trainer.NAMES}
+_WATCHED = {"charge": ("ledger.sqlite-wal", "ledger.sqlite"), "checkpoint": checkpoint.NAMES}
 
 
 def _last_attempt(log: Path) -> tuple[int, int]:

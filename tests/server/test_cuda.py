@@ -8,7 +8,7 @@ import torch
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
 from fedsw.models import flatten
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 from fedsw.tasks.problem import Problem
 from fedsw.transport.ranks import ranked
 from fedsw.transport.sliced import cotangents, directions, sliced_w2
@@ -36,7 +36,7 @@ def test_a_seeded_run_ends_where_the_processors_ends(tmp_path, asked):
         federation = Federation(tmp_path / str(number))
         more = ("seed=3", "training.precision=float64", f"training.device={device}", "privacy.device=cpu")
         shown.append(federation.run(asked(*more))["held_out"])
-        ends.append(trainer.load(federation.folder / "run1").theta)
+        ends.append(checkpoint.load(federation.folder / "run1").theta)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
     assert shown[1] == pytest.approx(shown[0], abs=1e-6)
 

@@ -11,12 +11,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.errors import FederationError
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node import node
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.privacy import release as door
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, counts_of, numbers, small
 from tests.server.local_runs import parameters_of
 
@@ -159,7 +159,7 @@ def test_nothing_is_released_if_the_ledger_cannot_be_written(federation, monkeyp
     with pytest.raises(OSError, match="disk full"):
         federation.run(small())
     directory = federation.folder / "run1"
-    assert trainer.load(directory) is None and not (directory / "metrics.jsonl").exists()
+    assert checkpoint.load(directory) is None and not (directory / "metrics.jsonl").exists()
     assert json.loads((directory / "summary.json").read_text())["released_rounds"] == 0
 
 
@@ -180,8 +180,8 @@ def test_a_client_that_raises_in_the_middle_stops_the_run_with_its_reason_and_ke
     with pytest.raises(FederationError, match=r"Client 1: .*disk on fire.*resume the run"):
         federation.run(small(), app=Saboteur(hook))
     directory = federation.folder / "run1"
-    state = trainer.load(directory)
-    assert state is not None and state.round == 2
+    state = checkpoint.load(directory)
+    assert state is not None and state.last.round == 2
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["status"].startswith("failed") and summary["released_rounds"] == 2
     spent = summary["epsilon_spent"]
@@ -227,17 +227,17 @@ def test_a_run_that_stopped_between_rounds_resumes_bit_for_bit_in_seeded_mode(fe
 
 
 def test_a_crash_between_charge_and_checkpoint_is_charged_twice_never_forgotten(federation, monkeypatch):
-    save = trainer.Checkpoints.save
+    take = checkpoint.Checkpoints.take
 
-    def crash(self, state):
-        if state.round == 3:
+    def crash(self, round_, released):
+        if round_ == 3:
             raise KeyboardInterrupt
-        save(self, state)
+        take(self, round_, released)
 
-    monkeypatch.setattr(trainer.Checkpoints, "save", crash)
+    monkeypatch.setattr(checkpoint.Checkpoints, "take", crash)
     with pytest.raises(KeyboardInterrupt):
         federation.run(small())
-    monkeypatch.setattr(trainer.Checkpoints, "save", save)
+    monkeypatch.setattr(checkpoint.Checkpoints, "take", take)
     directory = federation.folder / "run1"
     resumed = federation.run(small(), directory=directory, resume=True)
     with Ledger.open(directory / "ledger.sqlite") as ledger:

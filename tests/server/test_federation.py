@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
 
@@ -143,7 +143,7 @@ def _keys(tree) -> set[str]:
 
 def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
     """The un-noised sums, the outputs and the batch keys of a run are searched for in every file it leaves."""
-    from fedsw.federation.trust.central import server as central
+    from fedsw.federation.trust.central import rounds as central
     from fedsw.federation.trust.plan import Draw
 
     hidden: list[bytes] = []
@@ -175,13 +175,13 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
 def test_the_checkpoint_holds_released_vectors_only(federation):
     directory = _run(federation)
-    state = trainer.load(directory)
+    state = checkpoint.load(directory)
     assert state is not None
-    for name in trainer.NAMES:
-        _, _, content = (directory / name).read_bytes().partition(b"\n")
-        stored = torch.load(io.BytesIO(content), weights_only=True)
-        assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
-        assert set(stored["ledger"]) == {"sequence", "digest"}
+    assert [name for name in checkpoint.NAMES if (directory / name).exists()] == [checkpoint.NAME]
+    _, _, content = (directory / checkpoint.NAME).read_bytes().partition(b"\n")
+    stored = torch.load(io.BytesIO(content), weights_only=True)
+    assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
+    assert set(stored["ledger"]) == {"sequence", "digest"}
     assert state.round == 4 and torch.equal(state.theta.float().sort()[0], parameters(directory).float().sort()[0])
 
 

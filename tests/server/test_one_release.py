@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.federation.exchange.exchange import exchange
-from fedsw.runs.trainer import Checkpoints
+from fedsw.runs.checkpoint import Checkpoints
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers
 from tests.server.local_runs import attempts_in, client_of, kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
@@ -44,7 +44,7 @@ def _killed(*_):
 def test_a_release_is_shown_after_the_server_died_before_the_first_line_of_its_metrics(federation, monkeypatch, kind):
     directory = federation.folder / "run"
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Checkpoints, "save", _killed)
+        patched.setattr(Checkpoints, "take", _killed)
         federation.run(ONCE[kind], directory=directory)
     (directory / "summary.json").unlink()  # as if it had been killed
     summary = federation.run(ONCE[kind], directory=directory, resume=True)

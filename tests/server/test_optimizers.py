@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsw.experiment import ExperimentError, Training
-from fedsw.runs import trainer as checkpoint
+from fedsw.runs import checkpoint
 from fedsw.runs.trainer import Trainer
 from tests.federations import small
 
@@ -86,11 +86,11 @@ def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_pat
     for own, theirs in zip(stepped(settings), expected, strict=True):
         assert torch.equal(own, theirs)
     first = Trainer(START, settings)
-    for vector in VECTORS[:3]:
-        first.step(vector)
-    checkpoint.Checkpoints(tmp_path).save(first.state())
+    checkpoints = checkpoint.Checkpoints(tmp_path, first.step, first.state, lambda: None)
+    for round_, vector in enumerate(VECTORS[:3], start=1):
+        checkpoints.take(round_, vector)
     second, state = Trainer(START, settings), checkpoint.load(tmp_path)
-    assert state is not None
+    assert state is not None and state.round == 1 and state.last.round == 3
     second.restore(state)
     for vector in VECTORS[3:]:
         first.step(vector)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedsw.engines.inprocess import node_configs
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment, sources
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
-from fedsw.runs import trainer
+from fedsw.runs import checkpoint
 from fedsw.runs.evaluation import Evaluator
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import SMALL, Federation
 from tests.pretended import ELSEWHERE, DirectGrid, Pretended
@@ -51,7 +51,7 @@ def pretend(monkeypatch, tmp_path):
             configs = node_configs(settings.sites or settings.clients, folder / "clients")
             with pretended.entered():
                 federate(DirectGrid(client_app, configs, pretended), Job(experiment, folder))
-        return pretended.seen, trainer.load(folder).theta
+        return pretended.seen, checkpoint.load(folder).theta
 
     return ran
 
@@ -188,5 +188,5 @@ def test_a_run_ends_where_the_processors_ends(pretend, monkeypatch, tmp_path, ba
     _, there = pretend("training.precision=float64", *more, base=first)
     folder = Federation(tmp_path / "host")
     folder.run(parse_experiment(first, [*ONE_SITE, "training.precision=float64", *more]))
-    here = trainer.load(folder.folder / "run1").theta
+    here = checkpoint.load(folder.folder / "run1").theta
     torch.testing.assert_close(there, here, rtol=1e-9, atol=1e-12)

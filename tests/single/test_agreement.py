@@ -12,7 +12,7 @@ import fedsw
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.models import flatten
-from fedsw.runs import trainer as checkpoint
+from fedsw.runs import checkpoint
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation
 from tests.single.examples import Scores

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,6 @@ def _ledgers(count: int) -> str:
 
 NAME = "model and checkpoint"
 
-_FILES = ("checkpoint.pt", "checkpoint.recent-0.pt", "checkpoint.recent-1.pt")
 _TITLE = b"fedsw checkpoint 2 "
 
 
@@ -133,20 +131,32 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
 
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
-    """What the newest whole checkpoint file holds; None if there is none."""
-    checkpoints = [stored for name in _FILES if (stored := read_checkpoint(directory / name)) is not None]
-    return max(checkpoints, key=lambda stored: int(stored["round"]), default=None)
+    """What the whole state holds, with round and ledger's row of the last release on file; None if there is none.
 
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """A file's title, the SHA-256 of what follows, and torch's own format; None if there is no whole file."""
-    if not path.is_file():
-        return None
-    title, _, content = path.read_bytes().partition(b"\n")
-    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
-        return None
-    stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    Releases are only there in a run that is going on or broke off: its parameters are those before them.
+    """
+    path, released = directory / "checkpoint.pt", directory / "checkpoint.released"
+    stored = sensitivity.read_titled(path, _TITLE)
+    if stored is not None and released.is_file():
+        state = path.read_bytes().partition(b"\n")[2]
+        for round_, head in _releases(released.read_bytes(), hashlib.sha256(state).digest()):
+            stored |= {"round": round_, "ledger": head}
     return stored
+
+
+def _releases(content: bytes, before: bytes) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Round and ledger's row of each whole release: its length, a SHA-256 with the one before, 48 bytes, vector."""
+    while len(content) >= 40:
+        length, digest = int.from_bytes(content[:8], "little"), content[8:40]
+        body, content = content[40 : 40 + length], content[40 + length :]
+        if len(body) < length or hashlib.sha256(before + body).digest() != digest:
+            return
+        sequence, of_row = int.from_bytes(body[8:16], "little"), body[16:48].hex()
+        yield (
+            int.from_bytes(body[:8], "little"),
+            {"sequence": sequence, "digest": of_row} if int(of_row, 16) else None,
+        )
+        before = digest
 
 
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:

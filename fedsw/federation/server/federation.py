@@ -21,16 +21,13 @@ from fedsw.experiment.preset import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.held_out import with_held_out
 from fedsw.federation.budgets.moments import FIRST, require_moments
-from fedsw.federation.exchange.availability import Availability
+from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.origin import signing
-from fedsw.federation.server.held_out import measure_kept
-from fedsw.federation.server.job import Job
-from fedsw.federation.server.lifetime import budgeted
+from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.lost import take_up
-from fedsw.federation.server.moments import prepared, release_moments, said_of, unprepared
+from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise
@@ -38,8 +35,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
-from fedsw.runs import recovery, telemetry
-from fedsw.runs import trainer as checkpoint
+from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
@@ -250,25 +246,27 @@ def _train(run: _Run, log: logging.Logger) -> str:
     """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
     job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
     planned = job.experiment.training.rounds
-    checkpoints = checkpoint.Checkpoints(directory.path)
-    for round_ in range(trainer.steps + 1, planned + 1):
-        recovery.require_space(directory.path, checkpoints.size)
-        try:
-            released = run.side.round(round_, trainer.theta)
-        except BudgetExhausted as exhausted:
-            return f"stopped before round {round_}: {exhausted}"
-        if isinstance(job.observer, Witness):
-            job.observer.released(round_, trainer.theta.clone(), released)
-        trainer.step(released.vector)
-        checkpoints.save(replace(trainer.state(), ledger=None if ledger is None else ledger.head()))
-        record = _record(run, round_, released)
-        if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
-            record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
-        if job.experiment.unsafe_metrics and released.training_loss is not None:
-            record["training_loss"] = released.training_loss
-        directory.append_metrics(record)
-        log.info("round released", extra=_round_line(record))
-        job.observer.round_done(record)
+    witness = job.observer if isinstance(job.observer, Witness) else None  # a look at a protocol takes its time
+    with checkpoint.Checkpoints(
+        directory.path, trainer.step, trainer.state, lambda: None if ledger is None else ledger.head()
+    ) as checkpoints:
+        for round_ in range(trainer.steps + 1, planned + 1):
+            recovery.require_space(directory.path, checkpoints.size)
+            try:
+                released = run.side.round(round_, trainer.theta)
+            except BudgetExhausted as exhausted:
+                return f"stopped before round {round_}: {exhausted}"
+            if witness is not None:
+                witness.released(round_, trainer.theta.clone(), released)
+            checkpoints.take(round_, released.vector)
+            record = _record(run, round_, released)
+            if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
+                record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
+            if job.experiment.unsafe_metrics and released.training_loss is not None:
+                record["training_loss"] = released.training_loss
+            directory.append_metrics(record)
+            log.info("round released", extra=_round_line(record))
+            job.observer.round_done(record)
     return "completed"
 
 

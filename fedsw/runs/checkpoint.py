@@ -1,0 +1,208 @@
+"""What a run goes on from: its last whole state, and what its rounds released since."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedsw import files
+from fedsw.accounting import Head
+
+NAME = "checkpoint.pt"
+RELEASED = "checkpoint.released"
+NAMES = (NAME, RELEASED)
+_SYNCHRONISE_SECONDS = 1.0
+_MOST_ROUNDS, _MOST_BYTES = 100, 2**26  # between whole states: what a resumed run steps along once more
+_TITLE = b"fedsw checkpoint 2 "
+_FRAME = struct.Struct("<Q32s")  # bytes of what follows, and its digest
+_ABOUT = struct.Struct("<QQ32s")  # round, the ledger's last row and that row's digest
+_NO_LEDGER = bytes(32)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a round released, a vector (r,), float64, on the host; and the ledger's last row then (`Checkpoint`)."""
+
+    round: int
+    released: Tensor
+    ledger: Head | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """State after `round` released rounds, and what was released after it: functions of released vectors only.
+
+    It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
+    ledger (None where the clients keep their own): a ledger without that row was put back from an older copy.
+    """
+
+    round: int
+    theta: Tensor
+    average: Tensor
+    optimizer: dict[str, Any]
+    ledger: Head | None = None
+    later: tuple[Step, ...] = ()
+
+    @property
+    def last(self) -> Checkpoint | Step:
+        """The last released round that is on file, and the ledger's last row then."""
+        return self.later[-1] if self.later else self
+
+
+class CheckpointDamaged(ValueError):
+    """There are checkpoint files, and no whole state in them."""
+
+
+class Checkpoints:
+    """What a run goes on from: its last whole state, and a file to which every later round appends what it released.
+
+    A release is on file before the optimizer steps along it, so before anything that depends on it leaves; the file is
+    synchronised to disk about every second. What it holds survives the death of the process, what was synchronised that
+    of the machine. After `_MOST_ROUNDS` rounds or `_MOST_BYTES` bytes, and at an end in order, a whole state takes the
+    place of both, on the disk at once. Each release has its length and a digest of itself and of what came before it,
+    from the whole state on: the rest of a write that was cut short, or of another state, counts as not there. An old
+    state beside its ledger is safe: the ledger, which is ahead of it, decides what was spent.
+
+    Use it as a context manager.
+
+    Args:
+        step: moves the model along a released vector, by that vector and its own state alone.
+        state: the state after it, whose `ledger` is left open.
+        head: the last row of the run's ledger.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        step: Callable[[Tensor], None],
+        state: Callable[[], Checkpoint],
+        head: Callable[[], Head | None],
+    ) -> None:
+        self.directory, self._step, self._state, self._head = directory, step, state, head
+        self._handle: int | None = None
+        self._digest, self._synchronised = b"", -math.inf
+        self._rounds = self._bytes = 0  # released since the whole state
+        self.size = 0  # bytes of a whole state and a release
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        try:
+            if kind is None and (self.directory / RELEASED).exists():  # this process' or an earlier one's
+                self._whole()
+                (self.directory / RELEASED).unlink()
+        finally:
+            if self._handle is not None:
+                os.close(self._handle)
+
+    def take(self, round_: int, released: Tensor) -> None:
+        """Put on file what a round released, (r,), and step along it; after a process' first one, the whole state."""
+        if self._handle is not None:
+            self._append(self._handle, Step(round_, released, self._head()))
+        self._step(released)
+        if self._handle is None or self._rounds >= _MOST_ROUNDS or self._bytes >= _MOST_BYTES:
+            self._whole()
+
+    def _append(self, handle: int, step: Step) -> None:
+        body = _body(step)
+        self._digest = _chained(self._digest, body)
+        files.append(handle, _FRAME.pack(len(body), self._digest) + body)
+        self._rounds, self._bytes = self._rounds + 1, self._bytes + len(body)
+        if time.monotonic() - self._synchronised >= _SYNCHRONISE_SECONDS:
+            os.fdatasync(handle)
+            self._synchronised = time.monotonic()
+
+    def _whole(self) -> None:
+        state = replace(self._state(), ledger=self._head())
+        self._digest, self.size = write(self.directory, state)
+        if self._handle is None:
+            self._handle = files.appending(self.directory / RELEASED)
+            files.sync(self.directory)
+        else:
+            os.ftruncate(self._handle, 0)
+        self.size += len(_body(Step(state.round, state.theta)))
+        self._rounds, self._bytes, self._synchronised = 0, 0, time.monotonic()
+
+
+def write(directory: Path, state: Checkpoint) -> tuple[bytes, int]:
+    """Put a whole state in place, on the disk on return; what was released after it is left out.
+
+    Returns:
+        Its digest, and the bytes of its file.
+    """
+    content = io.BytesIO()
+    ledger = None if state.ledger is None else asdict(state.ledger)
+    torch.save({**{name: value for name, value in vars(state).items() if name != "later"}, "ledger": ledger}, content)
+    digest = hashlib.sha256(content.getbuffer())
+    title = _TITLE + digest.hexdigest().encode() + b"\n"
+    files.replace(directory / NAME, title, content.getbuffer())
+    return digest.digest(), len(title) + content.getbuffer().nbytes
+
+
+def load(directory: Path) -> Checkpoint | None:
+    """The whole state of a run, and what was released after it; None if no round is on file.
+
+    While the run goes on: a state that it had a moment ago.
+
+    Raises:
+        CheckpointDamaged: if there are files and no whole state; training from the start again would be charged again.
+    """
+    later = _content(directory / RELEASED)  # first: of a state that is replaced meanwhile it is only left out
+    content = _content(directory / NAME)
+    if content is None and later is None:
+        return None
+    title, _, stored = (content or b"").partition(b"\n")
+    digest = hashlib.sha256(stored)  # torch itself checks none
+    if title != _TITLE + digest.hexdigest().encode():
+        raise CheckpointDamaged(
+            f"{directory / NAME} cannot be read: damaged, gone, or of another version. Put back a whole copy "
+            "(an older one will do beside the newest ledger, which knows what was spent), or start a new run"
+        )
+    state = torch.load(io.BytesIO(stored), weights_only=True)
+    ledger = state.pop("ledger")
+    steps = tuple(_steps(later or b"", digest.digest()))
+    return Checkpoint(**state, ledger=None if ledger is None else Head(**ledger), later=steps)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _body(step: Step) -> bytes:
+    row, digest = (0, _NO_LEDGER) if step.ledger is None else (step.ledger.sequence, bytes.fromhex(step.ledger.digest))
+    return _ABOUT.pack(step.round, row, digest) + step.released.numpy().astype("<f8", copy=False).tobytes()
+
+
+def _steps(content: bytes, before: bytes) -> Iterator[Step]:
+    """What was released after the state of a digest, as far as it is whole."""
+    left = memoryview(content)
+    while len(left) >= _FRAME.size:
+        length, digest = _FRAME.unpack_from(left)
+        body, left = left[_FRAME.size :][:length], left[_FRAME.size + length :]
+        if len(body) < length or _chained(before, body) != digest:
+            return
+        round_, row, of_row = _ABOUT.unpack_from(body)
+        vector = torch.frombuffer(bytearray(body), dtype=torch.float64, offset=_ABOUT.size)
+        yield Step(round_, vector, None if of_row == _NO_LEDGER else Head(row, of_row.hex()))
+        before = digest
+
+
+def _chained(before: bytes, body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(before)
+    digest.update(body)
+    return digest.digest()
