@@ -15,7 +15,7 @@ from fedsw.cli.options import RunStopped
 from fedsw.cli.show import status_view
 from fedsw.engines.driver import Engine, resume
 from fedsw.federation.server.app import job_from
-from fedsw.report.progress import read_status
+from fedsw.report.facts import read_status
 from fedsw.report.screens import summary_panel
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import command_for, read_run
