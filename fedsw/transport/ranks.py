@@ -18,7 +18,7 @@ from torch import Tensor
 
 Ties = Literal["shared", "stable"]
 
-_WORTH_A_THREAD = 2**14  # numbers
+_WORTH_A_THREAD = 2**15  # numbers
 
 
 @dataclass(frozen=True)
