@@ -1,4 +1,4 @@
-"""What a run says of itself: a finished one as tables and sentences, for card and page; any one, how far it has come."""
+"""What a run says of itself: a finished one as tables and sentences, for card and page; how far another has come."""
 
 from __future__ import annotations
 
